@@ -83,7 +83,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer the requests of the gate process, after the small program of standby.py has received the first request.
+    """Answer the requests of the gate process, starting with the request for which the program standby.py waited.
 
     Args:
         configuration: the content of hospital.yaml as JSON.
@@ -117,7 +117,8 @@ def _explaining() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        told = explained(error)  # leaves out the text of a defect, which might quote a patient
+        # An unexpected error is printed without its text, which might contain a patient's values.
+        told = explained(error)
         print(told.lines("site-trainer"), file=sys.stderr)
         sys.exit(told.exit_status)
 

@@ -1,4 +1,4 @@
-"""Records on the trainer's disk which rounds the trainer has answered for each plan.
+"""Records on the trainer's disk, for each plan, the rounds for which the trainer has returned a result.
 
 The gate limits the coordinator's requests. This record limits the gate's requests. So a gate that an attacker controls
 gets only the updates of an approved plan. The rules:
@@ -30,7 +30,7 @@ class AnsweredRounds:
     """The requests that the trainer has answered for one plan, with their rounds."""
 
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """Read the record of a plan. `budget` further requests are allowed for rounds that were answered before."""
+        """Read the record of a plan. Rounds that were answered before may be requested `budget` more times in all."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
         self._known: set[Question] = set(self._read())
 
@@ -63,7 +63,8 @@ class AnsweredRounds:
     def _write(self, question: Question) -> None:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Not synced, because written data survive the process, and an attacker in the gate cannot cut the power.
+            # The file is not synced, because written data survive the end of the process, and an attacker in the gate
+            # process cannot cut the power.
             with self._path.open("a") as file:
                 file.write(json.dumps(question) + "\n")
         except OSError as cause:

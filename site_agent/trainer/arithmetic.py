@@ -21,7 +21,7 @@ _COMPILER: Final = "torch._dynamo"
 
 
 class _Uncompiled(ModuleType):
-    """A small stand-in for torch's compiler, with the functions that torch's optimisers use.
+    """Replaces torch's compiler by a small object with the functions that torch's optimisers use.
 
     Torch's optimisers load the compiler only to exclude themselves from compilation, and nothing is compiled here. That
     takes a second, and memory for 800 modules. Any other use of the compiler loads the compiler itself.
@@ -67,9 +67,10 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     # The last bits of numpy's and scikit-learn's products also depend on the number of threads. numpy is already
     # loaded, so an environment variable would be too late.
     threadpool_limits(threads, user_api="blas")
-    # Same effect as `use_deterministic_algorithms(True)`, which would also load torch's compiler.
+    # This has the same effect as `use_deterministic_algorithms(True)`, which would also load torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    # Otherwise torch would fill every new tensor. That is unnecessary, because no code here reads an unwritten tensor.
+    # Otherwise torch would fill every new tensor. Filling new tensors is unnecessary, because no code here reads a
+    # tensor before writing it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
     if device == "cuda":
         _require_card()

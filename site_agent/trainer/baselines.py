@@ -40,10 +40,10 @@ from site_agent.trainer.forest import (
 from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 FOLDS: Final = 5
-# Most rows that each tree draws, to limit the time.
+# The largest number of rows that each tree draws, to limit the time.
 MOST_ROWS: Final = 10_000
 TREES: Final = 500
-_TREES_IN_A_FOLD: Final = 100  # few trees add little noise compared with the choice of folds
+_TREES_IN_A_FOLD: Final = 100  # with few trees, the noise is small compared with the effect of the choice of folds
 _SMALLEST_LEAF: Final = 3
 _PENALTY: Final = 10.0  # logistic regression uses the inverse, C = 0.1
 
@@ -86,7 +86,7 @@ class Baseline:
         return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the baseline's arrays by name, as `baseline_of` reads them. The task is not included."""
+        """Return the baseline's arrays by name, in the form that `baseline_of` reads. The task is not included."""
         lines, share = self.lines, np.array([self.forest_share])
         return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
 
@@ -120,7 +120,7 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
-    """Fit a linear model and a forest, first within folds and then to all training rows.
+    """Fit a linear model and a forest, first without each fold in turn, and then to all training rows.
 
     Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
     regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower.
@@ -197,7 +197,7 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
 
 
 def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
-    """Return probabilities of the positive class or of each class, or the number: (rows, outputs)."""
+    """Return a linear model's probabilities of the positive class or of each class, or its numbers, (rows, outputs)."""
     return probabilities(baseline.task, baseline.lines.of(features)).reshape(len(features), -1)
 
 
@@ -216,7 +216,7 @@ def _losses(task: Task, rows: Examples, predictions: Numbers) -> Numbers:
 
 
 def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) -> float:
-    """Return the probability that the mean of the rows' differences over all patients is below 0."""
+    """Return the probability that the true mean of the rows' differences is below 0, with patients as units."""
     _, owners = np.unique(patients, return_inverse=True)
     means = np.bincount(owners, weights=differences) / np.bincount(owners)
     error = float(means.std(ddof=1)) / math.sqrt(len(means))

@@ -70,7 +70,8 @@ def load(directory: Path, name: str) -> Checkpoint:
     path = _path(directory, name)
     try:
         with path.open("rb") as file:
-            # The file's own size, because this much memory is reserved. The largest size could be too much.
+            # The size of the file is checked, because this much memory will be reserved. The largest size could be too
+            # much.
             raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_CHECKPOINT_BYTES) + 1)
     except OSError as cause:
         raise ConfigurationError(

@@ -44,7 +44,10 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Keep a received model if the rule prefers it to the earlier models. Add the model's loss to the curve."""
+        """Keep a received model if the rule prefers this model to the earlier models.
+
+        Add the model's loss to the curve.
+        """
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:
@@ -60,7 +63,7 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """Keep the last candidate if the coordinator reports its round as best. Only the rule `global` does this."""
+        """Under the rule `global`, keep the last candidate if the coordinator reports its round as the best round."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 

@@ -1,4 +1,4 @@
-"""Limits the counts of rows that a site adds to sums, when studies repeat and patients change.
+"""Limits what repeated studies could learn about single patients from the row counts that a site sends.
 
 Two counts that this site uses are equal, or differ by `smallest_cell` or more. Otherwise a difference between two sums
 could reveal that one certain patient joined or left (docs/design/protocol.md, "Integers"). So every count is stored.
@@ -33,7 +33,8 @@ def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TR
     """
     used = _used(folder / memory)
     near = [count for count in used if abs(count - rows) < smallest_cell]
-    # The newest count is preferred. So if a table grows and shrinks around a limit, only the first change is visible.
+    # The newest count is preferred. So if the number of rows rises and falls around a limit, only the first change is
+    # visible.
     chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
     if not used or used[-1] != chosen:
         kept = [*(count for count in used if count != chosen), chosen]

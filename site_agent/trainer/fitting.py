@@ -21,7 +21,7 @@ _FIT_BYTES_OF_NUMBERS: Final = 24
 
 
 def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Compare outcome, columns and number of training rows with the plan's requirements.
+    """Check that outcome, columns and number of training rows meet the plan's requirements.
 
     Raises:
         OperatorError: something does not fit. With several differences, the error has the type of the first one.
@@ -64,7 +64,10 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Check the sites that the plan lists for a column or an output. A masked sum hides this site only among them."""
+    """Check that the plan lists this site for exactly the columns and outputs that its table has.
+
+    A masked sum hides this site only among the listed sites.
+    """
     if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
         return
     lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}
@@ -113,7 +116,7 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
-    """Refuse a plan that lists columns of the note, because the network has them itself."""
+    """Refuse a plan that lists the columns of a note, because the network defines these columns itself."""
     listed = set(plan.columns) & set(own)
     if listed:
         raise ConfigurationError(
@@ -143,7 +146,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_baseline(plan: Plan, dataset: Dataset) -> None:
-    """Refuse a plan whose baseline needs too much memory. A baseline is fitted to all training rows at once."""
+    """Refuse a plan if its baseline needs too much memory here. A baseline is fitted to all training rows at once."""
     each = _FIT_BYTES_OF_NUMBERS if dataset.task == "regression" else _FIT_BYTES
     needed, there = each * dataset.training.features.size, usable_memory_bytes()
     if plan.expert is not None and needed > there:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression, Ridge
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
-# Each array of a forest and its type in a file.
+# The type in a file of each array of a forest.
 FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 # Pairs of row and tree that are processed at once; they need about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
-_DISTANCE: Final = 0.005  # distance of shares from 0 and 1, where a logit would be infinite
+_DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where a logit would be infinite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -52,7 +52,7 @@ class Lines:
         values = np.empty((len(columns), len(self.starts)))
         for block in blocks(*columns.shape):  # the pixels of all rows could need too much memory
             wide = columns[block].astype(np.float64)
-            # No matrix product, because its last bits would depend on the number of rows.
+            # We avoid a matrix product, because its last bits would depend on the number of rows.
             for output, (slope, start) in enumerate(zip(self.slopes, self.starts, strict=True)):
                 values[block, output] = (wide * slope).sum(axis=1) + start
         return values
@@ -68,7 +68,8 @@ def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.i
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
         return Lines(slopes=slopes, starts=starts)
-    if len(slopes) < len(fitted.classes_):  # if two classes are present, scikit-learn gives the second one's logit
+    # If two classes are present, scikit-learn returns the logit of the second class.
+    if len(slopes) < len(fitted.classes_):
         slopes, starts = (np.concatenate([np.zeros_like(each), each]) for each in (slopes, starts))
     all_slopes, all_starts = np.zeros((outputs, slopes.shape[1])), np.full(outputs, starts.min() - gap)
     all_slopes[fitted.classes_], all_starts[fitted.classes_] = slopes, starts
@@ -93,7 +94,7 @@ class GrownTree(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Forest:
-    """A random forest as arrays. Node numbers count over all trees.
+    """A random forest as arrays. The nodes of all trees are numbered in one sequence.
 
     Attributes:
         roots: int32 of shape (trees,).
@@ -123,7 +124,7 @@ class Forest:
             raise ValueError("a node whose children do not follow it")
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the forest's arrays by name, as `forest_from` reads them."""
+        """Return the forest's arrays by name, in the form that `forest_from` reads."""
         return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

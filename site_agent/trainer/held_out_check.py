@@ -25,7 +25,7 @@ from protos.plan.server_rules import largest_step
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.training.state import State, part_of, prefixed
 
-_ROUNDING: float = 2.0**-20  # relative rounding error of a float32 sum, and of the rule's float64
+_ROUNDING: float = 2.0**-20  # relative rounding error of a float32 sum and of the float64 computation of the rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Received:
 
     @classmethod
     def from_state(cls, state: State) -> Received | None:
-        """Read the tensors that `state` returned. An empty state gives None."""
+        """Read the tensors that `state` returned. Return None for an empty state."""
         if not state:
             return None
         number, is_decided = state["place"].tolist()
@@ -59,7 +59,7 @@ class Received:
 
 
 class HeldOutCheck:
-    """Compares received parameters with the accepted ones, and keeps the state for a rollback."""
+    """Compares received parameters with the parameters that were accepted last, and keeps the state for a rollback."""
 
     def __init__(self, plan: Plan, rule: HeldOutLoss) -> None:
         self._plan, self._rule = plan, rule
@@ -71,7 +71,7 @@ class HeldOutCheck:
         self.returns: list[tuple[int, int]] = []
 
     def is_measured(self, round_number: int) -> bool:
-        """Return whether a round measures rows at its start: the first round, and each round in which sites decide."""
+        """Return whether sites measure losses at the start of a round: in the first and in rounds with a decision."""
         return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
 
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
@@ -81,7 +81,7 @@ class HeldOutCheck:
         return is_later and newest is not None and not torch.equal(newest.values, values)
 
     def hear(self, round_number: int, values: Tensor, returned_to: int | None) -> State:
-        """Store the sites' decision about the parameters that were received last.
+        """Apply the decision of all sites about the parameters that were received last.
 
         Args:
             returned_to: the round whose parameters `values` are, if the run was rolled back; otherwise None.
@@ -180,8 +180,9 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
     if not bool(torch.isfinite(after).all()):
         return True
     rises = after.double() - before.double()
-    # A few rows with a certain and wrong prediction can make up the whole mean and most of its error. So the rises are
-    # tested twice: unchanged, and limited to the loss of a network that has learned nothing. One test is enough.
+    # A few rows with certain but wrong predictions can determine the whole mean and most of its standard error. So the
+    # rises are tested twice: unchanged, and limited to the loss of a network that has learned nothing. One test is
+    # enough.
     tests = [(float(part.mean()), standard_errors(part)) for part in (rises, rises.clamp(-scale, scale))]
     return any(mean > rule.largest_rise * scale and errors >= rule.standard_errors for mean, errors in tests)
 

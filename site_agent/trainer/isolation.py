@@ -48,7 +48,7 @@ def end_with_parent() -> None:
 
 
 def leads_out() -> bool:
-    """Return whether a route of this process leads to another machine.
+    """Return whether this process has a network route to another machine.
 
     Routes are counted and not interfaces, because a new namespace can have idle tunnel interfaces.
     """
@@ -77,7 +77,7 @@ def _enter_own_user_namespace() -> bool:
     user, group = os.getuid(), os.getgid()
     if not _unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
         return False
-    # Without these maps, the process's own files would seem to belong to nobody.
+    # Without these maps, the files of this process would seem to belong to the user `nobody`.
     kernel = Path("/proc/self")
     (kernel / "setgroups").write_text("deny")
     (kernel / "uid_map").write_text(f"{user} {user} 1")

@@ -49,7 +49,7 @@ def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path)
 
 
 def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int, ...]:
-    """Return every number of this site in the order of `numbers_of`. Cells below `smallest_cell` rows are 0."""
+    """Return this site's statistics in the order of `numbers_of`. Counts below `smallest_cell` rows are set to 0."""
     return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
 
 
@@ -85,7 +85,7 @@ def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: In
 
 
 def _scaled(values: Numbers, column: NumericColumn) -> Numbers:
-    """Return values moved from the declared range to 0..1, and clipped."""
+    """Return values scaled from the declared range to 0..1, and clipped to this range."""
     return np.clip((values - column.low) / (column.high - column.low), 0.0, 1.0)
 
 
@@ -99,7 +99,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
         return
     values = table.features[column.name] if isinstance(feature, NumericFeature) else np.empty(0)
     present = values[~np.isnan(values)][:LARGEST_COUNT]
-    # Only rows within the range are counted. Otherwise a single row within the range would be the whole sum.
+    # Only rows within the range are counted. Otherwise the sum could consist of a single row.
     if _if_enough(within(present, column).size, smallest_cell) == 0:
         yield from (0, 0, 0)
         return

@@ -22,7 +22,7 @@ class Pulse:
     """The watchdog signal of one process."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
-        """Take a function that sends text to the service manager, and a clock with monotonic seconds.
+        """Store a function that sends text to the service manager, and a clock that returns monotonic seconds.
 
         `watchdog_seconds` is 0 if there is no watchdog.
         """
@@ -30,7 +30,10 @@ class Pulse:
         self._next = 0.0
 
     def beat(self) -> None:
-        """Report that the process is working, at most four times in the watchdog's time. This is cheap."""
+        """Report that the process is working.
+
+        Frequent calls are cheap: at most four reports are sent in the watchdog's time.
+        """
         if self._watchdog and self._clock() >= self._next:
             self._next = self._clock() + self._watchdog / 4
             self._notify("WATCHDOG=1")

@@ -31,13 +31,17 @@ from site_agent.trainer.trainer_files import site_secret, write_whole
 
 FILE: Final = "released_columns.json"
 _OLDER_FILE: Final = "statistics.json"
-_DIGITS: Final = 16  # 64 bits; among a million values, two share a digest with a probability below one in ten million
+# 64 bits; among a million values, two have the same digest with a probability below one in ten million.
+_DIGITS: Final = 16
 Rows: TypeAlias = dict[str, int]
 Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a value -> its rows
 
 
 class ReleasedBefore(RefusedError):
-    """Statistics of almost the same rows were sent for another run. The difference would reveal a few patients."""
+    """Raised if statistics of almost the same rows were sent for another run.
+
+    The difference would reveal a few patients.
+    """
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(

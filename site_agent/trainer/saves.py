@@ -31,7 +31,7 @@ from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
 FORMAT: Final = 1
-_MOST: Final = 8  # so that a coordinator that requires every state cannot fill the disk
+_MOST: Final = 8  # limited, so that a coordinator that requires a saved state in every round cannot fill the disk
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,12 +61,12 @@ class Saves:
 
     @property
     def held(self) -> tuple[Saved, ...]:
-        """The states from which this site can continue, including the round in which it began."""
+        """The states from which this site can continue, including the state in which it began."""
         begun = {} if self.began is None else {self.began: 0}
         return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Record in which round this site begins. Later calls change nothing.
+        """Record the round in which this site begins. Only the first call has an effect.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -125,7 +125,7 @@ class Saves:
         return [int(path.stem.removeprefix("before-")) for path in self._folder.glob("before-*.safetensors")]
 
     def _check(self, number: int) -> int | None:
-        """Return the resample number that led to a saved state, or None if training cannot continue from it."""
+        """Return the resample number that led to a saved state, or None if training cannot continue from this state."""
         try:
             facts = load(self._folder, _name(number)).facts
             resample = facts["redraw"]

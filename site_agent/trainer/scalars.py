@@ -59,7 +59,10 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers that encode this site's refusal, derived from `secret`. None encodes acceptance."""
+        """Return numbers, derived from `secret`, that encode this site's refusal.
+
+        If `secret` is None, they encode acceptance.
+        """
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}
@@ -80,7 +83,7 @@ class Measures:
 
 
 def _squared(parts: Sequence[npt.NDArray[np.float32]]) -> float:
-    # No dot product, because its last bits depend on the number of threads in the math library.
+    # We avoid a dot product, because its last bits depend on the number of threads in the math library.
     return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
 
 

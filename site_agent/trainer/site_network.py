@@ -42,7 +42,7 @@ class Seeds:
 
     @classmethod
     def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
-        """Return the seeds of a hospital. Another plan has other random draws, even with the same seed."""
+        """Return the seeds of a hospital. Two plans with the same seed have different random draws."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
     @classmethod
@@ -61,7 +61,7 @@ class Seeds:
 
     @property
     def private_start(self) -> int | bytes:
-        """The seed of the first values of private layers."""
+        """The seed for the initial parameters of private layers."""
         own = "private start"
         return self.own(own) if isinstance(self.origin, int) else digest(own, self.origin, self.site)
 
@@ -101,7 +101,9 @@ class SiteNetworks:
         return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
     def build(self) -> nn.Module:
-        """Build the network. Its weights are NaN until `start` is called. A hospital's own module has weights at once.
+        """Build the network.
+
+        Its parameters are NaN until `start` is called. Only a hospital's own module has values at once.
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
@@ -148,7 +150,7 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """Set the network's first values. The plan's seed determines the shared tensors, which are equal at all sites.
+        """Set the initial parameters of the network. The plan's seed determines the shared tensors, equal at all sites.
 
         It also determines tensors that the method starts equal. The site's own seed determines all others. If the plan
         has `start: own`, the site's seed determines all tensors, as in the authors' experiment. In published

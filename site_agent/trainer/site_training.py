@@ -30,7 +30,7 @@ from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 
-_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # a small site can then distinguish harm from noise
+_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # so many rows that a small site can distinguish harm from noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +65,7 @@ class SiteTraining:
     result_share: float
 
     def validation_losses(self) -> Tensor:
-        """Return the validation loss of the network that the site would use: shape (), or (copies,)."""
+        """Return the validation loss of the network that the site would use for predictions: shape (), or (copies,)."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
 
     def measured(self) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ class SiteTraining:
         return loss, torch.cat([self._losses_of(validation, outputs), self._losses_of(training, others)])
 
     def loss_of_zeros(self) -> float:
-        """Return the mean loss of `own_rows` for a network whose outputs are all 0, as before training."""
+        """Return the mean loss of `own_rows` for a network that has learned nothing: all its outputs are 0."""
         columns = predict(self.flat, self.rows.validation.features[:1]).shape[-1]
         zeros = [self._losses_of(rows, torch.zeros(len(rows), columns)) for rows in self.own_rows]
         return float(torch.cat(zeros).mean())
@@ -95,7 +95,7 @@ class SiteTraining:
         return validation, Rows(training.features[:most], training.targets[:most])
 
     def _losses_of(self, rows: Rows, outputs: Tensor) -> Tensor:
-        # A stack of copies with one row each, so that every loss of a plan is computed by its own code.
+        # Each row is a copy of a stack, so that the loss of each row is computed by the same code as in training.
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
@@ -189,7 +189,7 @@ def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRo
 
 
 def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
-    """Combine data sets with equally many rows into one, with one data set for each copy of the network."""
+    """Stack data sets with the same number of rows, so that each copy of the network has its own data set."""
 
     def stacked(parts: list[Rows]) -> Rows:
         return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))

@@ -36,7 +36,7 @@ _PATH: Final = "unique.path.weight"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SoftTargets:
-    """A baseline's predictions on all rows of its site, float32 of shape (rows, outputs), and their use in the plan.
+    """A baseline's predictions for all rows of its site, float32 (rows, outputs), and how the plan uses them.
 
     Attributes:
         training: each prediction by a baseline that was fitted without the row's patient.
@@ -78,7 +78,7 @@ def added_columns(plan: Plan, outputs: int) -> int:
 
 
 def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Rows:
-    """Mix the baseline's prediction into each target: probabilities for classes, else a number."""
+    """Return each target mixed with the baseline's prediction: probabilities for classes, otherwise a number."""
     said, targets = torch.from_numpy(predictions), rows.targets
     if not share:
         return rows
@@ -101,7 +101,7 @@ def beside(features: Tensor, predictions: Predictions) -> Tensor:
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Set the first value of the weights that lead from each of the baseline's predictions to the same output.
+    """Set the initial weights from each prediction of the baseline to the network's output of the same class.
 
     `flat` reads the predictions as its last columns. `start` is above 0, because with 0 the network has no such
     columns.

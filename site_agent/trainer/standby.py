@@ -20,7 +20,7 @@ from typing import Final
 
 from site_agent.trainer.pulse import PULSE
 
-PATIENCE_SECONDS: Final = 10.0  # enough from the table's check to the plan, if the coordinator is available
+PATIENCE_SECONDS: Final = 10.0  # long enough for the time between table check and plan, if the coordinator is available
 _PULSE_SECONDS: Final = 1.0
 
 
@@ -33,7 +33,7 @@ def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> N
         return
     try:
         text = configuration()
-    except ValueError:  # a path is not UTF-8, so this process waits itself
+    except ValueError:  # if a path is not UTF-8, the small program cannot be started, so this process waits itself
         return
     kept = os.memfd_create("hospital", 0)
     with open(kept, "wb", closefd=False) as file:  # memory without a path

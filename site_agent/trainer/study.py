@@ -179,7 +179,7 @@ class Study:
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return the tensors and scalars that sites send and receive in a round.
+        """Return which tensors and scalars sites send and receive in a round.
 
         Raises:
             MalformedMessage: the plan allows no such round.
@@ -187,7 +187,7 @@ class Study:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Load the shared values, do the work of the round, and return the values to send. Reports are not made here.
+        """Load the received parameters, do the work of a round, and return the values to send. This makes no report.
 
         Args:
             asked: the round, which must not be earlier than the last one. A site can enter late and miss rounds.
@@ -214,7 +214,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Load the final shared values and measure them once. No training follows.
+        """Load the final shared parameters and measure their loss once. No training follows.
 
         Raises:
             MalformedMessage: the values do not fit.
@@ -300,9 +300,9 @@ class Study:
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
                 local.train_round(
                     self.plan.schedule.steps_per_round, values, None
-                )  # the personal model stays here, and the shared one is replaced
+                )  # the personal model stays at this site, and the shared model is replaced
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
-        if self._trains:  # otherwise the values stay as received, and their update is zeros
+        if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
         return self._contribution(exchange, self._training.flat.update(values).numpy())
 
@@ -359,7 +359,7 @@ class Study:
         self.choice.follow(asked.best_round)
         self._measure(asked.round, values)
         self._rounds_taken = asked.round + 1
-        # The learning rate depends on the round, also if this site entered late or was away.
+        # The learning rate depends on the round, even if this site entered late or was absent.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
         if self._resample_budget:  # otherwise three models would be copied for nothing
             self._start_of_round = (parameters_digest(received), asked.layers), self._training.local.state()
@@ -392,8 +392,8 @@ class Study:
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
-            return  # these values are untrained; the first mean uses each site's own first values
-        # A site that enters late has only first values, and they are replaced completely.
+            return  # these values are untrained; the first mean uses the initial values of each site
+        # A site that enters late has only initial values. All of them are replaced.
         rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
         flat = self._training.flat
         if self._due_before is None or self._due_before[0] != asked.round - 1 or not self._due_before[1]:
@@ -444,7 +444,7 @@ class Study:
 
 
 def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
-    """Return the rows as the network reads them, and the number of columns that all sites share.
+    """Return the rows in the network's input format, and the number of columns that all sites share.
 
     The number is None if the network treats all columns alike.
     """

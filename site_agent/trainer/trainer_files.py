@@ -61,14 +61,15 @@ def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generi
     """
     digest = blake3()
     for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
-        # Each piece follows its length, so that two different lists never have the same bytes.
+        # Each piece is written after its length, so that two different lists never have the same bytes.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
 
 
 def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, memoryview]:
-    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data  # a view; a copy could need too much memory
+    # A view is hashed, because a copy could need too much memory.
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
 
 

@@ -83,7 +83,7 @@ class AroundRounds(Protocol):
         """Return the numbers that this site sends under a plan with statistics."""
 
     def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
-        """Check that a site without outcomes can use the model of the plan."""
+        """Check that this site, which has no outcomes, can use the model of the plan."""
 
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
@@ -93,7 +93,7 @@ class AroundRounds(Protocol):
     def make_report(
         self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
     ) -> GainSums:
-        """Save the models, compare them and write the report. Return the only numbers of the report that are sent."""
+        """Save and compare the models, and write the report. Return the only numbers of the report that are sent."""
 
 
 class Worker:
@@ -108,7 +108,9 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """`rehearsal` is a temporary folder for one trial round, which needs no approval and saves no result.
+        """Store the settings.
+
+        `rehearsal` is a temporary folder for a trial round, which needs no approval and saves nothing.
 
         `rest` is called before each request as long as no study is prepared. It can replace this process.
         """
@@ -136,7 +138,8 @@ class Worker:
             if not is_heard:
                 break
             if isinstance(question, Check):
-                with PULSE.long_work():  # while the gate connects, so that the first plan does not wait for it
+                # Loaded while the gate connects, so that the first plan does not wait for the libraries.
+                with PULSE.long_work():
                     self._around.load_libraries(self._hospital)
             is_last = isinstance(question, Conclude)
             del question, answer  # so that the next vector reuses this memory
@@ -164,7 +167,7 @@ class Worker:
             return _tell(_refused(malformed))
 
     def _answer_with_pulse(self, question: Message) -> Message:
-        """Answer a request. The watchdog waits longer for everything except training."""
+        """Answer a request. For all requests except training, the watchdog waits longer."""
         if isinstance(question, Train) and question.stage == Stage.TRAINING:
             return self._answer(question)
         with PULSE.long_work():
@@ -202,7 +205,7 @@ class Worker:
         approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
         budget = self._hospital.policy.lost_site_budget
         self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
-        self._study = None  # free an earlier run's network before the next one is built
+        self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
         if plan.statistics is not None:
             self._plan, self._run, self._gain = plan, run, None
@@ -246,7 +249,7 @@ class Worker:
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
-        """Return the digest of the tensors and numbers that this hospital's approval allows to leave.
+        """Return the digest of the tensors and numbers that this hospital's approval allows to be sent.
 
         Raises:
             RefusedError: the plan has no approval, or the approval has ended.
@@ -290,7 +293,7 @@ class Worker:
         if self._plan is not None and self._plan.statistics is not None:
             return self._count(self._plan, question)
         asked, received = self._parted(question)
-        exchange = self._ready().exchange(asked)  # a round that the plan does not allow ends here
+        exchange = self._ready().exchange(asked)  # raises an error if the plan does not allow this round
         assert self._answered is not None
         self._answered.admit(question)
         study = self._study_before(question.round)
@@ -395,7 +398,7 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Make the report at the first call. Return the numbers that the report sends for sums over all sites."""
+        """Make the report at the first call only. Return the numbers that the site adds to sums over all sites."""
         study = self._ready()
         study.close(asked, received)
         if self._gain is None:

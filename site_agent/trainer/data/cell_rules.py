@@ -24,13 +24,13 @@ LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
-# Limited, so that no cell can require a number of a million digits. Longer cells stay text.
+# The exponent is limited, so that no cell can require a number of a million digits. Longer cells stay text.
 _PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """The reason why a cell does not fit, in words that do not contain the cell."""
+    """The reason why a cell is not allowed. The text does not contain the cell's value."""
 
     words: str
 
@@ -45,11 +45,12 @@ IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
 LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
 TOO_LONG: Final = Flaw(f"more than {LONGEST_CELL:,} characters")
-MOST_ACCENTS: Final = 30  # accents on one letter, as in Unicode's stream-safe texts (UAX 15, section 13)
+# The largest number of accents on one letter, as in Unicode's stream-safe text format (UAX 15, section 13).
+MOST_ACCENTS: Final = 30
 TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents")
 _WORD: Final = re.compile(r"\w\w+")
 _REMEMBERED_TERMS: Final = 1 << 16
-_LONGEST_REMEMBERED: Final = 40  # characters: rows of endless words would fill the memory
+_LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words would fill the memory
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
@@ -76,7 +77,7 @@ class NumberRule:
     def __init__(
         self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
     ) -> None:
-        """`markers` are the texts for a missing value. A limit of None is open.
+        """Store the rule. `markers` are the texts for a missing value. If a limit is None, there is no limit.
 
         With `refuses_missing` a missing value is a flaw.
         """
@@ -90,7 +91,7 @@ class NumberRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """This rule as plain data, which model.json stores."""
+        """This rule as plain data, in the form that model.json stores."""
         return {
             "kind": "number",
             "missing": sorted(self.markers),
@@ -127,13 +128,16 @@ class CodeRule:
         missing: float | Flaw = UNKNOWN_POSITION,
         otherwise: float | Flaw = UNDECLARED,
     ) -> None:
-        """`codes` has the number of each code. `missing` is the result for markers, `otherwise` for any other cell."""
+        """Store the rule.
+
+        `codes` maps each code to its number, `missing` is for markers, `otherwise` for any other cell.
+        """
         self.codes, self.markers, self.missing, self.otherwise = dict(codes), frozenset(markers), missing, otherwise
         self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """This rule as plain data, which model.json stores. The codes become numbers by their position."""
+        """This rule as plain data, in the form that model.json stores. Codes are replaced by their positions."""
         codes = sorted(self.codes, key=self.codes.__getitem__)
         refuses = self.missing is MISSING
         return {"kind": "code", "missing": sorted(self.markers), "refuses_missing": refuses, "codes": codes}
@@ -147,12 +151,12 @@ class DateRule:
     """The rule for a cell with a date: its patterns, and whether a date in the future is allowed."""
 
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
-        """`patterns` are strptime formats. A time can follow a date such as 2020-01-31, as spreadsheets add one."""
+        """Store the rule. `patterns` are strptime formats. A time may follow a date, because spreadsheets add times."""
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
 
     @property
     def facts(self) -> dict[str, Any]:
-        """This rule as plain data, which model.json stores."""
+        """This rule as plain data, in the form that model.json stores."""
         pattern = self.patterns[0] if len(self.patterns) == 1 else list(self.patterns)
         missing = sorted(self.markers)
         return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
@@ -168,7 +172,7 @@ class DateRule:
         return self.judged(float(found.pop().toordinal()), today)
 
     def judged(self, day: float, today: date) -> float | Flaw:
-        """Return a day since the year 1, or a flaw if the contract refuses future days."""
+        """Return a day, counted from the year 1, or a flaw if it is in the future and the contract forbids this."""
         return IN_THE_FUTURE if self.refuses_future and day > today.toordinal() else day
 
 
@@ -184,12 +188,12 @@ def _written_day(text: str, pattern: str) -> date | None:
 
 
 class IntervalRule:
-    """The rule for the time between two days: its unit and its limits. It accepts numbers and arrays."""
+    """The rule for the time between two days: its unit and its limits. The days can be numbers or arrays."""
 
     def __init__(
         self, limits: tuple[float | None, float | None], *, sign: int, divisor: float, unit: str, refuses_missing: bool
     ) -> None:
-        """The time in `unit` is `sign` times (own day minus the other day), divided by `divisor`."""
+        """Store the rule. The time in `unit` is `sign` times (own day minus the other day), divided by `divisor`."""
         self.limits, self.sign, self.divisor, self.unit = limits, sign, divisor, unit
         self.refuses_missing = refuses_missing
         self.low = -math.inf if limits[0] is None else limits[0]
@@ -198,7 +202,7 @@ class IntervalRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """This rule as plain data, which model.json stores."""
+        """This rule as plain data, in the form that model.json stores."""
         return {
             "sign": self.sign,
             "divisor": self.divisor,
@@ -208,11 +212,11 @@ class IntervalRule:
         }
 
     def length(self, own: Any, other: Any) -> Any:
-        """Return the time between two days, which are given as two numbers or as two float64 arrays."""
+        """Return the time between two days in the rule's unit. The days are two numbers or two float64 arrays."""
         return (own - other if self.sign > 0 else other - own) / self.divisor
 
     def is_outside(self, length: Any) -> Any:
-        """Return whether a time is outside the limits. A missing time is not."""
+        """Return whether a time is outside the limits. A missing time is not outside."""
         return (length < self.low) | (length > self.high)
 
 
@@ -239,7 +243,10 @@ class TermsRule:
         buckets: int | None,
         longest: int | None = None,
     ) -> None:
-        """Without `separator` the cell is read as words. Either `codes` are declared, or `buckets` is their number."""
+        """Store the rule.
+
+        Without `separator`, cells are read as words. Terms are declared `codes` or `buckets` of hashes.
+        """
         self.markers = frozenset(markers)
         self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
         self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
@@ -248,7 +255,7 @@ class TermsRule:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """This rule as plain data, which model.json stores."""
+        """This rule as plain data, in the form that model.json stores."""
         return {
             "kind": "terms",
             "missing": sorted(self.markers),
@@ -270,7 +277,7 @@ class TermsRule:
         return self.counted + (self.longest or 0)
 
     def read(self, cell: str) -> Counter[int] | Flaw:
-        """Count the terms of a cell by place."""
+        """Count the terms of a cell. Return the count at each place."""
         if len(cell) > LONGEST_CELL:
             return TOO_LONG
         if cell.strip() in self.markers:
@@ -298,7 +305,10 @@ class TermsRule:
 
 
 def _has_endless_accents(text: str) -> bool:
-    """Return whether a letter has more accents than any language uses. Sorting n accents takes time n squared."""
+    """Return whether a letter has more accents than any language uses.
+
+    Sorting n accents takes a time of order n squared.
+    """
     count = 0
     for one in "" if text.isascii() else text:
         count = count + 1 if unicodedata.combining(one) else 0

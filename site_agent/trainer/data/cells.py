@@ -1,4 +1,4 @@
-"""Converts blocks of cells to numbers, as the contract declares the column of these cells.
+"""Converts blocks of a column's cells to numbers, by the declaration of the column in the contract.
 
 cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
 other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
@@ -75,7 +75,7 @@ BlockParser: TypeAlias = Callable[[arrow.Array], Parsed]
 
 @dataclass(frozen=True)
 class Spelling:
-    """The spelling of numbers and missing values, which all columns of a table share."""
+    """The spelling of numbers and of missing values, which is the same for all columns of a table."""
 
     decimal: str
     markers: tuple[str, ...]
@@ -100,7 +100,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """Return a parser of a group column's codes. An undeclared code is unknown in predictions, otherwise an error."""
+    """Return a parser of a group column's codes. An undeclared code is an error, but in predictions it is unknown."""
     markers = {"", *spelling.markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
     return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
@@ -154,7 +154,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """Return a regular expression for dates with all leading zeros. strptime reads shorter dates later."""
+    """Return a regular expression for dates with all leading zeros. strptime reads all other dates later."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -198,7 +198,7 @@ def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
 
 
 class _Remembered(dict[str, float | Flaw]):
-    """Remembers the values of cells that were parsed before, within little memory. Most columns repeat their cells."""
+    """Stores the results for some cells that were parsed before, because most columns repeat their cells."""
 
     def __init__(self, parse: Parser) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
 def _each_once(
     cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
 ) -> Parsed:
-    """Parse each different cell once. Cells that `at_once` does not convert are parsed one by one."""
+    """Parse each different cell only once. Cells that `at_once` cannot convert are parsed one by one."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
@@ -238,7 +238,7 @@ def _each_once(
 
 
 def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Sort kinds of flaws by their first place in the block."""
+    """Sort the flaws of a block by the first row in which each flaw occurs."""
     return dict(sorted(flaws.items(), key=lambda kind: kind[1][0]))
 
 
@@ -255,7 +255,8 @@ class _NumberColumn:
         values = _plain_numbers(cells, self._absent_words, self._decimal)
         if values is not None:
             return self._judged(values)
-        # Only cells that are not plain are read one by one, because a wrong cell must not slow down its whole block.
+        # Only cells that are not plain numbers are read one by one, because a wrong cell must not slow down its whole
+        # block.
         texts = texts_of(cells)
         assert texts is not None
         is_plain = _plain_cells(texts, self._absent_words, self._decimal)
@@ -266,7 +267,10 @@ class _NumberColumn:
         return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
-        """Check numbers against the rule, NaN if missing, none of them too large. The array is changed."""
+        """Check numbers (NaN if missing) against the rule.
+
+        The array is changed in place. No number may be too large.
+        """
         if len(self._absent_numbers):
             values[np.isin(values, self._absent_numbers)] = np.nan
         is_outside = (values < self._rule.low) | (values > self._rule.high)
@@ -280,7 +284,7 @@ class _NumberColumn:
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
-    """Join two parsed parts of a block. `is_first` marks the cells of the first part."""
+    """Join two parsed parts of a block. `is_first` shows which cells belong to the first part."""
     values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
     for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
         values[places] = part.values
@@ -301,7 +305,7 @@ def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
     values = _converted(cells, words, decimal)
-    # Blanks around a number are rare. Removing them first would cost every column a fifth of its time.
+    # Blanks around a number are rare. Removing blanks first would take a fifth of the time of every column.
     return _converted(compute.utf8_trim_whitespace(cells), words, decimal) if values is None else values
 
 
@@ -317,7 +321,7 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
     lengths = compute.binary_length(texts)
     if (compute.max(lengths).as_py() or 0) > LONGEST_NUMBER:
         return None
-    # Most tables have an empty cell for an unknown value; then the lengths are enough.
+    # Most tables have an empty cell for an unknown value. Then it is enough to check the lengths of the texts.
     is_absent = compute.equal(lengths, 0) if len(words) == 1 else compute.is_in(texts, value_set=words)
     texts = compute.if_else(is_absent, None, texts)
     if decimal != ".":
@@ -334,7 +338,7 @@ def _as_numpy(values: arrow.DoubleArray) -> Numbers:
 
 
 def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None:
-    """Return the numbers, or None if a number is too large to compute with or a text says NaN."""
+    """Return the numbers, or None if a number is too large for computations or if a text means NaN."""
     with np.errstate(invalid="ignore"):
         is_within = np.abs(values) <= LARGEST_MAGNITUDE
     outside = len(values) - np.count_nonzero(is_within)

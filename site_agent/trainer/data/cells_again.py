@@ -89,7 +89,7 @@ def _same_counts(counts: Counts, rows: Rows, rule: TermsRule, cells: Sequence[st
 
 
 def _texts(path: Path, contract: Contract, names: Set[str], row_numbers: npt.NDArray[np.int64]) -> dict[str, list[str]]:
-    """Return the cells of columns by name, without those that the table lacks."""
+    """Return the cells of columns by name. Columns that the table lacks are skipped."""
     found: dict[str, dict[int, str]] = {}
     with open_blocks(path, contract.format) as opened:
         first = opened.first

@@ -17,7 +17,7 @@ UNKNOWN: Final = "unknown"
 
 def _as_text(value: object) -> object:
     # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number can be written as text
-    # again. The truth value's spelling in the table is lost.
+    # again. From a truth value, the spelling of the code in the table cannot be restored.
     if isinstance(value, bool):
         raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")
     return str(value) if isinstance(value, int | float) else value
@@ -50,7 +50,7 @@ def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
 
 
 def check_distinct(names: Sequence[str], words: str) -> None:
-    """Raise ValueError with the first names that occur more than once."""
+    """If a name occurs more than once, raise a ValueError that lists the first of these names."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(f"{words}: {', '.join(twice[:5])}")

@@ -1,4 +1,4 @@
-"""Summarises the training rows by column. The summary is stored with a model, so that unusual new rows are found.
+"""Summarises each column of the training rows. The summary is stored with a model, to detect unusual new rows.
 
 A profile has shares and rounded limits, and no rows. It stays at the site with the model. An export has only the
 limits. They lie beyond the lowest and the highest value, so an export has neither of these values. Predictions abstain
@@ -49,7 +49,7 @@ class ColumnProfile(Document):
     effect: float = 1.0
 
     def places(self, values: Numbers) -> npt.NDArray[np.int64]:
-        """Return the number of each present value's bin, from 0: int64 of shape (present values,)."""
+        """Return for each present value the number of its bin, from 0: int64 of shape (present values,)."""
         is_code = self.kind == "code"
         there = present(values, is_code=is_code)
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
@@ -63,7 +63,7 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Return which of the values, (rows,), are outside the limits. A missing value is not outside."""
+        """Return whether each value is outside the limits, bool of shape (rows,). A missing value is not outside."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))
@@ -102,7 +102,7 @@ def profile_of(
 
 
 def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return the rows and the patient numbers of some patients, some thousand rows in all.
+    """Return the rows and patient numbers of a sample of patients, with a few thousand rows in all.
 
     The patient numbers are None if each patient has one row.
     """
@@ -112,7 +112,7 @@ def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray
     sizes = np.unique(patients, return_counts=True)[1]
     if len(sizes) == len(patients):
         return nobody, None
-    # The similarity of rows of one patient can be estimated from some of the patients.
+    # A sample of the patients is enough to estimate how similar the rows of a patient are.
     most = max(2, int(len(sizes) * min(1.0, _MOST_REPEATED / len(patients))))
     few = np.random.default_rng(0).permutation(len(sizes))[:most]
     some = np.flatnonzero(np.isin(np.unique(patients, return_inverse=True)[1], few)).astype(np.int64)
@@ -125,7 +125,7 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Return rounded limits below `low` and above `high`: multiples of the power of ten at or below their distance."""
+    """Return limits below `low` and above `high`, rounded to a power of ten that is at most their distance."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 

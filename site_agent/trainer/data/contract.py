@@ -195,7 +195,7 @@ Column = Annotated[
 
 
 class Contract(Document):
-    """The whole declaration of a table. Without a header, `columns` are in the order of the file."""
+    """The complete description of a table. If the file has no header, `columns` are in the order of the file."""
 
     format: Format
     missing_markers: tuple[Code, ...] = ("",)
@@ -311,8 +311,9 @@ class Contract(Document):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything declared, in hexadecimal. Comments and the order of keys do not matter."""
-        # Keys of later versions are left out at their default value, so that earlier contracts keep their digest.
+        """The SHA-256 of all declarations, in hexadecimal. It does not depend on comments or the order of keys."""
+        # Keys of later versions are omitted if they have their default value, so that earlier contracts keep their
+        # digest.
         left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
         if self.image is not None and self.image.files is None:
             left_out[self.columns.index(self.image)] = {"files"}
@@ -325,7 +326,7 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """Read the contract that a data manager wrote.
+    """Read the contract, the YAML file that a data manager wrote.
 
     Raises:
         ConfigurationError: the file cannot be read or is wrong; every mistake is reported with line and column.
@@ -334,7 +335,7 @@ def read_contract(path: Path) -> Contract:
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
-    """Return how contract and plan differ about this site's outcome, in one clause, or None if they agree."""
+    """Return as part of a sentence how contract and plan differ about this site's outcome, or None if they agree."""
     said = {one.name: one.answers for one in plan.sites}.get(site)
     own = contract.target.answers
     if plan.question is None or said is None or said == own:

@@ -28,7 +28,7 @@ Pattern = str | tuple[str, ...]
 
 
 def patterns_of(pattern: Pattern) -> tuple[str, ...]:
-    """Return the formats of a column's dates, one or several."""
+    """Return the date formats of a column as a tuple."""
     return (pattern,) if isinstance(pattern, str) else pattern
 
 
@@ -68,7 +68,7 @@ ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """The keys that both numeric features and date features have.
+    """The keys that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
     that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
@@ -98,7 +98,7 @@ class MeasuredFeature(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns that this feature becomes."""
+        """The names of the encoded columns that are computed from this feature."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "piecewise-linear":
@@ -191,12 +191,12 @@ class CategoricalFeature(Document):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether "unknown" is a separate value."""
+        """Whether an unknown code is encoded as a separate value."""
         return self.missing in ("unknown", "refuse")
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns that this feature becomes."""
+        """The names of the encoded columns that are computed from this feature."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "one-hot":
@@ -236,7 +236,7 @@ class GroupColumn(Document):
 
 
 class DayColumn(Document):
-    """A date from or to which other columns are counted. The model does not read the column.
+    """A column with a date, to which the dates of other columns are compared. The model does not read this column.
 
     In a row without this date, the interval is missing. `pattern` as for DateFeature.
     """

@@ -163,14 +163,14 @@ def _targets_of(table: Table, targets: Targets, rows: Rows) -> Targets:
 
 
 def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
-    """Return a number for each row, equal for rows of one patient. The identifiers themselves are not kept."""
+    """Return a number for each row that is equal for rows of the same patient. The identifiers are not stored."""
     if table.patients is None:
         return None
     return np.unique([table.patients[row] for row in rows], return_inverse=True)[1].astype(np.int64)
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the columns that a plan's network reads at a site, and how many of these columns all sites have.
+    """Return the columns that a plan's network reads at this site, and the number of these columns that all sites have.
 
     Returns:
         the columns in order, and the number of common ones, None if the network treats all columns alike. The columns
@@ -187,7 +187,7 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
 
 
 def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:
-    """Return the same rows with the columns in the order of `columns`. Other columns are zero.
+    """Return the same rows with the columns of the list `columns`, in its order. Columns that are missing are zero.
 
     Raises:
         ConfigurationError: the site has a column that is neither in the list nor unused.
@@ -226,7 +226,7 @@ def place_columns(
 
 
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
-    """Refuse columns of a site that are not in the agreed list, and suggest similar columns of the list.
+    """Raise an error if a column of this site is not in the plan's list, and suggest similar columns of the list.
 
     Raises:
         ConfigurationError: a column of `own` is not in `columns`.

@@ -1,4 +1,4 @@
-"""Turns one feature into columns of numbers. The encoding is fitted to the training rows and used on any rows.
+"""Encodes a feature as columns of numbers. The encoding is fitted to the training rows and then used for all rows.
 
 Numbers and ordinal positions are z-scored with the population deviation (scikit-learn's StandardScaler); a column that
 is constant in training is only centred. Columns of one-hot and of missing flags stay 0 and 1. All fitted values are a
@@ -54,7 +54,9 @@ class QuantileEncoding(Document):
 
 
 class PiecewiseEncoding(Document):
-    """Encodes a number as the fraction of each bin below it. `ends` has bins + 1 rising quantiles of the training rows.
+    """Encodes a number as one fraction for each bin: how much of the bin is below it.
+
+    `ends` has the bins' ends, rising.
 
     Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning",
     equation 1 and section 3.2.1. Differs in one thing: a bin of width 0 keeps its column, which is then zero, so that
@@ -67,7 +69,7 @@ class PiecewiseEncoding(Document):
 
 
 class OrdinalEncoding(Document):
-    """Encodes a code as its position. Positions that are not in `seen` are unknown, and `fill` can replace them."""
+    """Encodes a code as its position. `fill` can replace positions that are unknown, because they are not in `seen`."""
 
     kind: Literal["ordinal"] = "ordinal"
     seen: tuple[int, ...]
@@ -76,7 +78,7 @@ class OrdinalEncoding(Document):
 
 
 class OneHotEncoding(Document):
-    """Encodes a code as one column per code, and one for unknown codes unless `fill` replaces them."""
+    """Encodes a code as one column for each code, and a column for unknown codes unless `fill` replaces these codes."""
 
     kind: Literal["one-hot"] = "one-hot"
     seen: tuple[int, ...]
@@ -84,7 +86,7 @@ class OneHotEncoding(Document):
 
 
 class EmbeddingEncoding(Document):
-    """Encodes a code as a point. `vectors` has a row for each code, and a last row for unknown codes."""
+    """Encodes a code as a vector. `vectors` has a row for each code, and a last row for unknown codes."""
 
     kind: Literal["embedding"] = "embedding"
     seen: tuple[int, ...]
@@ -120,7 +122,7 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
         case "quantile":
             shares = np.linspace(0.0, 1.0, _KNOTS)
             knots, place = np.unique(np.quantile(filled, shares), return_inverse=True)
-            # A value that many rows have is scored at the middle of these rows.
+            # If many rows have the same value, the score is that of the middle one of these rows.
             middle = np.bincount(place, weights=shares) / np.bincount(place)
             scores = [NormalDist().inv_cdf(float(np.clip(share, 0.001, 0.999))) for share in middle]
             return QuantileEncoding(fill=fill, values=tuple(map(float, knots)), scores=tuple(scores))
@@ -158,7 +160,7 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
 
 
 def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbers], width: int) -> Numbers:
-    """Return a point for each code, float64 of shape (codes, width): its mean row on the axes of largest difference.
+    """Return a vector for each code, (codes, width): the mean of its rows, on the axes of the largest differences.
 
     These are the principal axes of the means of the other features, each code weighted by its rows. Codes without
     rows lie at the origin, where the mean patient is.
@@ -168,7 +170,8 @@ def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbe
     means = np.stack(sums, axis=1) / np.maximum(counts, 1.0)[:, None] if sums else np.zeros((codes, 1))
     root = np.sqrt(counts / counts.sum())[:, None]
     axes = np.linalg.svd(root * means, full_matrices=False)[2][:width]
-    # An axis can have either sign. Here its largest entry is positive, so that the result is always the same.
+    # An axis can have either sign. The sign is chosen so that the largest entry is positive. So the result is always
+    # the same.
     axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
     points = means @ axes.T
     spread = np.sqrt((root**2 * points**2).sum(axis=0))

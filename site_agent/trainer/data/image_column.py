@@ -50,7 +50,7 @@ class DicomFiles(Document):
 
 
 class NiftiFiles(Document):
-    """One slice of a NIfTI volume for each row: the declared slice, or the one with the number after `#` in the path.
+    """One slice of a NIfTI volume for each row: the declared slice, or the slice whose number follows `#` in the path.
 
     Attributes:
         plane: the slice's plane. Slices are counted from the feet to the head, from the front to the back, or from the
@@ -115,7 +115,7 @@ class ImageColumn(Document):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The intensities that become 0 and 1."""
+        """The intensities that are converted to 0 and to 1."""
         return self.window or (0, self.highest)
 
     @property

@@ -54,7 +54,7 @@ _MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 
 class ImageFolder:
-    """The folder of a table's images, and the pixels that were read from it."""
+    """The folder of a table's images, and the pixels that were read from its files."""
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class ImageFolder:
         _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """Read the images of the next rows. For each flaw, by its words, return the numbers of its rows, from 0.
+        """Read the images of the next rows.
+
+        Return for each flaw, as text, the numbers of the rows with this flaw, from 0.
 
         Raises:
             DataError: the images of the table need more memory than this program reserves.
@@ -136,7 +138,7 @@ class ImageFolder:
 
 
 def _require_libraries(column: ImageColumn) -> None:
-    """Raise ConfigurationError if a library for the declared files is missing. Sites without such files need none."""
+    """Raise ConfigurationError if a library that the declared type of files needs is not installed."""
     package, extra = "pillow", "site"
     try:
         import PIL.Image  # noqa: F401
@@ -198,7 +200,7 @@ def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
 
 
 def _content(root: Path, path: str) -> bytes | Flaw:
-    """Return the bytes of a file in a folder. Opening folder by folder prevents an exchange of a folder in between."""
+    """Return the bytes of a file in a folder. Each folder on the path is opened, so that no folder can be exchanged."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         return image_flaws.OUTSIDE
@@ -228,7 +230,10 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 
 
 def _flaw_of(error: OSError) -> Flaw:
-    """Return the flaw of one path. A failure of the disk or of this process is not a missing image of a patient."""
+    """Return the flaw of an image's path.
+
+    Raise an error if the disk or this process failed, which is no flaw of the image.
+    """
     if error.errno == errno.ELOOP:
         return image_flaws.OUTSIDE
     if isinstance(error, PermissionError):
@@ -262,7 +267,7 @@ def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | Non
     if ";2" in stored or ";4" in stored:
         return image_flaws.FEW_BITS  # the library would silently stretch them to 8
     if bits == 8 and ";16" in stored:
-        bits = 16  # for a colour image the library would silently drop the lower 8
+        bits = 16  # for a colour image the library would drop the lower 8 bits without an error
     if bits != column.bits:
         return image_flaws.WIDE if bits == 16 else image_flaws.NARROW
     return None

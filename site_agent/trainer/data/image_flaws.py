@@ -8,7 +8,8 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
 
 LARGEST_FILE_BYTES: Final = 64 << 20
-LARGEST_FILE_PIXELS: Final = 1 << 25  # for a stretched file; with three channels it needs 0.8 GB for a moment
+# The limit of pixels in a file; with three channels, such a file needs 0.8 GB for a moment.
+LARGEST_FILE_PIXELS: Final = 1 << 25
 LARGEST_VOLUME_BYTES: Final = 1 << 28  # for a NIfTI volume without its compression
 
 OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")

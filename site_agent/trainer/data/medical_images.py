@@ -40,7 +40,8 @@ _VIEWS: Final[dict[Plane, tuple[Direction, Direction, Direction]]] = {
     "coronal": ((2, -1), (0, 1), (1, 1)),
     "sagittal": ((2, -1), (1, 1), (0, 1)),
 }
-_STRAIGHT: Final = 0.8  # least cosine between an image's edge and the patient's axis, about 37 degrees
+# The smallest cosine of the angle between an image's edge and the patient's axis; about 37 degrees.
+_STRAIGHT: Final = 0.8
 
 _PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 _JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
@@ -58,7 +59,7 @@ _READ: Final = (
     "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
 )  # fmt: skip
 _FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with these bytes
-_MOST_UNKNOWN: Final = 8  # nested sequences; each needs a copy of the bytes inside
+_MOST_UNKNOWN: Final = 8  # levels of nested sequences; each level needs a copy of the bytes inside
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -71,7 +72,7 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
     """
     from PIL import Image
 
-    logging.getLogger("pydicom").disabled = True  # its warnings can contain the text of a tag
+    logging.getLogger("pydicom").disabled = True  # warnings of the library can contain the text of a tag
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -250,7 +251,7 @@ def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
 def _nifti_plane(
     volume: npt.NDArray[np.generic], header: Nifti1Header, files: NiftiFiles, number: int | None
 ) -> Intensities | Flaw:
-    # NIfTI's axes lead to the right, the front and the head. DICOM's lead to the left, the back and the head.
+    # NIfTI's axes lead to the right, the front and the head. DICOM's axes lead to the left, the back and the head.
     axes = np.array([[-1.0], [-1.0], [1.0]]) * header.get_best_affine()[:3, :3]
     directions = [_nearest(axes[:, place]) for place in range(3)]
     across, sign = _VIEWS[files.plane][2]
@@ -258,7 +259,7 @@ def _nifti_plane(
     if len(places) != 1:
         return image_flaws.OTHER_PLANE
     (place,), count = places, volume.shape[places[0]]
-    # Half is rounded down, so that the middle of four slices is the second.
+    # Halves are rounded down, so that the middle slice of four slices is the second slice.
     index = number - 1 if number is not None else int(np.ceil(files.at * (count - 1) - 0.5))
     if not 0 <= index < count:
         return image_flaws.NO_SUCH_SLICE

@@ -55,7 +55,7 @@ class Mistakes:
         self._counts: dict[tuple[str | None, str], int] = {}
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
-        """Add a kind of mistake, or further rows with this kind."""
+        """Add a kind of mistake, or add rows to a kind of mistake that was added before."""
         kind = (column, flaw)
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
@@ -91,7 +91,7 @@ def as_sentences(words: str, rows: str = "") -> str:
 
 
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
-    """Raise DataError with the first mistakes, one per line, and the number of further mistakes."""
+    """Raise a DataError that lists the first mistakes, one in each line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
@@ -103,7 +103,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Return a hint to a column with a similar name, by number. Its undeclared name may be a patient's name."""
+    """Return a hint to a column with a similar name, by its number. An undeclared name could be a patient's name."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

@@ -76,7 +76,7 @@ class GrowingPixels:
         try:
             self._rows.flush()
             if not isinstance(self._rows, io.BytesIO):
-                os.fsync(self._rows.fileno())  # otherwise a disk that fills later would end the process
+                os.fsync(self._rows.fileno())  # without this, a disk that becomes full later would end the process
             buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
         except OSError as cause:
             raise _unavailable(self._folder, cause) from cause
@@ -92,7 +92,7 @@ def temporary_folder() -> Path:
 
 
 def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
-    """Return an array to be filled, float32 of shape (rows, numbers), in memory or in a file.
+    """Return an array without values, float32 of shape (rows, numbers), in memory or in a file.
 
     Raises:
         UnavailableError: the disk has too little space; the space needed and the free space are reported.
@@ -102,7 +102,7 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
     _require(folder, rows * numbers)
     try:
         with _file(folder) as file:
-            # A gap in the file would end the process if the disk fills.
+            # If the file had a gap, the process would end when the disk becomes full.
             os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
             return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
     except OSError as cause:

@@ -77,7 +77,7 @@ class Preprocessing(Document):
     term_weights: tuple[TermWeights, ...] = ()  # for lists and notes, in declared order
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
-        """Return no means or medians, because a traceback can show this text."""
+        """Return only fields without means and medians, because a traceback can show this text."""
         return [("columns", len(self.columns))]
 
     @property
@@ -251,7 +251,7 @@ def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tupl
 
 
 def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
-    """Fit mean and deviation like `fit_scale`, with few rows in memory at a time."""
+    """Fit mean and deviation as `fit_scale` does, with only a few rows in memory at a time."""
 
     def parts() -> Iterator[Numbers]:
         for block in blocks(len(rows), columns.stop - columns.start):
@@ -267,7 +267,10 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """Return a feature's columns for the embeddings of other features: mean 0 and deviation 1, or constant 0."""
+    """Return a feature's columns, standardised, for fitting the embeddings of other features.
+
+    Constant columns are 0.
+    """
     if isinstance(feature, CategoricalFeature):
         columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
     else:

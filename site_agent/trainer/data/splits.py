@@ -42,7 +42,7 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     outcomes = _outcomes(table) if split.stratified else None
     if table.patients is None:
         return _deal(table.rows, split, "rows", outcomes)
-    # Sorted identifiers, so that the result does not depend on the order of the file's rows.
+    # The identifiers are sorted, so that the result does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
     owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
     if outcomes is not None:
@@ -57,7 +57,7 @@ def split_rows(table: Table, split: Split) -> SplitRows:
 
 
 def steady_split(table: Table, split: Split) -> SplitRows:
-    """Split a table so that only a keyed hash of the patient decides the part of a row.
+    """Split a table so that a row's part depends only on a keyed hash of the patient.
 
     Without a patient column a hash of the row's values decides, so equal rows are in one part. Parts have about the
     declared shares.
@@ -106,7 +106,7 @@ def _deal(count: int, split: Split, unit: str, outcomes: npt.NDArray[np.float64]
 
 
 def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
-    """Return all other rows, and `count` drawn rows, as `train_test_split` does.
+    """Draw `count` rows as `train_test_split` does. Return all other rows, and the drawn rows.
 
     scikit-learn takes a second to load with its libraries, and a site's start would wait for it.
     """
@@ -115,7 +115,7 @@ def _shuffled(rows: Rows, count: int, seed: int) -> tuple[Rows, Rows]:
 
 
 def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, generator: np.random.Generator) -> Rows:
-    """Return `count` rows, at equal distances in the order of their outcomes. Equal outcomes are in random order."""
+    """Draw `count` rows at equal distances in a list that is sorted by outcome. Equal outcomes are in random order."""
     shuffled = generator.permutation(rows)
     ordered = shuffled[np.argsort(outcomes[shuffled], kind="stable")]
     places = (np.arange(count) + generator.random()) * (len(rows) / count)

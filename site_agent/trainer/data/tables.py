@@ -119,13 +119,19 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """One column of float64 for each image, list or note column. Equal images, lists or notes are equal numbers."""
+        """A float64 number for each image, list or note of each row.
+
+        Equal images, lists or notes have equal numbers.
+        """
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 digest of all that was read, including the contract, in hexadecimal. It stays at the site."""
+        """The BLAKE3 digest of all data that was read, and of the contract, in hexadecimal.
+
+        The digest stays at the site.
+        """
         numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
         arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
         if self.target is not None:
@@ -147,7 +153,7 @@ def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Survey:
-    """A table with all its mistakes. A cell that cannot be read is missing in the table.
+    """A table with all its mistakes. A cell that cannot be read is a missing value in the table.
 
     Attributes:
         mistakes: the cells, columns and rows that could not be read.
@@ -201,7 +207,9 @@ def survey_new_rows(
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
-    """Read a table of new patients as far as possible. A wrong cell becomes NaN, and all its rows are reported.
+    """Read a table of new patients as far as possible.
+
+    A wrong cell is read as NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
@@ -403,7 +411,7 @@ class _Reading:
     def _kept(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> npt.NDArray[np.bool_]:
-        """Return which rows of a block are used. The contract can drop rows without an outcome."""
+        """Return which rows of a block are used. The contract can require that rows without an outcome are skipped."""
         kept = np.ones(len(block.rows), dtype=bool)
         if self.drops:
             name = self.contract.target.name
@@ -411,7 +419,7 @@ class _Reading:
         return kept
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
-        # One column after the other, so that only one column is in memory twice.
+        # Columns are joined one after another, so that only one column is in memory twice.
         columns = {name: np.concatenate(self.parsed.pop(name)) for name in list(self.parsed)}
         rows = np.concatenate([np.empty(0, np.int64), *self.rows])
         self._fill(columns, len(rows), positions)

@@ -20,7 +20,7 @@ from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.mistakes import Mistakes
 from site_agent.trainer.data.terms_column import TermsFeature
 
-# As for images: after encoding, this is 1 GiB.
+# The limit is the same as for images. After encoding, this number of values needs 1 GiB.
 LARGEST_TABLE_COUNTS: Final = 1 << 28
 
 Counts: TypeAlias = npt.NDArray[np.uint16]
@@ -102,14 +102,14 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
     """
     found = counts.astype(np.float32)
     found *= np.array(weights.rarity, dtype=np.float32)
-    # Every rarity is at least 1. So only an empty row is shorter than 1, and stays zero.
+    # Every rarity is at least 1. So only an empty row has a length below 1, and this row stays zero.
     found /= np.maximum(np.sqrt(np.einsum("ij,ij->i", found, found)), np.float32(1))[:, None]
     found /= np.array(weights.largest, dtype=np.float32)
     return found
 
 
 def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
-    """Return the buckets of a note's words, in word order, as shares between 0 and 1: float32 of the codes' shape.
+    """Return the buckets of a note's words, in word order, as fractions from 0 to 1: float32 of the codes' shape.
 
     As shares they are no larger than other columns, for models that read them as numbers. 0 means no word.
     """

@@ -18,7 +18,7 @@ from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_code
 
 
 def _quoted(value: object) -> object:
-    # YAML reads 250.00 as a number, and the table's spelling of the code is lost.
+    # YAML reads 250.00 as a number. Then the spelling of the code in the table is lost.
     if not isinstance(value, str):
         raise ValueError("put this code in quotes, as it is in the table")
     return value.strip()
@@ -74,7 +74,7 @@ class TermsFeature(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the columns that the terms become."""
+        """The names of the encoded columns that are computed from the terms."""
         name = self.name.lower()
         if self.codes is not None:
             return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))

@@ -51,7 +51,7 @@ _BLOCK_CELLS: Final = 1 << 18  # the text of a block fits into a CPU's cache
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Block:
-    """Some rows of a table. Rows with too many or too few cells are left out.
+    """A number of consecutive rows of a table, without the rows that have too many or too few cells.
 
     Attributes:
         rows: int64 of shape (rows,), their numbers as a spreadsheet counts.
@@ -65,7 +65,7 @@ class Block:
     ragged: Sequence[int] = ()
 
     def texts_at(self, place: int) -> list[str]:
-        """Return the cells of a column as texts.
+        """Return the cells of one column as texts.
 
         Raises:
             DataError: a value cannot be written as text.

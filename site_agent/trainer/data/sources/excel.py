@@ -74,7 +74,7 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
             return
         cells = [text_of(value) for value in values]
         while cells and cells[-1] == "":
-            cells.pop()  # whether a row has empty cells at its end depends on how the sheet was edited
+            cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
         if not cells:
             continue
         width = width or len(cells)
@@ -85,7 +85,7 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
 
 
 def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
-    """Return the next row, or None after the last row. Damage is found here, because a sheet is unpacked row by row."""
+    """Return the next row, or None after the last row. Raise an error if the sheet is damaged at this row."""
     try:
         return next(rows, None)
     except _DAMAGED:

@@ -1,4 +1,4 @@
-"""Opens every kind of table: a path and a format become blocks of text columns."""
+"""Opens a table of any format, and returns its rows as blocks of text columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table: its first row, and its rows as blocks of columns. A library is loaded only if needed.
+    """Open a table. Return its first row, and its rows as blocks of columns. A library is loaded only if needed.
 
     Raises:
         DataError: the source cannot be read or is damaged.

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as arrow
 import pyarrow.csv as arrow_csv
 
-# Python's reader accepts cells of up to 131,072 characters. Here a cell can be as long as two windows.
+# Python's reader accepts cells of up to 131,072 characters. The test below allows cells that are as long as two
+# windows.
 _WINDOW: Final = 50_000
 _QUOTE: Final = ord('"')
 
@@ -59,7 +60,7 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
         table = _read(raw, shape, has_quotes=has_quotes)
     except arrow.ArrowInvalid:
         return None
-    if table.num_rows != lines:  # a blank line, which only one of the readers counts
+    if table.num_rows != lines:  # a blank line, because only one of the two readers counts blank lines
         return None
     texts = {place: _whole(table.column(str(place))) for place in shape.places}
     return PlainColumns(rows=lines, texts=texts)
@@ -102,13 +103,16 @@ def _is_decodable(raw: bytes) -> bool:
 
 
 def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
-    """Count the line ends outside of quotation marks. None if a mark is neither around a whole cell nor doubled."""
+    """Count the line ends outside of quotation marks.
+
+    Return None if only the csv module can read the quotation marks.
+    """
     characters = np.frombuffer(raw, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)
     if len(quotes) % 2:
         return None
     opening, closing = quotes[0::2], quotes[1::2]
-    # A closing mark directly followed by an opening one is a doubled mark inside a cell.
+    # A closing quotation mark directly before an opening mark is a doubled mark inside a cell.
     is_doubled = closing[:-1] + 1 == opening[1:]
     first, last = opening[np.append(True, ~is_doubled)], closing[np.append(~is_doubled, True)]
     before, after = characters[first[first > 0] - 1], characters[last[last + 1 < len(raw)] + 1]

@@ -132,10 +132,10 @@ class _Pieces:
             yield row, cells
 
     def _records_of_piece(self) -> Iterator[Record]:
-        """Yield the records that begin in the current piece. The last one can end in the next piece."""
+        """Yield the records that begin in the current piece. The last record can end in the next piece."""
         started = self._started
-        # A blank record is not returned. So the piece's end is noticed only after the next record, which can be in the
-        # next piece. The rest of that piece is then read again.
+        # A blank record is not returned. So the end of the piece is noticed only after the next record, which can be in
+        # the next piece. The part of the next piece after this record is then read again.
         for record in self._records():
             yield record
             if not self._left or self._started > started:
@@ -151,7 +151,7 @@ def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[b
         if is_first and is_marked and len(piece) >= len(codecs.BOM_UTF8):
             piece = piece.removeprefix(codecs.BOM_UTF8)
             is_first = False
-        # After a carriage return at the end, the rest of a line end can follow.
+        # After a carriage return at the end, the line feed of the same line end can follow.
         end = max(piece.rfind(b"\n"), piece.rfind(b"\r", 0, len(piece) - 1)) + 1
         if not end and len(piece) > _LONGEST_CHARACTER_BYTES * (LONGEST_LINE + 1):
             end = len(piece)
