@@ -1,4 +1,4 @@
-"""Memory of a connected site, and the part of it that gRPC uses: `python -m benchmarks.connections`.
+"""Measures the coordinator's memory for each connected site, and gRPC's part: `python -m benchmarks.connections`.
 
 Measures two servers on one machine with the same certificates and the same number of connections. Each connection uses
 mutual TLS and has one bidirectional stream. The first server is the deployed coordinator. Its plan has one site more
@@ -36,7 +36,7 @@ _LIMIT_SECONDS: Final = 120.0
 
 
 def of_coordinator(setting: Setting, sites: int) -> float:
-    """KiB that the deployed coordinator uses for each connected site, with this many sites."""
+    """Return how many KiB the deployed coordinator uses for each connected site, with this number of sites."""
     log = setting.folder / "coordinator.log"
     with ExitStack() as stack:
         process = stack.enter_context(running(coordinator_command(setting, "run"), log))
@@ -55,7 +55,7 @@ def of_coordinator(setting: Setting, sites: int) -> float:
 
 
 def of_bare_server(setting: Setting, sites: int) -> tuple[float, float]:
-    """KiB that gRPC uses for each connection: idle, and after it has received eight chunks."""
+    """Return how many KiB gRPC uses for each connection: while idle, and after it has received eight chunks."""
     words: list[str | Path] = [sys.executable, "-m", __spec__.name, "--serve", setting.folder, "--sites", str(sites)]
     with running(words, setting.folder / "bare.log") as server:
         address = _line(server)

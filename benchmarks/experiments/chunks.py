@@ -1,4 +1,4 @@
-"""A chunk of seeds of one variant. One process computes it, on this machine or another.
+"""Computes a chunk of seeds of one variant in one process, on this machine or on another machine.
 
 It has a module of its own, so that a worker on another machine can import it by name. The versions of libraries are
 those of the process that computed the chunk.
@@ -31,7 +31,7 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """A chunk's rows, the processor seconds that they took, and the libraries that computed them."""
+    """The rows of results of a chunk, the processor seconds that they took, and the libraries that computed them."""
 
     chunk: Chunk
     rows: tuple[Row, ...]
@@ -41,7 +41,7 @@ class Computed:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The words of an error that a person can correct. An exception with named arguments does not survive a pickle."""
+    """The text of an error that a person can correct. The error itself cannot be pickled."""
 
     words: str
 
@@ -49,7 +49,7 @@ class Refused:
 def run_chunk(chunk: Chunk) -> Computed | Refused:
     """Compute a chunk in this process, on one thread."""
     prepare_arithmetic(1)
-    # The gradients of a stack's copies lie side by side on purpose.
+    # Torch would warn, because the gradients of a stack's copies are stored side by side on purpose.
     warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
     began = time.process_time()
     definition = next(each for each in table_named(chunk.table).variants() if each.name == chunk.variant)

@@ -1,4 +1,4 @@
-"""The default recipe of Global Layers, compared with the models that a statistician would use.
+"""Compares the default recipe of Global Layers with the models that a statistician would use.
 
     python -m benchmarks.experiments.default_recipe --data FOLDER
 
@@ -42,12 +42,12 @@ from site_agent.trainer.soft_target_training import Predictions, SoftTargets, so
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "default-recipe.csv"
 MODELS: Final = ("federated", "alone", "placebo", "expert")
-# A statistician's three models, then the linear one with a better encoding.
+# A statistician's three models, then the linear model with a better encoding.
 SIMPLE: Final = ("logistic-regression", "random-forest", "gradient-boosting")
 ENCODED: Final = ("logistic-regression-one-hot", "logistic-regression-piecewise")
 BEST: Final = "best of the three"
 _DATA: Final = Default(keeps_yes_or_no=True)
-_COPIES: Final = 2  # beside the site: three members, as in the true federation
+_COPIES: Final = 2  # copies beside the site itself, so that there are three members as in the true federation
 _AT_ONCE: Final = 25
 
 
@@ -76,7 +76,7 @@ class DefaultRecipe:
     weight_decay: float = 1e-4
 
     def plan(self, sites: Iterable[str], seed: int, method: str = "global-layers") -> Plan:
-        """The recipe for these sites; method local is the recipe alone."""
+        """Return the plan of the recipe for these sites. With the method local, each site trains alone."""
         keys: dict[str, Any] = {"transformer_blocks": 0, "entities": False, "linear_path": True}
         return experiment_plan(
             sites,
@@ -111,10 +111,10 @@ RECIPE: Final = DefaultRecipe()
 
 
 class Trained:
-    """The recipe on some seeds' data sets at once; each site's baseline is fitted once a seed."""
+    """Trains the recipe for several seeds at once. For each seed, each site's baseline is fitted once."""
 
     def __init__(self, sites: Mapping[int, Sites], recipe: DefaultRecipe = RECIPE) -> None:
-        """`sites` are each seed's data sets, of equal sizes."""
+        """Store the data. `sites` has for each seed the data sets of all sites. Their sizes are equal for all seeds."""
         self._recipe, self._sites, self._seeds = recipe, sites, list(sites)
         self._names = list(next(iter(sites.values())))
         self._soft_targets = {name: [self._soft_targets_of(name, seed) for seed in self._seeds] for name in self._names}
@@ -152,7 +152,10 @@ class Trained:
 
 
 def results_of(folder: Path, seeds: Sequence[int], *, without_time: bool) -> Iterator[Result]:
-    """Every model at every site. Without `time` only Faisalabad's own models and the federation differ."""
+    """Yield the results of every model at every site.
+
+    Without `time`, only Faisalabad's models and the federation differ.
+    """
     data = {seed: heart(folder, seed, RECIPE.data, without_time=without_time) for seed in seeds}
     trained = Trained(data)
     outputs = {("federated", name): found for name, found in trained.federated().items()}
@@ -211,7 +214,10 @@ def pages(results: Iterable[Result], simple: Iterable[Result], metric: str = "au
 
 @dataclass(frozen=True)
 class _Column:
-    """One site of the tables. If Faisalabad's column is removed, the other sites' own models do not change."""
+    """One column of the tables, for one site.
+
+    Removing Faisalabad's column does not change the other sites' own models.
+    """
 
     found: Mapping[tuple[str, bool, str], Mapping[int, float]]
     site: str
@@ -219,15 +225,15 @@ class _Column:
 
     @property
     def title(self) -> str:
-        """The name that people use."""
+        """Return the name that the tables show."""
         return f"{self.site}{', without time' if self.without_time else ''}"
 
     def mean(self, model: str) -> float:
-        """Over the seeds."""
+        """Return the mean over the seeds."""
         return float(np.mean(list(self._of(model).values())))
 
     def difference(self, model: str) -> str:
-        """Federated minus this one over the seeds of both, such as `+0.12 ± 0.10`."""
+        """Return the federated model minus this model over their common seeds, as text such as `+0.12 ± 0.10`."""
         if model == BEST:
             model = max(SIMPLE, key=self.mean)
         first, second = self._of("federated"), self._of(model)
@@ -244,7 +250,7 @@ class _Column:
 @click.option("--results", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS, show_default="benchmarks/")
 @click.option("--seeds", type=click.IntRange(2, len(SEEDS)), default=len(SEEDS), show_default=True, help="0 to N - 1.")
 def main(folder: Path, results: Path, seeds: int) -> None:
-    """Compute the results that the file lacks, then print all beside the simple models.
+    """Compute the results that the file lacks, then print all results beside those of the simple models.
 
     Example: python -m benchmarks.experiments.default_recipe --data ../data
     """

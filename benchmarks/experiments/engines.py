@@ -1,4 +1,4 @@
-"""Engines that compute chunks: the cores of this machine, or the machines of a Ray or Dask cluster.
+"""Computes chunks on the cores of this machine, or on the machines of a Ray or Dask cluster.
 
 Chunks do not depend on one another. So an engine distributes them and yields each result when it arrives, in any order.
 Each chunk takes one core and one thread. So its rows equal those of a single process to the bit, on the same kind of
@@ -18,26 +18,26 @@ from benchmarks.experiments.chunks import Chunk, Computed, Refused, run_chunk
 from protos.errors import UnavailableError, UsageError
 
 _NOTHING: Final = "Nothing was computed."
-_STARTS: Final = 3  # how often a running Ray may fail to start the process of this client
+_STARTS: Final = 3  # number of attempts, because a running Ray can fail to start the process for this client
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Processes on this machine, `count` of them. With one, this process itself computes."""
+    """Computes in `count` processes on this machine. If `count` is 1, this process itself computes."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster by the host and port of its client server."""
+    """Computes on a Ray cluster, at the host and port of its client server."""
 
     address: str
 
 
 @dataclass(frozen=True)
 class DaskCluster:
-    """A Dask cluster by the host and port of its scheduler."""
+    """Computes on a Dask cluster, at the host and port of its scheduler."""
 
     address: str
 

@@ -1,4 +1,4 @@
-"""A federation in one process: the sites' own studies and the coordinator's own run, without sockets."""
+"""Runs a federation in one process: the deployed code of all sites and of the coordinator, without sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from site_agent.trainer.study import Outcome, Study
 def federate(
     plan: Plan, sites: Mapping[str, Dataset], own_module: Path | None = None
 ) -> tuple[Collection, dict[str, Outcome]]:
-    """All rounds of a plan, and every site's chosen model.
+    """Run all rounds of a plan. Return the chosen model of every site.
 
     Args:
         plan: lists exactly these sites; without masking, and its gain private.
@@ -38,7 +38,7 @@ def federate(
 def federate_sweep(
     plan: Plan, sites: Mapping[str, Dataset], own_module: Path | None = None
 ) -> tuple[Plan, dict[str, Outcome]]:
-    """All alternatives of a plan, one after another. Return the one with the lowest summed validation loss.
+    """Run all alternatives of a plan. Return the alternative with the lowest validation loss over all sites.
 
     Args:
         plan: one of the alternatives; see `federate`.

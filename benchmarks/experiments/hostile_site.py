@@ -1,4 +1,4 @@
-"""A federation in one process with one hostile site. That site sends any values, also values that a gate would refuse.
+"""Runs a federation in one process with one hostile site, which can send values that a gate would refuse.
 
 The other sites' studies, the coordinator's run and every sum are the programs' own. The hostile site reads the plan and
 everything that the coordinator sends to a site. It trains like the others if that helps the attack, and accepts all
@@ -46,7 +46,7 @@ class Attack(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """The result of a federation.
+    """The result of a federation with one hostile site.
 
     Attributes:
         losses: for each honest site the validation loss of the model that it keeps, in the order of the plan.
@@ -64,7 +64,7 @@ class Attacked:
 
     @property
     def adopted(self) -> tuple[float, ...]:
-        """The same for the better one of the model that the site keeps and the network that it trained alone."""
+        """The losses of each honest site's better model: the federated model or the network that it trained alone."""
         return tuple(map(min, self.losses, self.alone))
 
 
@@ -78,7 +78,7 @@ def attacked(
     hostile: str = "",
     trains_alone: bool = False,
 ) -> Attacked:
-    """All rounds of a plan with one hostile site.
+    """Run all rounds of a plan with one hostile site.
 
     Args:
         plan: lists exactly these sites; equal weights, without masking.
@@ -139,7 +139,7 @@ def _flips(attack: Attack | None) -> bool:
 
 
 def _trained_alone(plan: Plan, own: Dataset, site: str) -> Float32:
-    """The shared parameters after all rounds of the plan, if only the hostile site trains them."""
+    """Return the shared parameters after all rounds of the plan if only the hostile site trains."""
     alone = plan.model_copy(update={"acceptance": None, "early_stopping": None})
     study = Study(alone, own, seeds=Seeds.published(plan.seed, site))
     values = study.manifest.initial_parameters(plan.seed)
@@ -166,7 +166,7 @@ def _flipped(own: Dataset) -> Dataset:
 
 
 def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Generator) -> npt.NDArray[np.int32]:
-    """The integers that the hostile site sends for the update that it would have sent as an honest one."""
+    """Return the integers that the hostile site sends instead of its honest update."""
     fixed_point, others = FixedPoint(plan.encoding.clipping_range, len(plan.sites)), len(plan.sites) - 1
     match attack:
         case Attack.FLIP | Attack.REFUSE:
@@ -180,13 +180,13 @@ def _sent(attack: Attack, update: Float32, plan: Plan, generator: np.random.Gene
             wanted = noise * (np.linalg.norm(update) / max(float(np.linalg.norm(noise)), 1e-12))
         case Attack.RING:
             return generator.integers(-(1 << 31), 1 << 31, size=update.size, dtype=np.int64).astype(np.int32)
-    # Only as far as the sum can still be one of clipped updates.
+    # Limited, so that the sum is still possible as a sum of clipped updates.
     limit = fixed_point.scale * fixed_point.clipping_range * others
     return np.rint(np.clip(wanted * fixed_point.scale, -limit, limit)).astype(np.int32)
 
 
 def _votes(attack: Attack, numbers: int, generator: np.random.Generator) -> list[int]:
-    """Zeros, which accept, or random numbers, which refuse in the name of all sites.
+    """Return zeros, which accept the parameters, or random numbers, which refuse them in the name of all sites.
 
     With HIDE the first number is 5. If each site that accepts added 1, it would stand for five sites.
     """

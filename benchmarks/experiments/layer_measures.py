@@ -1,4 +1,4 @@
-"""PLayer-FL's measures of each layer after some local epochs: they find the layer from which sites differ.
+"""Computes PLayer-FL's measures of each layer after some local epochs, which show from which layer on sites differ.
 
 Source: Elhussein and Gürsoy 2025, equations 2 and A.1 to A.3. All sites start with equal parameters and train alone.
 The loss is the mean over all training rows of a site, in float64. The networks are small, so the Hessian's trace is

@@ -1,4 +1,4 @@
-"""Plans of experiments: what a researcher would write, with made-up identities and masking off.
+"""Makes the plans of experiments, as a researcher would write them, with made-up identities and without masking.
 
 Masks cancel in every sum, so they change no bit of a result. In an experiment they would only cost time.
 """
@@ -15,7 +15,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 def experiment_plan(sites: Iterable[str], seed: int, **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
-    """A plan of these sites with the keys that a researcher gives.
+    """Return a plan of these sites with the keys that a researcher writes.
 
     Raises:
         pydantic.ValidationError: a key is wrong, or the keys do not fit one another.

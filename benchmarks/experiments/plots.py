@@ -1,4 +1,4 @@
-"""Plots of the tables, as SVG: dots with their 95% intervals, published values as hollow marks.
+"""Draws the tables as SVG plots: dots with their 95% intervals, and published values as hollow marks.
 
 The same rows give the same bytes: the file has no date, and its ids follow from a fixed salt.
 """
@@ -40,7 +40,7 @@ STYLE: Final[dict[Any, Any]] = {  # Any: matplotlib has a type for each of its s
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """One line of a panel: a mean with its interval, and what was published."""
+    """One line of a panel: a mean with its interval, and the published value."""
 
     name: str
     mean: Mean
@@ -49,7 +49,7 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Means along an axis.
+    """A curve of means along an axis.
 
     Attributes:
         name: in the legend, once for curves of the same name, which have one colour.
@@ -64,7 +64,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A dashed line in every panel: its meaning, and its position in each."""
+    """A dashed line in every panel: its meaning, and its position in each panel."""
 
     name: str
     values: Mapping[str, float]
@@ -73,7 +73,7 @@ class Reference:
 def plot_dots(
     path: Path, panels: Mapping[str, Sequence[Dot]], *, title: str, axis: str, reference: Reference | None = None
 ) -> None:
-    """One panel for each site, one line for each variant; all panels have the same lines in the same order.
+    """Draw one panel for each site, with one line for each variant, in the same order in all panels.
 
     Args:
         path: of the SVG.
@@ -107,7 +107,7 @@ def plot_dots(
 
 
 def plot_curves(path: Path, panels: Mapping[str, Sequence[Curve]], *, title: str, axis: str) -> None:
-    """Panels with curves over a logarithmic or plain axis, and a line at zero.
+    """Draw panels with curves over a logarithmic or linear axis, and a line at zero.
 
     Args:
         path: of the SVG.

@@ -1,4 +1,4 @@
-"""PLayer-FL's sensitivities by every reading of which gradients they need, from one local epoch of each site.
+"""Computes PLayer-FL's sensitivities for each interpretation of which gradients they need, after one local epoch.
 
 Source: Elhussein and Gürsoy 2025, equation 2 and algorithms 1 to 3, and the authors' published analysis of layers. The
 text reuses gradients "already computed as part of the standard training process" and does not say of which batches.
@@ -30,7 +30,7 @@ _RANDOM_ROWS: Final = 32  # the authors' batch
 
 
 def read_sensitivities(sites: Mapping[str, Dataset], plan: Plan) -> dict[str, list[float]]:
-    """The sum over the sites of every layer's sensitivity after one local epoch, by reading.
+    """Return for each interpretation the sum over the sites of every layer's sensitivity after one local epoch.
 
     Args:
         sites: each one's encoded rows, with equal columns.
@@ -49,7 +49,7 @@ def read_sensitivities(sites: Mapping[str, Dataset], plan: Plan) -> dict[str, li
 
 
 def chosen_layers(found: Sequence[float], threshold: float) -> int:
-    """The number of layers that are federated: up to the first rise above the threshold, and never the last one."""
+    """Return the number of federated layers: all layers up to the first rise above the threshold, but not the last."""
     sharp = (p for p, (before, after) in enumerate(pairwise(found), start=1) if after > threshold * before)
     return next(sharp, len(found) - 1)
 
@@ -85,7 +85,7 @@ def _of_rows(training: SiteTraining, rows: Rows, tensors: Sequence[TensorSpec]) 
 def _cumulated(
     training: SiteTraining, tensors: Sequence[TensorSpec], values: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """F of every layer, float64, of the gradients that the network has now; with its own values, or other ones."""
+    """Return the sensitivity F of every layer, float64, from the network's gradients and its own or other values."""
     of_layers: dict[str, list[Tensor]] = {}
     for tensor in tensors:
         inner = training.flat.network.get_parameter(tensor.name)

@@ -54,14 +54,14 @@ MODELS: Final[tuple[Model, ...]] = (
     "random-forest",
     "gradient-boosting",
 )
-# Site and whether its leaking column is left out.
+# The site, and whether its column that reveals the outcome is removed.
 TABLES: Final = (("cleveland", False), ("south-africa", False), ("faisalabad", False), ("faisalabad", True))
 RESULTS: Final = Path(__file__).parents[1] / "results" / "heart-simple-models.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One model at one site under one seed; the metrics are shares between 0 and 1, cut at probability 0.5."""
+    """The result of one model at one site with one seed. Metrics are fractions, with classes cut at probability 0.5."""
 
     site: str
     without_time: bool
@@ -73,7 +73,7 @@ class Result:
 
 
 def recipe_of(model: Model) -> Recipe:
-    """How the model's columns are encoded."""
+    """Return the recipe by which a model's columns are encoded."""
     match model:
         case "logistic-regression":
             return Statistician()
@@ -88,7 +88,7 @@ def recipe_of(model: Model) -> Recipe:
 
 
 def probabilities_of(model: Model, dataset: Dataset, seed: int) -> Scores:
-    """Train on the training rows; the probability of class 1 for each test row, shape (test rows,)."""
+    """Fit a model to the training rows. Return the probability of class 1 for each test row, shape (test rows,)."""
     match model:
         case "logistic-regression" | "logistic-regression-one-hot" | "logistic-regression-piecewise":
             fitted = LogisticRegression(C=0.1, max_iter=10_000)
@@ -148,7 +148,7 @@ def write_results(path: Path, results: Iterable[Result]) -> None:
 def missing_results(
     folder: Path, known: Iterable[Result], seeds: Iterable[int], models: Iterable[Model]
 ) -> Iterator[list[Result]]:
-    """Return the missing models of each seed that lacks any."""
+    """Yield the models without a result, for each seed that lacks results."""
     there = {(result.site, result.without_time, result.model, result.seed) for result in known}
     models = tuple(models)
     for seed in seeds:
@@ -185,7 +185,7 @@ def main(folder: Path, results: Path, seeds: int, models: tuple[Model, ...]) -> 
 
 
 def summary(results: Iterable[Result]) -> Iterator[str]:
-    """Means over the seeds in percent: a table, then its areas under the curve in one line for scripts."""
+    """Yield a table of means over the seeds in percent, then the areas under the curve in one line for scripts."""
     of_table: dict[tuple[str, bool, str], list[Result]] = {}
     for result in results:
         of_table.setdefault((result.site, result.without_time, result.model), []).append(result)

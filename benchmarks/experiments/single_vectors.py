@@ -1,4 +1,4 @@
-"""Methods that need each site's own vector: pFedLA, the coordinate-wise median, the trimmed mean.
+"""Implements rules that need each site's own vector: pFedLA, the coordinate-wise median, and the trimmed mean.
 
 No other file has them. The deployed coordinator has no code that stores one site's vector: it adds arriving vectors to
 a running sum, and they are masked. Neither a median nor a mixture of layers can be computed from a sum. So sites train
@@ -28,25 +28,28 @@ from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-# The values that a harmful site sends instead of its update, float32 of shape (numbers,).
+# A function that returns the values that a harmful site sends instead of its update, float32 of shape (numbers,).
 Harm: TypeAlias = Callable[[Float32], Float32]
 
 
 def reversed_and_tenfold(update: Float32) -> Float32:
-    """A site that moves the others away from the direction of their own rows."""
+    """Return a harmful site's values: its update in the opposite direction, ten times as long."""
     return -10.0 * update
 
 
 class VectorRule(Protocol):
-    """The replacement of the coordinator. All vectors have shape (sites, numbers)."""
+    """Replaces the server rule of the coordinator. All vectors have the shape (sites, numbers)."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
-        """What each site receives next, computed from what each received and from how much each has changed."""
+        """Return the next parameters for each site, from the parameters that each site received and from its update."""
         ...
 
 
 class Median:
-    """Each number is the median of the sites'. With an even number of sites it is the mean of the two middle ones."""
+    """Each number is the median over the sites.
+
+    With an even number of sites, it is the mean of the two middle numbers.
+    """
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
@@ -55,7 +58,7 @@ class Median:
 
 
 class TrimmedMean:
-    """Each number is the mean of the sites' numbers without this many of the lowest and of the highest."""
+    """Each number is the mean over the sites without a fixed number of the lowest and of the highest numbers."""
 
     def __init__(self, trimmed: int) -> None:
         self._trimmed = trimmed
@@ -75,7 +78,7 @@ class TrimmedMean:
 
 
 class PlainMean:
-    """The mean with equal weights, for comparison; a deployment gets it from the sum."""
+    """Each number is the mean over the sites with equal weights, for comparison."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
@@ -84,7 +87,7 @@ class PlainMean:
 
 
 class SumOfLayers:
-    """Each number is the sum of the sites' own, as the Global Layers paper prints it; it follows from sums."""
+    """Each number is the sum over the sites, as the Global Layers paper prints it."""
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
@@ -93,7 +96,7 @@ class SumOfLayers:
 
 
 class SumOfUpdates:
-    """The received parameters plus the sum of the updates.
+    """Each number is the received parameter plus the sum of all updates.
 
     This equals a server rate of the number of sites. It follows from sums.
     """
@@ -105,7 +108,7 @@ class SumOfUpdates:
 
 
 class LayerMixtures(nn.Module):
-    """pFedLA: site i receives for each layer a mixture of all sites' own layers, its weights learnt.
+    """Implements pFedLA: for each layer, each site receives a mixture of all sites' layers with learnt weights.
 
     A vector for each site goes through one hidden layer with ReLU for each layer of the network, then a linear map and
     a softmax over the sites. With own vectors y_j, weights a_ij and the site's update c_i from x_i = sum_j a_ij y_j,
@@ -114,7 +117,7 @@ class LayerMixtures(nn.Module):
     """
 
     def __init__(self, manifest: Manifest, sites: int, *, seed: int, width: int = 16, rate: float = 0.01) -> None:
-        """Draw the first values.
+        """Draw the initial values of the networks that compute the weights.
 
         Args:
             manifest: which numbers belong to which layer.
@@ -142,7 +145,7 @@ class LayerMixtures(nn.Module):
 
     def next_values(self, received: Float32, updates: Float32) -> Float32:
         """See VectorRule."""
-        if self._own is not None:  # the first received values came from the plan's seed, not from a mixture
+        if self._own is not None:  # the values that were received first come from the plan's seed, not from a mixture
             self.learn(torch.from_numpy(updates).double())
         self._own = torch.from_numpy(received + updates).double()
         return self.mixtures(self._own).detach().numpy().astype(np.float32)
@@ -156,7 +159,7 @@ class LayerMixtures(nn.Module):
         return mixed
 
     def learn(self, updates: Tensor) -> None:
-        """Make one step for each site along the updates that followed from its mixture."""
+        """Make one learning step of each site's weights, along the update that its mixture led to."""
         if self._own is None:
             raise ValueError("no mixture was made yet")
         loss = -(updates * self.mixtures(self._own)).sum()
@@ -174,7 +177,7 @@ def federate_vectors(
     build: Build,
     harm: Mapping[str, Harm] | None = None,
 ) -> dict[str, StackOutcome]:
-    """All rounds of plans that differ in their seed alone, with a rule that sees every site's vector.
+    """Run all rounds of plans that differ only in their seed, with a rule that reads every site's vector.
 
     Args:
         plans: one for each copy; their method federates everything or named parts, by no other rule than the mean.
@@ -210,7 +213,7 @@ def federate_vectors(
 def _next(
     rules: Sequence[VectorRule], received: Mapping[str, Float32], updates: Mapping[str, Float32]
 ) -> dict[str, Float32]:
-    """Each rule with its own copy's vectors; the result as the sites want it, (copies, numbers) each."""
+    """Apply each rule to the vectors of its own copy. Return (copies, numbers) for each site."""
     names = list(received)
     copies = [
         rule.next_values(

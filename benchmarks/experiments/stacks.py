@@ -1,4 +1,4 @@
-"""Many seeds of one federation at once: each site trains a stack of copies with one copy for each seed.
+"""Runs many seeds of one federation at once: each site trains a stack of copies, with one copy for each seed.
 
 The networks, procedures, penalties and optimisers are the deployment's own, with one more axis. Each copy has its own
 plan (its seed), run and sums. Copies with different shapes cannot be stacked, so methods that choose layers are run one
@@ -63,7 +63,7 @@ def federate_stack(
     sites: Mapping[str, Sequence[Dataset]],
     soft_targets: Mapping[str, Sequence[SoftTargets]] | None = None,
 ) -> dict[str, StackOutcome]:
-    """All rounds of plans that differ in their seed alone, and every site's chosen models.
+    """Run all rounds of plans that differ only in their seed. Return every site's chosen models.
 
     Args:
         plans: one for each copy; without masking.
@@ -135,7 +135,10 @@ class StackedSite:
     def round(
         self, number: int, stage: Stage, received: Tensor, best: Sequence[int | None]
     ) -> tuple[npt.NDArray[np.float32], list[list[int]]]:
-        """One round: the copies' updates, float32 (copies, numbers), and each one's scalars but the row count."""
+        """Train one round.
+
+        Return all copies' updates, float32 (copies, numbers), and each copy's scalars without row count.
+        """
         copies = len(received)
         if stage is Stage.VALIDATION:
             self.close(number, received, best)
@@ -153,7 +156,7 @@ class StackedSite:
         return update, self._scalars(copies, is_due=plan.measures_validation and is_measured(plan, number))
 
     def close(self, number: int, received: Tensor, best: Sequence[int | None]) -> None:
-        """Take in the last aggregates and measure them, once."""
+        """Load the last aggregates, and measure their validation losses once."""
         if not self._is_closed:
             self._take_in(received)
             self._measure(number)
@@ -161,7 +164,7 @@ class StackedSite:
         self._choice.follow(best)
 
     def conclude(self) -> StackOutcome:
-        """The chosen models, fine-tuned if the method requires it."""
+        """Return the outputs of the chosen models, fine-tuned if the method requires it."""
         training, epochs = self._training, self._plan.ingredients.fine_tuning_epochs
         flat = training.local.evaluated()
         self._choice.restore(flat)
@@ -190,7 +193,7 @@ class StackedSite:
 
 
 class _StackedChoice:
-    """`Choice` for each copy."""
+    """Chooses a model as `Choice` does, separately for each copy."""
 
     def __init__(self, rule: Rule, copies: int) -> None:
         self._rule = rule
@@ -202,7 +205,7 @@ class _StackedChoice:
         self._measured = -1
 
     def consider(self, number: int, losses: Tensor, flat: FlatNetwork) -> None:
-        """Every copy was measured."""
+        """Keep each copy's received model if the rule prefers this model to the copy's earlier models."""
         self.last, self._measured, self._waiting = losses.double(), number, flat.state()
         if self._rule == "latest":
             self._keep(torch.ones(len(losses), dtype=torch.bool))
@@ -210,13 +213,16 @@ class _StackedChoice:
             self._keep(torch.isfinite(self.last) & (self.last < self.losses))
 
     def follow(self, best: Sequence[int | None]) -> None:
-        """Each copy's run says which round was best over all sites."""
+        """Keep the last candidate of each copy whose run reports its round as the best round over all sites."""
         if self._rule == "global":
             told = torch.tensor([-2 if number is None else number for number in best])
             self._keep((told == self._measured) & (self.rounds != told))
 
     def restore(self, flat: FlatNetwork) -> None:
-        """Set every copy to its chosen model. A copy without one keeps the model that was measured last."""
+        """Load the chosen model into every copy.
+
+        A copy without a chosen model keeps the model that was measured last.
+        """
         self._keep(self.rounds < 0)
         flat.restore(self._kept)
 

@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, and paired differences."""
+"""Computes means over seeds with their intervals, and paired differences."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Mean:
     runs: int
 
     def text(self, factor: float = 100.0, digits: int = 2) -> str:
-        """As `89.59 ± 0.61`; the half width is left out where there is one run."""
+        """Return text such as `89.59 ± 0.61`. For a single run, the half width is omitted."""
         half = f" ± {factor * self.half_width:.{digits}f}" if self.runs > 1 else ""
         return f"{factor * self.value:.{digits}f}{half}"
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Student's two-sided 95% interval; of a single value it is infinite."""
+    """Return the mean with Student's two-sided 95% interval, which is infinite for a single value."""
     array = np.asarray(values, dtype=np.float64)
     runs = len(array)
     if runs < 2:
@@ -65,7 +65,7 @@ def corrected_error(values: Sequence[float], test_share: float) -> tuple[float, 
 
 
 def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) -> dict[int, float]:
-    """The metric of each seed at a site, or its unweighted mean over the sites where `site` is None."""
+    """Return a metric at a site by seed. If `site` is None, return the unweighted mean over the sites."""
     found: dict[int, list[float]] = {}
     for row in rows:
         if row.variant == variant and (site is None or row.site == site) and metric in row.metrics:
@@ -74,6 +74,6 @@ def by_seed(rows: Iterable[Row], variant: str, site: str | None, metric: str) ->
 
 
 def difference(first: Mapping[int, float], second: Mapping[int, float]) -> Mean | None:
-    """First minus second over the seeds that both have; None if there are none."""
+    """Return the first minus the second, over the seeds that both have, or None if they have no common seed."""
     seeds = sorted(first.keys() & second.keys())
     return mean_of([first[seed] - second[seed] for seed in seeds]) if seeds else None

@@ -35,7 +35,7 @@ class Cost:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a file, in the order of variant, seed and site; none where there is no file."""
+    """Return all rows of a file, sorted by variant, seed and site. Without a file, return no rows."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -53,7 +53,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def add_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows; metrics are kept to seven digits."""
+    """Append rows to a file of results. Metrics are rounded to seven digits."""
     lines = []
     for row in rows:
         rounded = {name: float(f"{value:.7g}") for name, value in row.metrics.items()}
@@ -67,7 +67,7 @@ def costs_beside(path: Path) -> Path:
 
 
 def read_costs(path: Path) -> list[Cost]:
-    """All costs of a file, in the order in which they arose; none where there is no file."""
+    """Return all costs in a file, the oldest first. Without a file, return no costs."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -84,7 +84,7 @@ def read_costs(path: Path) -> list[Cost]:
 
 
 def merge(path: Path, other: Path) -> None:
-    """Add the lines and costs that another file has and this one has not, such as a slice of the seeds.
+    """Add to a file all results and costs that only another file has, such as those of further seeds.
 
     Raises:
         DataError: both files have a seed of a variant, with different lines. Nothing was added then.
@@ -114,7 +114,7 @@ def _by_run(path: Path) -> dict[tuple[str, int], list[Row]]:
 
 
 def add_cost(path: Path, cost: Cost) -> None:
-    """Append one."""
+    """Append one cost to a file of costs."""
     _append(path, _COST_HEADER, [[cost.variant, cost.seeds, f"{cost.processor_seconds:.2f}", cost.day, cost.libraries]])
 
 

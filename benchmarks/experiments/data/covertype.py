@@ -1,4 +1,4 @@
-"""Forest covertype by wilderness area: four sites whose soils and classes differ.
+"""Reads the covertype table, divided by wilderness area into four sites with different soils and classes.
 
 The two tables hold the first 15,120 records of the original, balanced by class. These tables lack the other 565,892
 records, on which the published figures were computed. They also lack the three hillshade columns, which follow from
@@ -33,7 +33,9 @@ _AREA: Final = "wilderness_area"
 
 
 def covertype(folder: Path, seed: int, recipe: Recipe) -> Sites:
-    """Four sites with 2,675, 386, 4,771 and 3,508 training rows; not comparable with published figures.
+    """Return four sites with 2,675, 386, 4,771 and 3,508 training rows.
+
+    Results cannot be compared with published figures.
 
     The published training rows train. The published validation rows replace the missing test rows. The seed divides
     each site's validation rows into a validation half and a test half, stratified by class, so the reported rows
@@ -55,7 +57,7 @@ def covertype(folder: Path, seed: int, recipe: Recipe) -> Sites:
 
 
 def centralized(folder: Path, seed: int, recipe: Recipe) -> Sites:
-    """All rows in one place, encoded together: 11,340 training rows, and the others divided as in `covertype`."""
+    """Return all rows at one site, encoded together: 11,340 training rows, other rows divided as in `covertype`."""
     return {"central": _site(folder, None, seed, recipe)}
 
 
@@ -84,7 +86,7 @@ def _site(folder: Path, area: str | None, seed: int, recipe: Recipe) -> Dataset:
 
 @cache
 def area_table(folder: Path, area: str | None, recipe: Recipe) -> tuple[Table, int]:
-    """The rows of one area, or of all if it is None, with training rows first, and the number of training rows."""
+    """Return the rows of one area (None: all areas), training rows first, and the number of training rows."""
     declared = experiment_contract("covertype")
     without = (_AREA,) if isinstance(recipe, Statistician | Default) else ()
     contract = adapted(declared, recipe, without=without)

@@ -1,4 +1,4 @@
-"""A federation that any machine can make: the breast cancer table of scikit-learn, divided among three sites.
+"""Makes a federation without a download: the breast cancer table of scikit-learn, divided among three sites.
 
 569 patients of the University of Wisconsin, 30 measured numbers in three families of ten. All sites record the family
 "mean", so they share columns. The first two sites record one more family each, so their columns differ. No two sites
@@ -26,7 +26,7 @@ _MALIGNANT: Final = 0
 
 
 def breast_cancer(seed: int) -> Sites:
-    """Three sites of 190, 190 and 189 patients; malignant is 1.
+    """Return three sites with 190, 190 and 189 patients. The outcome 1 means malignant.
 
     Args:
         seed: decides which site has which patient, and each site's split.

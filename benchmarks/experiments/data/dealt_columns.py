@@ -1,4 +1,4 @@
-"""CHFL's experiment on covertype: sites that share some columns and also have columns of their own.
+"""Makes the sites of CHFL's experiment on covertype, which share some columns and also have columns of their own.
 
 The three hillshade columns are not in these tables. They are computed again from aspect and slope (`hillshades`), so
 that there are 54 columns as in the paper.
@@ -22,13 +22,13 @@ from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Numbers
 
-# The sun at the three times of the original, a clear summer solstice in the Roosevelt National Forest. The original's
-# clock is an hour before the sun's, which its own values show.
+# The sun at the three times of the original, a clear summer solstice in the Roosevelt National Forest. The clock of the
+# original data is an hour before solar time, as the values in the data show.
 _LATITUDE: Final = 40.6
 _DECLINATION: Final = 23.44
 _HOUR_ANGLES: Final = {"hillshade_9am": -30.0, "hillshade_noon": 15.0, "hillshade_3pm": 60.0}
 
-# They repeat the soil's code, and the original does not have them.
+# These columns repeat the code of the soil, and the original data do not have them.
 _DERIVED: Final = ("climate_zone", "geologic_zone")
 
 
@@ -102,7 +102,10 @@ def hillshades(aspect: Numbers, slope: Numbers) -> dict[str, Numbers]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _OneHotTable:
-    """All rows: float64 of shape (rows, 54), of which `is_number` are no codes; int64 classes."""
+    """All rows: float64 of shape (rows, 54), and int64 classes.
+
+    `is_number` shows which columns are numbers, not codes.
+    """
 
     columns: tuple[str, ...]
     is_number: npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""Handwritten digits that two Python packages ship, divided among five sites with unequal shares of the digits.
+"""Divides handwritten digits from two Python packages among five sites. The frequencies of digits differ by site.
 
 The shares are those of the quickstart (deploy/quickstart/dirichlet_shares.py): Dirichlet(0.5), as Elhussein and Gürsoy
 2025 have it, after eight images of each digit for each site. A site's rows are split and scaled as a hospital's are.
@@ -36,7 +36,7 @@ TEST_SHARE: Final = 0.33
 
 
 def dealt_images(source: Source, seed: int) -> Sites:
-    """Five sites with all ten digits: 33% of a site's images test, 10% of the others validate, by outcome.
+    """Return five sites: 33% of a site's images are for testing, and 10% of the others for validation, by outcome.
 
     Args:
         source: which images.

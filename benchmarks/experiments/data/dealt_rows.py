@@ -1,4 +1,4 @@
-"""Small tables that any machine has, divided by rows among five sites with the same columns.
+"""Divides small tables of scikit-learn by rows among five sites with the same columns.
 
 Three come with scikit-learn and one is made up from a seed. Rows are divided evenly, or partly sorted by their target,
 so that the outcome has different frequencies at the sites.
@@ -32,7 +32,9 @@ class _Whole:
 
 
 def dealt_rows(name: TableName, seed: int, *, spread: float | None = None) -> Sites:
-    """Five sites, each with three fifths of its rows to train, a fifth to validate and a fifth to test.
+    """Return five sites.
+
+    Each site has three fifths of its rows for training, a fifth for validation, a fifth for testing.
 
     Args:
         name: the name of the table.

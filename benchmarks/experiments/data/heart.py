@@ -1,4 +1,4 @@
-"""The paper's heart experiment: three hospitals with different columns, patients and outcomes.
+"""Makes the sites of the paper's heart experiment: three hospitals with different columns, patients and outcomes.
 
 Source: Obeidi, "Global Layers", and the authors' experiment. For each seed a third of a site's rows is the test set,
 and a tenth of the remaining rows is the validation set. The seed decides both, as in a deployment. Outcomes: narrowed
@@ -78,7 +78,8 @@ def _with_plain_positions(dataset: Dataset, contract: Contract) -> Dataset:
 
     def plain(part: Examples) -> Examples:
         features = part.features.copy()
-        features[:, places] = features[:, places] > 0  # of two positions the first is below the mean
+        # If there are two positions, the first position is below the mean.
+        features[:, places] = features[:, places] > 0
         return replace(part, features=features)
 
     return replace(

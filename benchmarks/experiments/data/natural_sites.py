@@ -1,4 +1,4 @@
-"""Public tables whose rows come from several hospitals, clinics or areas, each read as a hospital reads its own table.
+"""Reads public tables whose rows come from several hospitals, clinics or areas, as each hospital reads its own table.
 
 The caller gives the folder. It has `heart/` and `covertype/`, and `tables/` with the three tables that other packages
 contain (benchmarks/README.md tells how to write them). The repository has no copy of them. The rules:
@@ -121,7 +121,7 @@ def preterm_birth(folder: Path) -> NaturalSites:
     outcome = frame["Preg.ended...37.wk"]
     frame = frame[outcome.isin(["Yes", "No"])]
     known = frame[list(_PREGNANCY)].replace("", np.nan)
-    # An empty text is a code of its own, because the trial recorded it as one.
+    # An empty text is a separate code, because the trial recorded it as a code.
     texts = known.select_dtypes(exclude="number").columns
     known[texts] = known[texts].fillna("not stated")
     return _of_frame(known.assign(outcome=(outcome == "Yes").astype(int)), frame["Clinic"])

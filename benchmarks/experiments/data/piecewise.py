@@ -1,4 +1,4 @@
-"""Piecewise-linear encoding of numbers by the quantiles of the training rows.
+"""Encodes numbers piecewise linearly, by the quantiles of the training rows.
 
 Source: Gorishniy, Rubachev, Babenko 2022, "On Embeddings for Numerical Features in Tabular Deep Learning", equation 1,
 with quantiles as the bins' ends (section 3.2.1). A shift or a scale of the numbers does not change the encoding, so it
@@ -25,7 +25,9 @@ BINS: Final = 10
 
 
 def piecewise_linear(dataset: Dataset, columns: Collection[str], bins: int = BINS) -> Dataset:
-    """The dataset with each of the given columns replaced by `bins` columns, fitted on the training rows.
+    """Return the dataset with each selected column replaced by `bins` columns.
+
+    The bins are fitted to the training rows.
 
     Args:
         dataset: columns z-scored or not, without missing values.

@@ -1,4 +1,4 @@
-"""How a site's declared columns become numbers: one recipe for each reading of the paper.
+"""Defines how a site's columns are encoded as numbers: one recipe for each interpretation of the paper.
 
 A recipe turns a hospital's contract into another contract. The deployment's own preprocessing then does the rest, and
 fits only on training rows. So this file handles no rows. docs/design/methods.md, "Where paper and experiment differ",
@@ -21,13 +21,13 @@ from site_agent.trainer.data.contract import (
 )
 
 # Whole numbers that some rows lack ("?"). As codes 0, 1, 2, ... their positions equal their values, and a missing value
-# is -1, as in both readings of the paper.
+# is -1, as in both interpretations of the paper.
 _CODES_WITH_MISSING: Final = {"ca": tuple("0123"), "thal": tuple("01234567")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Numbers z-scored; codes by their position among the declared ones, -1 where missing, z-scored too.
+    """Encodes numbers as z-scores, and codes as z-scores of their position (-1 if missing) in the declared list.
 
     The paper does not say whether positions are scaled afterwards; the deployment's ordinal encoding does.
     """
@@ -35,7 +35,7 @@ class Paper:
 
 @dataclass(frozen=True, kw_only=True)
 class Authors:
-    """By inferred type: cells written as numbers are z-scored, after "?" became -1; words are positions.
+    """Encodes cells by their spelling: numbers as z-scores, with "?" replaced by -1, and words as positions.
 
     Differs from `Paper` in four things. Positions of words are not scaled. The codes 3, 6 and 7 of `thal` remain these
     numbers. A code that the training rows lack remains a number. In Cleveland's label, 1 means no disease.
@@ -44,7 +44,7 @@ class Authors:
 
 @dataclass(frozen=True, kw_only=True)
 class Statistician:
-    """One column per code where there are more than two, or words; 0/1 and numbers z-scored; `ca` is a code.
+    """Encodes words, `ca`, and codes with more than two values as one column for each code, all else as z-scores.
 
     The recipe whose logistic regressions reach AUROC 91.64, 77.60 and 87.03 over 101 seeds.
     """
@@ -60,7 +60,7 @@ class ColumnsOf:
 
 @dataclass(frozen=True, kw_only=True)
 class Default:
-    """As declared: missing numbers are the median and a flag, unknown codes a category of their own.
+    """Encodes columns as declared. A missing number is the median and a flag. Unknown codes are a separate category.
 
     Attributes:
         one_hot: a column of 0 and 1 for each code and for unknown; otherwise one z-scored position.

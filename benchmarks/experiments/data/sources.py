@@ -1,4 +1,4 @@
-"""The public tables of the experiments. A process parses each file once for each contract.
+"""Reads the public tables of the experiments. A process parses each file only once for each contract.
 
 The caller gives the folder, as `--data` or in GLOBAL_LAYERS_DATA. It has `heart/` and `covertype/` with the published
 files. All seeds and methods share the arrays, so they are read-only.
@@ -35,19 +35,19 @@ _EXPERIMENTS: Final = Path(__file__).parent / "contracts"
 
 @cache
 def hospital_contract(name: str) -> Contract:
-    """The contract that users are shown for one of the three heart studies."""
+    """Return the example contract from the documentation for one of the three heart studies."""
     return read_contract(_HOSPITALS / f"{name}.yaml")
 
 
 @cache
 def experiment_contract(name: str) -> Contract:
-    """A contract that only the experiments need."""
+    """Return a contract that is used only by the experiments."""
     return read_contract(_EXPERIMENTS / f"{name}.yaml")
 
 
 @cache
 def public_table(path: Path, contract: Contract) -> Table:
-    """The table of a file under a contract, read and checked the first time.
+    """Return the table in a file under a contract. The first call reads and checks the file.
 
     Raises:
         ConfigurationError: the file is not there.

@@ -1,4 +1,4 @@
-"""The four UCI heart centres as one federation: the same ten columns everywhere, patients of four hospitals.
+"""Makes a federation of the four UCI heart centres, which have the same columns.
 
 Two published experiments use them:
 
@@ -38,7 +38,7 @@ _UNSCALED: Final = ("sex", "fbs", "exang")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Centre:
-    """The rows of one centre that lack nothing, in the order of its file.
+    """The rows of one centre that have no missing value, in the order of the file.
 
     Attributes:
         columns: by name float64 of shape (rows,); codes are their numbers.

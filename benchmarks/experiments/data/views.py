@@ -1,4 +1,4 @@
-"""Variants of the same sites: aligned, pooled, with fewer columns, or one site among copies of itself."""
+"""Makes variants of the same sites: aligned, pooled, with fewer columns, or one site with copies of itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def union_of_columns(sites: Sites) -> tuple[str, ...]:
 
 
 def aligned(sites: Sites) -> Sites:
-    """Return all sites with the same columns and zeros for absent ones, as FedAvg over all parameters needs.
+    """Return all sites with the same columns, as FedAvg over all parameters needs. Columns that a site lacks are zeros.
 
     The three heart sites have 31 under recipes with one column per feature: `age` is the same in all
     three, `sex` in two.
@@ -30,7 +30,7 @@ def aligned(sites: Sites) -> Sites:
 
 
 def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, places: int = -1) -> Sites:
-    """As `aligned`, but the columns have alphabetical order, and South Africa's values are shifted from their names.
+    """Return `aligned` with columns in alphabetical order, and with South Africa's values under wrong column names.
 
     Source: found by trial, because neither the paper nor docs/design/methods.md states order and direction. Pandas
     sorts the columns of an outer alignment. If South Africa is shifted one place to the left, the result equals the
@@ -54,7 +54,7 @@ def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, plac
 
 
 def pooled(sites: Sites) -> Dataset:
-    """All sites' rows as one table, part by part, for the central baseline.
+    """Return the rows of all sites as one data set, for the central baseline. Parts stay separate.
 
     Each row stays encoded as its own site encoded it.
 
@@ -80,7 +80,7 @@ def pooled(sites: Sites) -> Dataset:
 
 
 def only_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """The same rows with these encoded columns alone, in this order.
+    """Return the same rows with only these encoded columns, in this order.
 
     Raises:
         ValueError: the dataset has no such column.
@@ -94,7 +94,9 @@ def only_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def placebo(dataset: Dataset, copies: int, seed: int) -> Sites:
-    """A site that federates with copies of itself. This shows the effect of averaging without new information.
+    """Return copies of one site as all sites of a federation.
+
+    They show the effect of averaging without new information.
 
     Each copy has the same training, validation and test rows. Each copy's training rows have an order of its own. So a
     runner that draws the same places at every site gives each copy other batches, as another hospital would have. The

@@ -1,4 +1,4 @@
-"""CHFL's other simple method: a unique network that reads its own columns and the output of the common network.
+"""Defines CHFL's second simple method: a unique network reads its own columns and the common network's output.
 
 Source: Mori et al. 2022, section V-B5. The common network is trained on its own loss and is federated. The unique
 network is trained on the joint loss, whose gradient does not reach the common network. Built as a hospital's own module
@@ -18,7 +18,7 @@ COMMON: int = 16
 
 
 class BothLosses(torch.autograd.Function):
-    """Give the unique logits, and train the common ones with the same cross-entropy.
+    """Returns the unique logits. In the backward pass, the common logits get a gradient of their own cross-entropy.
 
     The gradient of a mean cross-entropy is (softmax - target) / rows. So the common one follows from the unique one
     without the targets.
@@ -54,7 +54,7 @@ class Concatenated(nn.Module):
 
 
 def build(columns: int, outputs: int) -> nn.Module:
-    """See `site_agent.trainer.models.own_module`."""
+    """Build the network. The arguments are those of `site_agent.trainer.models.own_module`."""
     return Concatenated(columns, outputs)
 
 

@@ -1,4 +1,4 @@
-"""The Global Layers network for heart as a hospital's own module, with normalisations that measure each batch.
+"""Defines the Global Layers network for heart as a hospital's own module, with batch normalisation.
 
 In training every normalisation uses mean and variance of the batch, and later the running ones. These are buffers, so
 they are private. In the shared layers the scale is 1 + gain, because shared parameters start at 0 or with uniform
@@ -19,7 +19,7 @@ NETWORK: Final = GlobalLayersNetwork(name="global-layers-network", latent=128, g
 
 
 class MeasuredNormalisation(nn.Module):
-    """(x - mean) / sqrt(variance + 1e-5) * (1 + gain) + shift over the second axis."""
+    """Computes (x - mean) / sqrt(variance + 1e-5) * (1 + gain) + shift over the second axis."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,12 +28,12 @@ class MeasuredNormalisation(nn.Module):
         self.shift = nn.Parameter(torch.zeros(channels))
 
     def forward(self, values: Tensor) -> Tensor:
-        """(B, channels) to the same shape."""
+        """Map (B, channels) to the same shape."""
         return torch.addcmul(self.shift, self.measured(values), 1.0 + self.gain)
 
 
 def build(columns: int, outputs: int) -> nn.Module:
-    """The network; layers 2 to 4 are those that a plan can share."""
+    """Build the network. A plan can share layers 2 to 4."""
     network = ReferenceNetwork(NETWORK, columns, outputs, attention_weights=False)
     for layer, channels in ((network.layer2, 4), (network.layer3, 4), (network.layer4, 2)):
         layer.normalisation = MeasuredNormalisation(channels * NETWORK.latent)  # type: ignore[assignment]  # as torch

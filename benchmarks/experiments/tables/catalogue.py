@@ -1,4 +1,4 @@
-"""Every table of the papers by its name."""
+"""Lists every table of results by its name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from benchmarks.experiments.variants import Row, Variant
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The variants to run, the seeds, and the presentation beside the published figures."""
+    """A table of results: the variants to run, the seeds, and the function that writes its page."""
 
     variants: Callable[[], list[Variant]]
     seeds: Sequence[int]
@@ -43,7 +43,7 @@ class Table:
 
 
 def _join_and_composed() -> list[Variant]:
-    """The page of join shows both."""
+    """Return the variants of the tables `join` and `composed`. The page of join shows the results of both tables."""
     return join.variants() + composed.variants()
 
 
@@ -68,5 +68,5 @@ TABLES: Final = {
 
 
 def table_named(name: str) -> Table:
-    """The table, also in another process."""
+    """Return the table with this name."""
     return TABLES[name]

@@ -1,4 +1,4 @@
-"""CHFL on covertype as published: its row of table II, table III and figure 4, and the concatenated network.
+"""Repeats CHFL's published results on covertype: a row of table II, table III, figure 4, and the concatenated network.
 
 Source: Mori et al. 2022, section V. Hidden layers of 512, 256 and 128 in every network, batches of 64, Adam, five local
 epochs, equal weights, the last model. Each client tunes rate and mu on its own validation rows. The paper states
@@ -41,14 +41,14 @@ _MODULE: Final = Path(concatenated_columns.__file__)
 
 @dataclass(frozen=True)
 class Setting:
-    """The number of clients, and the share of the columns that is common."""
+    """The number of clients, and the fraction of the columns that all clients have."""
 
     clients: int = 5
     share: float = 0.3
 
     @property
     def title(self) -> str:
-        """As the pages name it."""
+        """The name of the setting on the pages."""
         return f"{self.clients} clients, {self.share:.0%} common"
 
 
@@ -71,7 +71,7 @@ DEVIATIONS: Final = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """One federation of a setting, from which a client chooses."""
+    """One federation of a setting. A client chooses among the candidates."""
 
     setting: Setting
     method: str
@@ -79,11 +79,11 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """The variant's."""
+        """The name of the variant."""
         return f"{self.method}, {self.setting.title}, rate {self.rate:g}"
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. Splits differ in their common columns, so nothing is stacked."""
+        """Compute this variant's rows. Splits differ in their common columns, so copies cannot be stacked."""
         for seed in seeds:
             split, run = divmod(seed, RUNS)
             dealt = chfl_covertype(folder, split, run, sites=self.setting.clients, common_share=self.setting.share)
@@ -99,12 +99,12 @@ class Candidate:
 
 
 def strength_name(strength: float) -> str:
-    """CHFL with this mu."""
+    """Return the name of CHFL with this mu."""
     return f"chfl, mu {strength:g}"
 
 
 def candidates(setting: Setting) -> list[Candidate]:
-    """Everything that is run of a setting."""
+    """Return all federations that are run for a setting."""
     methods = [COMMON, LOCAL, *map(strength_name, STRENGTHS)]
     if setting != TABLE_II:
         return [Candidate(setting, method, RATE) for method in methods]
@@ -112,7 +112,7 @@ def candidates(setting: Setting) -> list[Candidate]:
 
 
 def variants() -> list[Variant]:
-    """Every candidate of every setting once."""
+    """Return every candidate of every setting as a variant, each only once."""
     settings = dict.fromkeys((TABLE_II, *TABLE_III, *FIGURE_4))
     found = [candidate for setting in settings for candidate in candidates(setting)]
     return [Variant(name=each.name, run=each.run, seeds_at_once=1) for each in found]
@@ -151,7 +151,7 @@ def chfl_plan(candidate: Candidate, dealt: DealtColumns, seed: int) -> Any:  # a
 
 
 def listed_tensors(common: int) -> list[dict[str, Any]]:
-    """The common network of the module, as a plan lists tensors."""
+    """Return the tensors of the module's common network, in the form in which a plan lists tensors."""
     found: list[dict[str, Any]] = []
     for place, (inner, outer) in enumerate(pairwise((common, *_HIDDEN, 7))):
         for kind, shape in (("weight", [outer, inner]), ("bias", [outer])):

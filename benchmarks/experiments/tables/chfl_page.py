@@ -1,4 +1,4 @@
-"""The page and the plot of CHFL's experiment."""
+"""Writes the page and the plot of CHFL's experiment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.experiments.tables import chfl
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row
 
-# Each method of a page and the candidates' methods among which a client chooses.
+# For each method on a page, the candidates' methods among which a client chooses.
 METHODS: Final = {
     chfl.COMMON: (chfl.COMMON,),
     chfl.LOCAL: (chfl.LOCAL,),
@@ -42,7 +42,7 @@ _BOTH_RATES: Final = (
 
 
 def render_chfl(rows: list[Row], path: Path) -> None:
-    """Table II's row of covertype, table III and figure 4, each beside the paper."""
+    """Write table II's row of covertype, table III and figure 4, each beside the values of the paper."""
     found = {setting: accuracies(rows, setting) for setting in (*chfl.TABLE_III, *chfl.FIGURE_4)}
     fixed = accuracies(rows, chfl.TABLE_II, rates=(chfl.RATE,))
     lines = begin_page("CHFL on covertype: clients with common columns and columns of their own", "chfl", path)
@@ -78,7 +78,7 @@ def render_chfl(rows: list[Row], path: Path) -> None:
 
 
 def accuracies(rows: list[Row], setting: chfl.Setting, rates: Sequence[float] = chfl.RATES) -> Accuracies:
-    """Each method's mean accuracy over the clients by seed, with what each client chooses on its validation rows.
+    """Return for each method and seed the mean accuracy over the clients. Each client chooses on its validation rows.
 
     Args:
         rows: of all variants.
@@ -104,7 +104,7 @@ def accuracies(rows: list[Row], setting: chfl.Setting, rates: Sequence[float] = 
 def _both_rates(
     found: Mapping[chfl.Setting, Accuracies], fixed: Accuracies, settings: Sequence[chfl.Setting]
 ) -> list[Line]:
-    """Every setting at the fixed rate, and table II's setting also with the chosen rate."""
+    """Return every setting with the fixed learning rate, and table II's setting also with the chosen rate."""
     lines: list[Line] = []
     for setting in settings:
         is_tuned = setting == chfl.TABLE_II
@@ -139,7 +139,7 @@ def _differences(found: Accuracies) -> list[str]:
 
 
 def _plot(found: Accuracies, path: Path) -> None:
-    """Means vary with the splits. The differences between methods are visible only within each split."""
+    """Draw paired differences, because the means vary so much with the splits that differences would not be visible."""
     levels, paired = [], []
     for name, values in found.items():
         known = chfl.PUBLISHED[chfl.TABLE_II]

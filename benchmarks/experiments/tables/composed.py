@@ -1,4 +1,4 @@
-"""Is federated-prior better together with Global Layers? Compares two compositions with both parts alone.
+"""Compares two combinations of federated-prior and Global Layers with each of these methods alone.
 
 Both compositions are measured on the splits of the study "should I join?":
 
@@ -43,12 +43,12 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
 def variant_name(table: str, rows: int) -> str:
-    """The variant of a table at this number of training rows."""
+    """Return the name of the variant for a table at this number of training rows."""
     return f"{table}, {rows}, composed"
 
 
 def variants() -> list[Variant]:
-    """Each level with both ways and both parts."""
+    """Return one variant for each table and number of training rows, with both combinations and both methods alone."""
     return [
         Variant(name=variant_name(*level), run=_Composed(*level).run, seeds_at_once=_SEEDS_AT_ONCE) for level in LEVELS
     ]
@@ -56,7 +56,7 @@ def variants() -> list[Variant]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Join:
-    """One site's join: its models' outputs for training rows that they did not see, and for test rows, (rows, 1)."""
+    """The joined model of one site: its parts' outputs (rows, 1) for training rows outside their fit and test rows."""
 
     unseen: tuple[Numbers, ...]
     tested: tuple[Numbers, ...]
@@ -65,13 +65,13 @@ class _Join:
 
 @dataclass(frozen=True)
 class _Composed:
-    """Both ways at one table and number of training rows; only tables with two classes."""
+    """Computes both combinations for one table and number of training rows. The table must have two classes."""
 
     table: str
     rows: int
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. The networks of all seeds are trained as one stack."""
+        """Compute this variant's rows. The networks of all seeds are trained as one stack."""
         sites = SOURCES[self.table](folder)
         cells = {seed: dict(federations(sites, self.rows, seed)) for seed in seeds}
         name = variant_name(self.table, self.rows)
@@ -93,7 +93,7 @@ def rows_of(
     *,
     is_of_all: bool,
 ) -> Iterator[Row]:
-    """Parts and ways at the tested sites of one federation for each seed.
+    """Yield the results of both methods and both combinations at the tested sites of one federation, for each seed.
 
     Args:
         sites: of the table.
@@ -137,7 +137,7 @@ def rows_of(
 def _joined(
     sites: NaturalSites, members: Members, seed: int, tested: Sequence[str]
 ) -> tuple[dict[str, _Join], dict[str, Dataset]]:
-    """The join at each tested site, and every site's rows with the others' score as one more column."""
+    """Return the joined model at each tested site, and all sites' rows with the others' score as a further column."""
     plan = sites.plan(members, seed)
     studies = {name: member.study(plan, name) for name, member in members.items()}
     run_rounds(plan, studies)
@@ -166,7 +166,7 @@ def _joined(
 
 
 def _with_column(dataset: Dataset, lines: Mapping[str, Numbers]) -> Dataset:
-    """The same rows with one more private column, standardised by the training rows."""
+    """Return the same rows with an additional private column, standardised by the training rows."""
     mean, deviation = lines["training"].mean(), max(float(lines["training"].std()), 1e-9)
 
     def wider(part: str) -> Examples:
@@ -184,7 +184,7 @@ def _with_column(dataset: Dataset, lines: Mapping[str, Numbers]) -> Dataset:
 
 
 def left_out(sites: Sites, whose: Sequence[str], fold: int) -> dict[str, Dataset]:
-    """The sites without one fold of their training rows, which are tested instead, at some sites."""
+    """Return the sites. For some sites, one fold of the training rows is moved to the test rows."""
     found = dict(sites)
     for name in whose:
         rows = sites[name].training
@@ -198,7 +198,7 @@ def left_out(sites: Sites, whose: Sequence[str], fold: int) -> dict[str, Dataset
 
 
 def _folds(rows: Examples) -> npt.NDArray[np.int64]:
-    """Each row's fold, stratified; equal counts of the classes give folds of equal sizes in every split."""
+    """Return the fold of each row, stratified by class. The sizes of folds depend only on the counts of the classes."""
     found = np.empty(len(rows), dtype=np.int64)
     found[np.argsort(rows.targets, kind="stable")] = np.arange(len(rows)) % FOLDS
     return found

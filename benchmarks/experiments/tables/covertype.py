@@ -1,4 +1,4 @@
-"""Global Layers on covertype by wilderness area.
+"""Runs Global Layers on covertype, divided by wilderness area.
 
 Its test rows differ from the published ones, so the figures cannot be compared.
 
@@ -33,7 +33,7 @@ SEEDS: Final = range(8, 13)  # the first five of the paper's 21
 PUBLISHED_EPOCHS: Final = 105
 PUBLISHED_SEEDS: Final = 21
 EPOCHS: Final = 30
-# AUROC, "accuracy", which is mean recall, and AUPRC on the published test rows (tables 15 to 17).
+# AUROC, the paper's "accuracy" (which is the mean recall), and AUPRC on the published test rows (tables 15 to 17).
 PUBLISHED: Final = {
     "local": {
         "comanche": (88.29, 80.82, 57.82), "neota": (79.44, 76.43, 70.23), "poudre": (86.74, 72.57, 67.85),
@@ -52,18 +52,21 @@ PUBLISHED: Final = {
 
 
 def variants() -> list[Variant]:
-    """Global Layers, the same network alone, with all parameters shared, and with all rows in one place."""
+    """Return the variants:
+
+    Global Layers, and its network trained alone, with all parameters shared, and on pooled rows.
+    """
     return [Variant(name=name, run=_Covertype(name).run, seeds_at_once=1) for name in (*METHODS, CENTRAL)]
 
 
 @dataclass(frozen=True)
 class _Covertype:
-    """A variant by its name, so that it can be sent to another process."""
+    """One variant, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant."""
+        """Compute this variant's rows for the seeds. See Variant."""
         deal = centralized if self.name == CENTRAL else covertype
         sites = [deal(folder, seed, Authors()) for seed in seeds]
         plans = [covertype_plan(each, seed, self.name, EPOCHS) for each, seed in zip(sites, seeds, strict=True)]
@@ -77,7 +80,7 @@ class _Covertype:
 def covertype_plan(
     sites: Sites, seed: int, method: str, epochs: int, changed: Mapping[str, Any] | None = None
 ) -> Any:  # a Plan
-    """The plan of the experiment, with other values of some keys."""
+    """Return the plan of the experiment, with changed values of some keys."""
     shared: dict[str, Any] = {}
     if method == "fedavg":
         shared = {"columns": next(iter(sites.values())).columns, "outputs": 7}

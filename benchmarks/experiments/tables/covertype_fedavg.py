@@ -1,4 +1,4 @@
-"""Why FedAvg's published AUROC on covertype is so low: by the reading of the metric, and by one change at a time.
+"""Finds out why FedAvg's published AUROC on covertype is low: by definitions of the metric, and by single changes.
 
 Source: Obeidi, "Global Layers", tables 4, 8, 10, 11 and 15 to 17. FedAvg's network has all seven classes at every site,
 so its published mean is over classes that a site lacks, too. Each of those counts 0.5. The published test rows are not
@@ -46,17 +46,20 @@ _ALL_BUT_EMBEDDING: Final = tuple(
 
 
 def as_it_is(_folder: Path, sites: Sites) -> Sites:
-    """The sites themselves."""
+    """Return the sites unchanged."""
     return sites
 
 
 def with_one_scale(folder: Path, sites: Sites) -> Sites:
-    """All sites' numbers are scaled by mean and deviation of all training rows, and not by the site's own."""
+    """Return the sites with numbers standardised by all sites' training rows instead of the site's own rows."""
     return _rescaled(folder, sites)
 
 
 def with_own_codes(_folder: Path, sites: Sites) -> Sites:
-    """Each site counts its own classes from 0. So one output stands for other classes at other sites."""
+    """Return the sites with their own classes numbered from 0.
+
+    So one output is for different classes at different sites.
+    """
 
     def recoded(rows: Examples, present: npt.NDArray[np.generic]) -> Examples:
         return replace(rows, targets=np.searchsorted(present, rows.targets).astype(rows.targets.dtype))
@@ -71,7 +74,7 @@ def with_own_codes(_folder: Path, sites: Sites) -> Sites:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One difference to `SHORT`: keys of the plan or of its schedule, other rows at the sites, or other epochs."""
+    """One change of the plan `SHORT`: keys of the plan or of its schedule, the sites' rows, or the number of epochs."""
 
     keys: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +102,7 @@ CHANGES: Final = {
 
 
 def variants() -> list[Variant]:
-    """FedAvg as in the covertype table, and with one change."""
+    """Return the variants: FedAvg as in the covertype table, and FedAvg with one change each."""
     return [
         Variant(name=name, run=_Changed(name).run, seeds_at_once=1, most_seeds=change.seeds)
         for name, change in CHANGES.items()
@@ -108,12 +111,12 @@ def variants() -> list[Variant]:
 
 @dataclass(frozen=True)
 class _Changed:
-    """A change by its name, so that it can be sent to another process."""
+    """One change, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant."""
+        """Compute this variant's rows for the seeds. See Variant."""
         change = CHANGES[self.name]
         for seed in seeds:
             own = covertype(folder, seed, Authors())
@@ -128,7 +131,7 @@ class _Changed:
 
 
 def readings(dataset: Dataset, logits: Outputs, weights: npt.NDArray[np.float64]) -> dict[str, float]:
-    """AUROC and AUPRC over the classes present: on logits, and with rows as frequent as the published test rows.
+    """Return AUROC and AUPRC over the classes that occur: on logits, and weighted like the published test rows.
 
     Args:
         dataset: of the site; only its test rows are read.
@@ -154,12 +157,12 @@ def readings(dataset: Dataset, logits: Outputs, weights: npt.NDArray[np.float64]
 
 
 def over_all_classes(mean_over_present: float, present: float, of_absent: float) -> float:
-    """The mean over all seven classes, of which the absent ones count as `of_absent`."""
+    """Return the mean over all seven classes if each class that does not occur has the value `of_absent`."""
     return (present * mean_over_present + (CLASSES - present) * of_absent) / CLASSES
 
 
 def over_present_classes(mean_over_all: float, present: float, of_absent: float) -> float:
-    """The inverse of `over_all_classes`."""
+    """Return the mean over the classes that occur, from the mean over all classes. Inverts `over_all_classes`."""
     return (CLASSES * mean_over_all - (CLASSES - present) * of_absent) / present
 
 

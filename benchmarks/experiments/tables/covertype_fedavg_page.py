@@ -1,4 +1,4 @@
-"""The page and the plot of what explains FedAvg's published AUROC on covertype."""
+"""Writes the page and the plot that explain FedAvg's published AUROC on covertype."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _AUPRC: Final = _all("auprc_of_logits_published_rows", 0.0)
 
 
 def render_covertype_fedavg(rows: list[Row], path: Path) -> None:
-    """The readings of the metric, the published figures over the classes present, and one change at a time."""
+    """Write the definitions of the metric, the published values over the classes that occur, and the single changes."""
     lines = begin_page("Covertype: why FedAvg is published so low", "covertype-fedavg", path)
     lines += [_WHY, "", "## The same models, counted in other ways: AUROC, percent", "", _STEPS, ""]
     body = [_line(rows, AS_IS, name, reading) for name, reading in READINGS.items()]
@@ -89,7 +89,7 @@ def _line(rows: list[Row], variant: str, name: str, reading: Reading) -> list[st
 
 
 def _restated(rows: list[Row]) -> list[str]:
-    """Each published method over the classes present, and FedAvg here as the paper computes it otherwise."""
+    """Return published methods over the classes that occur, and our FedAvg by the other definition of the metric."""
     body = []
     for method in ("local", "global-layers"):
         body.append([f"paper, {method}", *(f"{_published(area, 0, method):.2f}" for area in AREAS)])

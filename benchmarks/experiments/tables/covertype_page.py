@@ -1,4 +1,4 @@
-"""The page and the plot of Global Layers on covertype."""
+"""Writes the page and the plot of Global Layers on covertype."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _METRICS = (
 
 
 def render_covertype(rows: list[Row], path: Path) -> None:
-    """Validation rows replace the test rows, so the published figures are shown but cannot be compared."""
+    """Write the page.
+
+    Models are tested on validation rows, so the published values are shown but cannot be compared.
+    """
     lines = begin_page("Global Layers on covertype: not comparable with published figures", "covertype", path)
     lines += [
         "The published test rows are not available. These figures are of half of the published validation rows, which "

@@ -1,4 +1,4 @@
-"""Fed-Heart-Disease: four centres, ten methods, three choices of a checkpoint, other extractors and heads.
+"""Runs ten methods on Fed-Heart-Disease (four centres), with three checkpoint rules and other extractors and heads.
 
 Source: Tavakoli et al. 2024 (FENDA-FL), tables 1, 2 and 5. Each run has 15 rounds of 100 steps with batches of 4, and
 AdamW (SCAFFOLD: plain SGD). Weights are by rows on the public grid (SCAFFOLD: equal, because its rule requires it).
@@ -29,7 +29,7 @@ _FEDADAM: Final = {"name": "fedadam", "rate": 0.1, "offset": 1e-9}
 _ROWS: Final = {"name": "rows", "largest_rows": 256}
 CHECKPOINTS: Final = ("local", "global", "latest")
 
-# The paper's clients 0 to 3: a centre's own model, tested at all centres.
+# Each of the paper's clients 0 to 3 is the model of one centre, tested at all centres.
 CLIENTS: Final = {f"client {place}, {centre}": centre for place, centre in enumerate(CENTRES)}
 
 # FENDA-FL, tables 2 and 5: mean accuracy over the centres with the checkpoint local, global and latest.
@@ -78,7 +78,7 @@ ENTRIES: Final = {
     ),
     "moon": Entry(method={"name": "moon"}, network=_HIDDEN, rate=1e-3),
     "fedper": Entry(method={"name": "fedper"}, network=_HIDDEN, rate=1e-3),
-    # Appendix B.1: Ditto is reported with the large network.
+    # Appendix B.1: the paper reports Ditto with the large network.
     "ditto": Entry(method={"name": "ditto", "strength": 0.01}, network=_HIDDEN, rate=0.1),
     "apfl": Entry(method={"name": "apfl"}, network=_MIXED, rate=0.1),
     "perfcl": Entry(method={"name": "perfcl"}, network=_PARALLEL, rate=1e-3),
@@ -86,12 +86,12 @@ ENTRIES: Final = {
     "siloed": Entry(method={"name": "local"}, network=_LOGISTIC, rate=1e-3),
     "siloed, network of fenda-fl": Entry(method={"name": "local"}, network=_PARALLEL, rate=1e-3),
 }
-# Figure 3: the small network is a logistic regression, the large one has 151 parameters.
+# Figure 3: the small network is a logistic regression. The large network has 151 parameters.
 SIZES: Final = {"ditto, small network": replace(ENTRIES["ditto"], network=_LOGISTIC)} | {
     f"{name}, large network": replace(ENTRIES[name], network=_HIDDEN)
     for name in ("fedavg", "fedadam", "fedprox", "scaffold", "siloed")
 }
-# How much the two methods below the paper's figures depend on the rates that the paper names.
+# These entries show how much the two methods below the published values depend on the paper's learning rates.
 RATES: Final = {
     "fedadam at rate 0.001": replace(ENTRIES["fedadam"], rate=1e-3),
     "fedadam at rate 0.1": replace(ENTRIES["fedadam"], rate=0.1),
@@ -111,7 +111,8 @@ NETWORKS: Final = {
         "head of three layers": {"head": [10, 10]},
     }.items()
 }
-# The same runs with exact row counts. A plan may have them only under masking, whose sums are the same.
+# The same runs with exact row counts. A plan may have these settings only with masking. The sums are the same with
+# masking.
 EXACT_ROWS: Final = {
     f"{name}, exact rows": replace(
         ENTRIES[name], keys={"weighting": _ROWS | {"exact": True}, "secure_aggregation": "required"}
@@ -124,7 +125,7 @@ _WITH_OUTPUTS: Final = {"fedavg", "fedadam", "fedprox", "scaffold", "moon", "dit
 
 
 def variants() -> list[Variant]:
-    """Every method with every checkpoint that it can have, and the baselines."""
+    """Return every method with every checkpoint rule that is possible for it, and the baselines."""
     names = [
         f"{name}, {checkpoint}"
         for name, entry in _ALL.items()
@@ -167,7 +168,7 @@ def fed_heart_plan(sites: Sites, seed: int, entry: Entry, checkpoint: str) -> An
 
 @dataclass(frozen=True)
 class _Named:
-    """A variant by its name, so that it can be sent to another process."""
+    """One variant, stored by its name, so that it can be sent to another process."""
 
     name: str
 
@@ -182,7 +183,7 @@ class _Named:
 
 @dataclass(frozen=True)
 class _OneModel:
-    """One model, tested at each centre. It is trained on all rows in one place or on one centre's own rows.
+    """One model that is trained on the rows of all centres or of one centre, and tested at each centre.
 
     In a deployment no centre's own model reaches another centre. In this experiment all rows are public.
     """
@@ -212,7 +213,7 @@ class _OneModel:
 
 
 def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-    """FENDA-FL at a centre among three copies of itself."""
+    """Run FENDA-FL at one centre with three copies of this centre. Yield the results."""
     data = {seed: fed_heart(folder, seed) for seed in seeds}
     for site in CENTRES:
         federations = [placebo(data[seed][site], 3, seed) for seed in seeds]
@@ -227,7 +228,7 @@ def _run_placebo(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
 
 
 def _run_majority(folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-    """The more frequent class of a centre's training rows, for everyone."""
+    """Yield the results of predicting the more frequent class of the centre's training rows for every patient."""
     for seed in seeds:
         for site, dataset in fed_heart(folder, seed).items():
             guess = float(dataset.training.targets.mean() >= 0.5)

@@ -1,4 +1,4 @@
-"""The page and the plot of Fed-Heart-Disease."""
+"""Writes the page and the plot of Fed-Heart-Disease."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _LEFT_OUT: Final = (
 
 
 def render_fed_heart(rows: list[Row], path: Path) -> None:
-    """FENDA-FL's tables 1, 2 and 5 as far as Fed-Heart-Disease goes, and other extractors and heads."""
+    """Write FENDA-FL's tables 1, 2 and 5 for Fed-Heart-Disease, and results of other extractors and heads."""
     lines = begin_page("Fed-Heart-Disease: four centres, accuracy", "fed-heart", path)
     lines += ["## Tables 2 and 5: mean over the centres", "", *_checkpoints(rows)]
     lines += ["## Table 1: ranks", "", *_ranks(rows)]
@@ -81,7 +81,7 @@ def render_fed_heart(rows: list[Row], path: Path) -> None:
 
 
 def _ranks(rows: list[Row]) -> list[str]:
-    """By the better of both checkpoints if the method has one model for all, otherwise by its local one."""
+    """Return the ranking. A method with one model for all sites is ranked by its better checkpoint, others by local."""
     best = {}
     for name in fed_heart.RANKS:
         has_both = fed_heart.PUBLISHED[name][1] is not None
@@ -143,7 +143,7 @@ def _exact_rows(rows: list[Row]) -> list[str]:
 
 
 def _accuracies(rows: list[Row], name: str, checkpoint: str) -> dict[int, float]:
-    """The mean over the centres by seed."""
+    """Return the mean accuracy over the centres for each seed."""
     return by_seed(rows, f"{name}, {checkpoint}", None, "accuracy")
 
 
@@ -185,7 +185,7 @@ def _differences(rows: list[Row]) -> list[str]:
 
 
 def _below(rows: list[Row]) -> list[str]:
-    """Methods that neither meet the tolerance nor overlap nor are better, and an explanation."""
+    """Return a line for each method whose result is clearly below the published value, with an explanation."""
     lines = []
     for name, (published, *_) in fed_heart.PUBLISHED.items():
         values = list(by_seed(rows, f"{name}, local", None, "accuracy").values())

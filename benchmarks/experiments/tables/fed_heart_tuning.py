@@ -1,4 +1,4 @@
-"""FENDA-FL's choice of the client's rate for Fed-Heart-Disease, by the validation loss only.
+"""Chooses the clients' learning rate for Fed-Heart-Disease by the validation loss only, as FENDA-FL does.
 
 Source: Tavakoli et al. 2024, appendix D and table 7: the best rate has the lowest validation loss that the coordinator
 sees in training. The loss is the mean over the centres weighted by rows, and the mean over five runs. The paper's other
@@ -30,25 +30,25 @@ _METRIC: Final = "validation_loss"
 
 
 def rates_of(method: str) -> tuple[float, ...]:
-    """The range of table 7."""
+    """Return the learning rates that table 7 of the paper lists."""
     return _OF_METHOD.get(method, RATES)
 
 
 def variants() -> list[Variant]:
-    """Each method with each rate of its range."""
+    """Return a variant for each method and each learning rate of its range."""
     pairs = [(method, rate) for method in RANKS for rate in rates_of(method)]
     return [Variant(name=_name(*pair), run=_Tried(*pair).run, seeds_at_once=len(SEEDS)) for pair in pairs]
 
 
 def with_rate(entry: Entry, rate: float) -> Entry:
-    """The same method with another rate of the clients."""
+    """Return the same method with another learning rate of the clients."""
     optimiser = entry.keys.get("optimiser")
     keys = entry.keys | ({"optimiser": optimiser | {"learning_rate": rate}} if optimiser else {})
     return replace(entry, rate=rate, keys=keys)
 
 
 def chosen_rate(rows: list[Row], method: str) -> float | None:
-    """The rate with the lowest loss; None before all rates were tried."""
+    """Return the learning rate with the lowest loss, or None before all rates were tried."""
     losses = {rate: list(by_seed(rows, _name(method, rate), None, _METRIC).values()) for rate in rates_of(method)}
     if not all(losses.values()):
         return None
@@ -56,7 +56,7 @@ def chosen_rate(rows: list[Row], method: str) -> float | None:
 
 
 def render_tuning(rows: list[Row], path: Path) -> None:
-    """The losses, the rate that follows and the paper's."""
+    """Write the losses, the learning rate that they lead to, and the paper's learning rate."""
     lines = begin_page("Fed-Heart-Disease: the client's rate, chosen on the validation loss", "fed-heart-tuning", path)
     lines += [
         "The lowest validation loss of a run, weighted by rows over the centres, times 1,000. Bold: the chosen rate. "
@@ -78,13 +78,13 @@ def render_tuning(rows: list[Row], path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A method at a rate."""
+    """One method with one learning rate, as a variant."""
 
     method: str
     rate: float
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. The row is the federation's: no centre's loss is shown alone."""
+        """Compute this variant's rows. Each row is for the whole federation, so that no centre's own loss is shown."""
         sites = {seed: fed_heart(folder, seed) for seed in seeds}
         entry = with_rate(ENTRIES[self.method], self.rate)
         plans = [fed_heart_plan(each, seed, entry, "global") for seed, each in sites.items()]
@@ -104,7 +104,7 @@ def _name(method: str, rate: float) -> str:
 
 
 def _validation_loss(predicted: Predicted, dataset: Dataset) -> tuple[float, int]:
-    """Binary cross-entropy of the chosen model's logits, and the rows."""
+    """Return the mean binary cross-entropy of the chosen model on validation rows, and the number of these rows."""
     logits, targets = predicted.validation_outputs.astype(np.float64).reshape(-1), dataset.validation.targets
     return float(np.mean(np.logaddexp(0.0, logits) - targets * logits)), len(targets)
 

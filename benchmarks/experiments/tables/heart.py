@@ -1,4 +1,4 @@
-"""Global Layers' heart table: three hospitals with other columns, patients and outcomes, 101 seeds.
+"""Runs Global Layers' heart table: three hospitals with different columns, patients and outcomes, 101 seeds.
 
 Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/design/methods.md. The name of each
 variant tells which reading it is.
@@ -36,7 +36,7 @@ METRICS: Final = ("auroc", "balanced_accuracy_at_logit_half", "auprc")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """One way to run the experiment."""
+    """One interpretation of the paper, by which the experiment is run."""
 
     method: str
     recipe: Recipe
@@ -71,7 +71,7 @@ PLACEBOS: Final = {
 
 
 def variants() -> list[Variant]:
-    """Every reading, and the placebos of the authors' network."""
+    """Return a variant for every interpretation, and the placebos of the authors' network."""
     # Measured: with 31 columns, ten seeds at once are faster; with nine to thirteen, no faster than five.
     found = [
         Variant(name=name, run=OneReading(name, reading).run, seeds_at_once=5 if reading.view is None else 10)
@@ -81,13 +81,13 @@ def variants() -> list[Variant]:
 
 
 def variant_names() -> list[str]:
-    """In the order in which they are shown."""
+    """Return the names of all variants in the order of the page."""
     return [*READINGS, *PLACEBOS]
 
 
 @dataclass(frozen=True)
 class OneReading:
-    """A reading and the variant's name."""
+    """One interpretation, with the name of its variant."""
 
     name: str
     reading: Reading
@@ -102,7 +102,7 @@ class OneReading:
 
 
 def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
-    """The plan of a reading for these sites."""
+    """Return the plan of an interpretation for these sites."""
     keys: dict[str, Any] = {"weighting": {"name": "equal"}, "checkpoint": "latest"} | reading.keys
     if reading.method == "fedavg":
         keys |= {"columns": list(next(iter(sites.values())).columns)}
@@ -118,14 +118,14 @@ def heart_plan(sites: Sites, seed: int, reading: Reading) -> Any:  # a Plan
 
 
 def heart_sites(folder: Path, seed: int, reading: Reading) -> Sites:
-    """The three hospitals of a seed, encoded and aligned as a reading has it."""
+    """Return the three hospitals for a seed, encoded and aligned as an interpretation requires."""
     sites = heart(folder, seed, reading.recipe)
     return sites if reading.view is None else reading.view(sites)
 
 
 @dataclass(frozen=True)
 class _Placebo:
-    """Each site among two copies of itself. This shows the effect of averaging without new information."""
+    """Runs each site with two copies of itself. This shows the effect of averaging without new information."""
 
     name: str
 

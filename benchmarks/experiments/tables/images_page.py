@@ -1,4 +1,4 @@
-"""The page and the plot of PLayer-FL's methods on real images."""
+"""Writes the page and the plot of PLayer-FL's methods on real images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOTES: Final = (
 
 
 def render_images(rows: list[Row], path: Path) -> None:
-    """For each source the scores, fairness and incentive of all methods, and paired differences."""
+    """Write for each source the scores, fairness and incentive of all methods, and paired differences."""
     lines = begin_page(TITLE, "images", path)
     lines += [
         "This table needs no folder: omit `--data`. Five sites have unequal shares of the ten digits, from "
@@ -91,7 +91,7 @@ def _f1(rows: list[Row], source: Source, method: str) -> dict[int, float]:
 
 
 def _at_sites(rows: list[Row], source: Source, method: str) -> dict[int, dict[str, float]]:
-    """By seed, each site's F1."""
+    """Return the F1 score of each site, by seed."""
     found: dict[int, dict[str, float]] = {}
     for row in rows:
         if row.variant == images.variant_name(source, method) and row.site != images.FEDERATION:
