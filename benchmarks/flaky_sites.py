@@ -1,4 +1,4 @@
-"""The cost of fixed sets to a federation with unreliable sites: rounds of waiting, or units of a budget.
+"""Computes the cost of unreliable sites if sites limit the sets of contributors: rounds of waiting, or budget units.
 
     python benchmarks/flaky_sites.py
 
@@ -20,7 +20,7 @@ ROUNDS, REPEATS, OUTAGE_ROUNDS, SMALLEST = 200, 20, 10.0, 3
 
 
 def presence(draw: random.Random, sites: int, share: float) -> Iterator[frozenset[int]]:
-    """The connected sites in each stretch of time that a round would take. At first all are connected."""
+    """Yield the connected sites in each period that has the length of a round. At first, all sites are connected."""
     leaves = share / (1 - share) / OUTAGE_ROUNDS
     there = [True] * sites
     while True:
@@ -29,7 +29,7 @@ def presence(draw: random.Random, sites: int, share: float) -> Iterator[frozense
 
 
 def run_of(way: str, sites: int, share: float, seed: int) -> tuple[float, int]:
-    """Stretches of time for each of the rounds, and units of the budget, of one run."""
+    """Return for one run the number of periods for each round, and the units of the budget that were used."""
     draw = random.Random(seed)  # draws the absent sites
     quorum = max(3, (sites + 1) // 2 + 1)
     groups = [frozenset(range(start, start + 3)) for start in range(0, sites, 3)]

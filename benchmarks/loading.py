@@ -1,4 +1,4 @@
-"""Time and memory to read and preprocess a large table, compared with plain pandas: `python benchmarks/loading.py`.
+"""Measures time and memory to read and encode a large table, compared with pandas: `python benchmarks/loading.py`.
 
 The table is made up: four fifths of its columns are numbers, of which a twentieth of the cells is empty. The others are
 codes. Three processes then do the same work on it, one after the other, each in a new interpreter:
@@ -37,12 +37,12 @@ BLOCK_ROWS = 50_000
 
 
 def is_coded(column: int) -> bool:
-    """Whether a column of the made-up table holds codes."""
+    """Return whether a column of the made-up table contains codes."""
     return column % 5 == 4
 
 
 def make_table(folder: Path, rows: int, columns: int) -> None:
-    """table.csv and contract.yaml in the folder."""
+    """Write table.csv and contract.yaml into the folder."""
     import pyarrow as arrow
     import pyarrow.csv as csv
 
@@ -73,7 +73,7 @@ def make_table(folder: Path, rows: int, columns: int) -> None:
 
 
 def ours(folder: Path) -> int:
-    """The rows that this program prepares."""
+    """Return the rows that this project's code reads and encodes."""
     from site_agent.hospital import Split
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare
@@ -83,17 +83,17 @@ def ours(folder: Path) -> int:
 
 
 def plain_pandas(folder: Path) -> int:
-    """The rows that a short script with pandas prepares."""
+    """Return the rows that a short script with pandas reads and encodes."""
     return with_pandas(folder, is_checked=False)
 
 
 def checked_pandas(folder: Path) -> int:
-    """The same, with the checks that our reader makes, as a careful script would."""
+    """Return the rows that a careful script with pandas prepares, which makes the same checks as our reader."""
     return with_pandas(folder, is_checked=True)
 
 
 def with_pandas(folder: Path, *, is_checked: bool) -> int:
-    """Read, check if asked, split, fit and encode."""
+    """Read the table with pandas, check it if requested, split it, fit the encoding, and encode the rows."""
     import pandas
     from sklearn.model_selection import train_test_split
 
@@ -119,7 +119,7 @@ def with_pandas(folder: Path, *, is_checked: bool) -> int:
 
 
 def checked(frame: pandas.DataFrame) -> int:
-    """The number of cells outside their type, range or codes."""
+    """Return the number of cells that do not have the declared type, range or codes."""
     flawed = 0
     for column, name in enumerate(frame.columns):
         values = frame[name]
@@ -138,7 +138,7 @@ CASES: dict[str, Callable[[Path], int]] = {"ours": ours, "pandas": plain_pandas,
 
 
 def measured(case: str, folder: Path) -> dict[str, float]:
-    """One case in a process of its own."""
+    """Measure one case in a separate process."""
     done = subprocess.run(
         [sys.executable, __file__, "--case", case, "--folder", str(folder)], check=True, capture_output=True, text=True
     )
@@ -162,7 +162,7 @@ def measure_here(case: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Make the table, measure both, print one line."""
+    """Make the table, measure all cases, and print one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=100)

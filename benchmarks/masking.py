@@ -46,7 +46,7 @@ FEWEST_TURNS, MOST_TURNS = 5, 101
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second."""
+    """The rates of this machine in bytes per second."""
 
     aes: float
     add: float
@@ -54,12 +54,12 @@ class Rates:
     copy: float
 
     def floor_seconds(self, parameters: int, peers: int) -> float:
-        """The least time that masking can take; see the first lines."""
+        """Return the shortest time in seconds in which this machine can mask. See the module's docstring."""
         return 4 * parameters * (peers * (1 / self.aes + 1 / self.add) + 1 / self.copy)
 
 
 def processor_seconds(act: Callable[[], object], repetitions: int = 1) -> float:
-    """Seconds of this thread's processor time for one call, averaged over some."""
+    """Return the processor seconds of this thread for one call, averaged over several calls."""
     start = time.thread_time()
     for _ in range(repetitions):
         act()
@@ -76,7 +76,7 @@ class Machine:
         self._large = np.zeros(16 * MIB, np.uint32), np.ones(16 * MIB, np.uint32)
 
     def rates(self) -> Rates:
-        """The rates of this moment."""
+        """Measure the rates now."""
         small, one = self._small
         large, ones = self._large
         return Rates(
@@ -88,7 +88,7 @@ class Machine:
 
 
 def masking(layout: Layout, peers: int, buffer: bytearray, threads: int) -> Callable[[], None]:
-    """One round of masking at the site in the middle: half of its peers are added, half subtracted.
+    """Return a function for one round of masking at the middle site, which adds half of its masks and subtracts half.
 
     A site masks in one thread. Several threads have a masker each, and each its share of the chunks.
     """
@@ -123,7 +123,7 @@ class Turn:
 
 
 def take_turns(machine: Machine, parameters: int, peers: int) -> list[Turn]:
-    """Measure for some seconds, on one thread."""
+    """Measure the rates and masking in turns for some seconds, on one thread."""
     layout = Layout(parameters, 4)
     act = masking(layout, peers, bytearray(layout.total_bytes), threads=1)
     act()  # warms pages and caches
@@ -137,7 +137,7 @@ def take_turns(machine: Machine, parameters: int, peers: int) -> list[Turn]:
 
 
 def compare_threads(parameters: int, peers: int) -> float:
-    """Speed-up of two threads over one by the wall clock, measured in turns, the shortest of each."""
+    """Return how much faster two threads are than one, by the shortest of several wall-clock times."""
     layout = Layout(parameters, 4)
     buffer = bytearray(layout.total_bytes)
     shortest = {1: float("inf"), 2: float("inf")}
@@ -150,7 +150,7 @@ def compare_threads(parameters: int, peers: int) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure masking, and print the times and rates."""
     machine, fractions, seen = Machine(), {}, []
     print(f"{'parameters':>12} {'peers':>5} {'floor ms':>10} {'measured ms':>12} {'ratio':>6}")
     for name, parameters in SIZES.items():

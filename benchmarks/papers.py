@@ -1,4 +1,4 @@
-"""The papers' tables, computed by the deployment's code, with all sites in one process and many seeds at once.
+"""Computes the papers' tables with the deployed code: all sites in one process, and many seeds at once.
 
     python -m benchmarks.papers rehearsal
     python -m benchmarks.papers heart --data FOLDER
@@ -114,7 +114,7 @@ def _compute(table: str, chunks: list[Chunk], engine: Engine, path: Path) -> Non
 
 
 def _chunks(table: str, folder: Path, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[Chunk]:
-    """The chunks of seeds that are not yet computed.
+    """Yield the chunks of seeds that are not yet computed.
 
     Chunks always begin at the same seeds, because a stack's last digits depend on its size.
     """
@@ -127,7 +127,7 @@ def _chunks(table: str, folder: Path, seeds: list[int], done: set[tuple[str, int
 
 
 def seeds_of(text: str) -> list[int]:
-    """The seeds that `0-100` or `3,5,8-9` stand for, each once, in the order given."""
+    """Return the seeds of a text such as `0-100` or `3,5,8-9`, each seed once, in the order of the text."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

@@ -1,4 +1,4 @@
-"""The harm that one hostile site of five can do if sites may refuse, and how often honest federations are rolled back.
+"""Measures how much harm one hostile site of five can do, and how often honest federations are rolled back.
 
     python -m benchmarks.poisoning attacks --seeds 3
     python -m benchmarks.poisoning clean --federations 100
@@ -57,7 +57,7 @@ _OF_PLAN: Final = ("architecture", "optimiser")
 
 
 def plan_for(name: str, sites: Mapping[str, Dataset], seed: int, *, epochs: int, has_acceptance: bool = True) -> Plan:
-    """A plan of these sites with a method, in as many rounds as epochs."""
+    """Return a plan of these sites with a method, with as many rounds as epochs."""
     first, settings = next(iter(sites.values())), METHODS[name]
     keys: dict[str, Any] = {
         "method": {"name": name} | {key: value for key, value in settings.items() if key not in _OF_PLAN},
@@ -159,13 +159,13 @@ def _compared(name: str, attack: Attack, table: Any, seeds: range, epochs: int) 
 
 @cache
 def _without(name: str, table: Any, seed: int, epochs: int) -> Attacked:
-    """The federation of the four honest sites."""
+    """Run the federation of the four honest sites."""
     others = {site: rows for site, rows in dealt_rows(table, seed).items() if site != HOSTILE}
     return attacked(plan_for(name, others, seed, epochs=epochs, has_acceptance=False), others, trains_alone=True)
 
 
 def _rise(found: Attacked, alone: Attacked, key: str) -> float:
-    """By how much the honest sites' mean loss is above that of a federation without the hostile site."""
+    """Return how much higher the honest sites' mean loss is than without the hostile site."""
     return float(np.mean(getattr(found, key)) - np.mean(getattr(alone, key)))
 
 

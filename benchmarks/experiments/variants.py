@@ -1,4 +1,4 @@
-"""One row of a table of results, and the variants that produce rows: an experiment over some seeds."""
+"""Defines a row of results, and a variant: an experiment that computes rows for some seeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUTHORS_THRESHOLD: Final = 0.6224593312018546
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One model on one site's test rows.
+    """The metrics of one model on one site's test rows.
 
     Attributes:
         variant: what was run.
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """Something to run over seeds.
+    """An experiment that is repeated with several seeds.
 
     Attributes:
         name: unique in its table.
@@ -64,7 +64,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predicted:
-    """A chosen model's outputs on one site's test rows, float32 (rows, outputs), and on those that choose."""
+    """A chosen model's outputs for one site's test rows and validation rows, float32 (rows, outputs)."""
 
     seed: int
     site: str
@@ -74,7 +74,7 @@ class Predicted:
 
 
 def run_plans(plans: Sequence[Plan], sites: Sequence[Mapping[str, Dataset]]) -> Iterator[Predicted]:
-    """Federations that differ in seed and rows, in a stack where the method allows it.
+    """Run federations that differ in seed and rows. They run as one stack if the method allows it.
 
     Args:
         plans: one for each seed.
@@ -117,13 +117,13 @@ def predicted_by(seed: int, site: str, outcome: Outcome) -> Predicted:
 
 
 def validation_accuracy(predicted: Predicted, dataset: Dataset) -> float:
-    """The share of right predictions on the rows that choose; for choices among variants."""
+    """Return the fraction of correct predictions on the validation rows, to choose among variants."""
     scores = probabilities(dataset.task, predicted.validation_outputs)
     return float(np.mean(predicted_classes(scores) == dataset.validation.targets))
 
 
 def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
-    """The AUROC alone, by ranks, for studies with so many models that scikit-learn's checks would be slow."""
+    """Return a row with only the AUROC, computed by ranks, because scikit-learn would be slow for many models."""
     scores = probabilities(dataset.task, predicted.outputs)
     targets = dataset.test.targets.astype(np.int64)
     present = np.unique(targets)
@@ -145,7 +145,7 @@ def auroc_row(variant: str, predicted: Predicted, dataset: Dataset) -> Row:
 
 
 def row_of(variant: str, predicted: Predicted, dataset: Dataset, **more: float) -> Row:
-    """The metrics of outputs on a site's test rows, and whatever else is to be kept beside them."""
+    """Return the metrics of outputs on a site's test rows as a row of results, with any additional values."""
     truth = dataset.test.targets
     scores = probabilities(dataset.task, predicted.outputs)
     metrics = dict(measure(dataset.task, truth, scores, dataset.classes))

@@ -1,4 +1,4 @@
-"""The gain from the other hospitals' score at each site, over many splits, with the deployed code.
+"""Measures the gain from the other hospitals' score at each site, over many splits, with the deployed code.
 
 Every integer is built by the gate and added by the coordinator's run; the sites' models are those that a deployment
 saves. In each split a third of every site's rows is the test set, stratified by outcome. Training rows are drawn from
@@ -42,12 +42,12 @@ Numbers = npt.NDArray[np.float64]
 
 
 def uci_tables(folder: Path) -> dict[str, Table]:
-    """The four heart clinics, read under the contracts of the quickstart."""
+    """Return the tables of the four heart clinics, read with the contracts of the quickstart."""
     return {name: read_table(folder / f"{name}.data", read_contract(folder / f"{name}.yaml")) for name in CENTRES}
 
 
 def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:
-    """A plan on every concept that enough of the tables record."""
+    """Return a plan with every concept that enough of the tables record."""
     known = {name: {feature.concept for feature in table.contract.features} for name, table in tables.items()}
     concepts = []
     for concept in yaml.safe_load(CONCEPTS.read_text())["concepts"]:
@@ -67,7 +67,7 @@ def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:
 
 
 def split_of(table: Table, rows: int, seed: int) -> SplitRows:
-    """A third of each class is the test set.
+    """Split a table. One third of each class is for testing.
 
     `rows` of the others are the training set, stratified; all if `rows` is 0 or too large.
     """
@@ -92,7 +92,7 @@ def split_of(table: Table, rows: int, seed: int) -> SplitRows:
 def measured(
     tables: Mapping[str, Table], plan: Plan, rows: int, seed: int, *, others_have_all: bool
 ) -> dict[str, dict[str, float]]:
-    """One split: by site the AUROC of each model, the weight of the others and the guard.
+    """Return for each site of one split the AUROC of each model, the others' weight, and the guard's result.
 
     With `others_have_all` each site in turn has few training rows, and the others have all of theirs.
     """
@@ -107,7 +107,7 @@ def measured(
 def of_one_run(
     tables: Mapping[str, Table], plan: Plan, rows: Mapping[str, int], seed: int, shown: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """One run of all sites: the figures of the sites in `shown`, each with this number of training rows, 0 for all."""
+    """Run all sites once. Return the results of the sites in `shown`, with `rows` training rows each (0: all rows)."""
     studies: dict[str, tuple[PriorStudy, Preprocessing]] = {}
     for name, table in tables.items():
         split = split_of(table, rows[name], seed)
@@ -120,7 +120,7 @@ def of_one_run(
         known = study.known_by_others()
         join = joined_with(study, known, preprocessing, fit_own_models(study.own, seed))
         scores = _scores(study, known, join.model) | {"alone": said_by(study, known, join.alone)}
-        if known.guard is not None:  # the private form has no Newton rounds that could continue
+        if known.guard is not None:  # a private plan has no Newton rounds that could be continued
             refitted = _refitted(known, [other for site, (other, _) in studies.items() if site != name])
             scores["others refitted"] = known.design(study.part("test"), len(study.own.test)) @ refitted
         labels = study.own.test.targets
@@ -134,13 +134,13 @@ def of_one_run(
 
 
 def said_by(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> Numbers:
-    """A model's outputs for the study's test rows."""
+    """Return a model's outputs for the study's test rows."""
     test = study.own.test.features
     return model.outputs(test, known.design(study.part("test"), len(test)).astype(np.float32))[:, 0]
 
 
 def _scores(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> dict[str, Numbers]:
-    """The joined model, and each of its three alone."""
+    """Return the scores of the joined model, and of each of its three models alone."""
     found = {"joined": said_by(study, known, model)}
     for place, name in enumerate(("regression", "forest", "others")):
         only = JoinedModel(
@@ -151,7 +151,7 @@ def _scores(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> dict
 
 
 def _refitted(known: KnownByOthers, others: Sequence[PriorStudy]) -> Numbers:
-    """Coefficients of the others alone, fitted to the end with the same standardisation."""
+    """Return the coefficients of the other sites alone, fitted until convergence with the same standardisation."""
     coefficients = known.others
     ridge = others[0].prior.method.ridge
     for _ in range(25):

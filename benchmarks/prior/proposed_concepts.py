@@ -1,4 +1,4 @@
-"""How often `site-agent data describe --concepts` proposes the right column for the four UCI heart clinics.
+"""Counts how often `site-agent data describe --concepts` proposes the right column for the four UCI heart clinics.
 
 Each clinic's file gets a header in one of four styles. The clinic's contract gives the right answer. If the contract
 has no column for a concept (cholesterol in Switzerland), the right answer is no proposal. Run:
@@ -32,7 +32,7 @@ STYLES: Final = {
 
 
 def counted(style: str, concepts: tuple[Concept, ...]) -> Counter[str]:
-    """Over the four clinics how many concepts have the right column proposed, a wrong one, or wrongly none.
+    """Return the number of concepts, over four clinics, with the right, a wrong, or a missing proposal of a column.
 
     Args:
         style: of the names.

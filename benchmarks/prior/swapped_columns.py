@@ -1,4 +1,4 @@
-"""How often a site detects its own swapped unit or code, and how often it raises a false alarm: four UCI clinics.
+"""Counts how often a site detects its own wrong unit or swapped code, and how often the alarm is false.
 
 Each run changes one column of one clinic, as a mistake in its contract would change it. All other code is the deployed
 code, which reads only the announced sums and the site's own sums. Run:
@@ -32,7 +32,7 @@ MISTAKES: Final[Mapping[str, tuple[str, Callable[[Numbers], Numbers]]]] = {
 
 
 def found_in(tables: Mapping[str, Table], rows: int, seed: int) -> dict[str, tuple[Suspicion, ...]]:
-    """The results of each clinic in one run.
+    """Return the columns that each clinic reports as suspicious in one run.
 
     Args:
         tables: by clinic.
@@ -50,7 +50,7 @@ def found_in(tables: Mapping[str, Table], rows: int, seed: int) -> dict[str, tup
 
 
 def with_mistake(tables: Mapping[str, Table], site: str, mistake: str) -> dict[str, Table] | None:
-    """The tables with one mistake at one clinic; None if this clinic does not record the column."""
+    """Return the tables with one mistake at one clinic, or None if this clinic does not record the column."""
     feature, change = MISTAKES[mistake]
     own = tables[site].features
     if feature not in own:

@@ -1,4 +1,4 @@
-"""Should I join? Compares a hospital's gain from other hospitals with the best model that it could train alone.
+"""Answers "should I join?": compares a hospital's federated model with the best model that it could train alone.
 
 No paper has this study. One hospital at a time has few training rows and the others use all of their rows, as when a
 hospital joins a federation. A third of each class of its rows is the test set. All models of a cell are tested on the
@@ -48,12 +48,12 @@ from site_agent.trainer.site_network import Seeds
 SEEDS: Final = range(400, 408)
 TEST_SHARE: Final = 1 / 3
 ALL: Final = 0  # training rows: all rows of a site
-# With at least this many sites, each site is tested in one split.
+# If there are at least this many sites, each site is tested in only one split.
 MANY_SITES: Final = 10
 _SPLITS_OF_MANY: Final = 5
-NEARLY_ALL: Final = 0.9  # of a site's training rows: the same as all
+NEARLY_ALL: Final = 0.9  # fraction of a site's training rows above which we use all rows
 _PERMUTED: Final = 7
-# Methods whose splits are trained one by one, or whose rounds have many epochs, run in fewer splits.
+# Methods that train each split separately, or train many epochs in a round, run in fewer splits.
 _SLOW: Final = ("player-fl", "player-fl-random", "fedlp", "fedlama", "fedrep")
 _SPLITS_OF_SLOW: Final = 3
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ NETWORK: Final = {
     "transformer_blocks": 0, "entities": False, "dropout": 0.3, "input_dropout": 0.2,
 }  # fmt: skip
 _PARALLEL: Final = {"architecture": {"name": "parallel", "common": (32,), "unique": (32,)}}
-# The further keys that a method needs in the plan. Nothing else differs.
+# The additional keys that a method needs in the plan. Nothing else differs.
 _KEYS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
     "chfl": {"architecture": {"name": "columns", "hidden": (32,), "lateral": 0.25}},
     "fenda-fl": _PARALLEL,
@@ -73,7 +73,7 @@ _KEYS_OF: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One table: at which training rows, in how many splits.
+    """The settings for one table: the numbers of training rows, and the number of splits.
 
     Attributes:
         levels: numbers of training rows of the joining hospital.
@@ -105,7 +105,7 @@ SETTINGS: Final = {
 
 
 def variants() -> list[Variant]:
-    """Every table at every number of training rows, and the methods with networks where they run."""
+    """Return a variant for every table and number of training rows, and for the methods with networks that can run."""
     found = []
     for table, setting in SETTINGS.items():
         for rows in setting.levels:
@@ -133,7 +133,7 @@ def methods_at(table: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Member:
-    """One site's rows in one split, as it reads and encodes them."""
+    """One site's rows in one split, encoded by this site."""
 
     table: Table
     split: SplitRows
@@ -142,23 +142,23 @@ class Member:
 
     @staticmethod
     def of(table: Table, rows: int, seed: int) -> Member:
-        """Deal the rows and encode them; `rows` train."""
+        """Split and encode a site's rows. `rows` is the number of training rows."""
         split = split_of(table, rows, seed)
         dataset, preprocessing = prepare_rows(table, split)
         return Member(table=table, split=split, dataset=dataset, preprocessing=preprocessing)
 
     def study(self, plan: Plan, site: str) -> PriorStudy:
-        """Its part of a plan with federated-prior."""
+        """Return this site's study of a plan with federated-prior."""
         return PriorStudy(plan, self.dataset, self.table, self.split, site=site)
 
     def permuted(self, seed: Sequence[int]) -> Member:
-        """The same rows with outcomes that belong to other rows."""
+        """Return the same rows with shuffled outcomes."""
         assert self.table.target is not None
         target = np.random.default_rng(seed).permutation(self.table.target)
         return replace(self, table=replace(self.table, target=target))
 
     def auroc(self, scores: Scores) -> float:
-        """Of scores of the test rows."""
+        """Return the AUROC of scores of the test rows."""
         found = measure(self.dataset.task, self.dataset.test.targets, scores, self.dataset.classes)["auroc"]
         assert found is not None  # the test rows are a third of each class
         return found
@@ -169,7 +169,7 @@ Members = Mapping[str, Member]
 
 @dataclass(frozen=True)
 class _Prior:
-    """federated-prior at one number of training rows, beside the methods that it is compared with."""
+    """Runs federated-prior at one number of training rows, and the methods with which it is compared."""
 
     table: str
     rows: int
@@ -190,7 +190,7 @@ class _Prior:
 
 
 def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str, Members]]:
-    """Each tested site of this split, with all other sites. Only the tested site has few rows."""
+    """Yield the federation of each tested site with all other sites. Only the tested site has few training rows."""
     whole = {name: Member.of(table, ALL, seed) for name, table in sites.tables.items()}
     names = list(whole)
     if len(names) >= MANY_SITES:
@@ -203,7 +203,7 @@ def federations(sites: NaturalSites, rows: int, seed: int) -> Iterator[tuple[str
 
 
 def measured(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
-    """The AUROC of each model at one site, and the weight of the others in the join."""
+    """Return the AUROC of each model at one site, and the weight of the others' score in the joined model."""
     own, seeds, plan = members[site], Seeds.published(seed, site), sites.plan(members, seed)
     studies = {name: member.study(plan, name) for name, member in members.items()}
     run_rounds(plan, studies)
@@ -241,7 +241,7 @@ def _guard(known: KnownByOthers) -> float:
 
 
 def _best_local(member: Member, seeds: Seeds) -> float:
-    """The regression, forest or boosting that inner cross-validation on the training rows chooses."""
+    """Return the regression, forest or boosting that cross-validation within the training rows chooses."""
     name = best_simple_model(member.dataset, seeds.own("best local"))
     return member.auroc(_fitted(member, name, seeds.own("simple models")))
 
@@ -252,7 +252,10 @@ def _fitted(member: Member, wanted: str, seed: int) -> Scores:
 
 
 def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: int) -> dict[str, float]:
-    """The AUROC of the received score at a site without outcomes; nothing if the guard or too few sites prevent it."""
+    """Return the AUROC of the received score at a site without outcomes.
+
+    Return nothing if it cannot receive a score.
+    """
     contributors = {name: member for name, member in members.items() if name != site}
     if len(contributors) < FEWEST_SITES:
         return {}
@@ -273,19 +276,19 @@ def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: in
 
 @cache
 def _chosen_for_pooled(table: str, folder: Path, seed: int) -> str:
-    """The simple model that would be chosen with all rows in one place."""
+    """Return the simple model that would be chosen if all sites' rows were pooled."""
     sites = SOURCES[table](folder)
     whole = {name: Member.of(each, ALL, seed) for name, each in sites.tables.items()}
     return best_simple_model(_together(sites, whole, next(iter(whole)), seed).dataset, seed)
 
 
 def _pooled(sites: NaturalSites, members: Members, site: str, chosen: str, seed: int) -> float:
-    """A model of all sites' rows in one place, on the concepts and with a column for each site."""
+    """Return the result of a model of all sites' pooled rows, with the concepts and a column for each site."""
     return members[site].auroc(_fitted(_together(sites, members, site, seed), chosen, seed))
 
 
 def _together(sites: NaturalSites, members: Members, site: str, seed: int) -> Member:
-    """All training rows, and the test rows of one site."""
+    """Return the training rows of all sites, and the test rows of one site."""
     plan = sites.plan(members, seed)
     parts = [_concepts(plan, member, name, member.split.training) for name, member in members.items()]
     raw = np.concatenate(parts)
@@ -318,7 +321,7 @@ def _concepts(plan: Plan, member: Member, name: str, rows: npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Networks:
-    """A method with networks at one number of training rows, and its placebo at the same sites."""
+    """Runs a method with networks at one number of training rows, and its placebo at the same sites."""
 
     table: str
     rows: int
@@ -347,7 +350,10 @@ class _Networks:
                 yield Row(variant=self._name, seed=seed, site=site, chosen_round=-1, metrics=metrics)
 
     def _of_many_sites(self, seeds: Sequence[int], cells: Sequence[Mapping[str, Members]]) -> Iterator[Row]:
-        """One federation for all sites that are tested in a split. Copies of each of them would cost too much."""
+        """Run one federation for all sites that are tested in a split.
+
+        A federation for each site would cost too much.
+        """
         datasets = [{name: one.dataset for name, one in next(iter(cell.values())).items()} for cell in cells]
         found = self._tested(seeds, datasets)
         for seed, cell in zip(seeds, cells, strict=True):
@@ -373,12 +379,12 @@ class _Networks:
 
 
 def _recorded_by_all(sites: Sites) -> list[str]:
-    """CHFL's common columns; a site has columns of its own beside them."""
+    """Return CHFL's common columns, which all sites have. A site can also have columns of its own."""
     return [column for column in union_of_columns(sites) if all(column in each.columns for each in sites.values())]
 
 
 def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan:  # Any: keys of a plan, checked by it
-    """The plan of a method with networks: 20 epochs of 5 batches, AdamW at 0.001, the last model."""
+    """Return the plan of a method with networks: 20 epochs of 5 batches, AdamW at 0.001, the last model is kept."""
     keys: dict[str, Any] = {"architecture": NETWORK} | dict(_KEYS_OF.get(method, {})) | changes
     sizes = _agreed_sizes(method)
     if "columns" in sizes and "columns" not in changes:
@@ -399,7 +405,7 @@ def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan: 
 
 
 def _agreed_sizes(method: str) -> Collection[str]:
-    """Which sizes of the network all sites must agree on."""
+    """Return the sizes of the network that must be equal at all sites."""
     definition: SingleMethod = TypeAdapter(SingleMethod).validate_python({"name": method})
     content = _KEYS_OF.get(method, {}).get("architecture", NETWORK)
     network: Architecture = TypeAdapter(Architecture).validate_python(content)

@@ -1,4 +1,4 @@
-"""The page and the plot of the study "should I join?"."""
+"""Writes the page and the plot of the study "should I join?"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.experiments.variants import Row
 # By site and split, every figure of one variant.
 Cells: TypeAlias = Mapping[tuple[str, int], Mapping[str, float]]
 MEAN: Final = "mean of the sites"
-# The bar: never below the best local model beyond noise, and above it by this many points if a site is small.
+# The target: never clearly worse than the best local model, and better by this number of points at small sites.
 BAR: Final = 2.0
 _SMALL_ROWS: Final = 100
 _FEWEST_RUNS: Final = 2  # of a figure with an interval
@@ -82,7 +82,7 @@ _MISSING: Final = """
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One table at one number of training rows, at a site or over the sites.
+    """The results for one table and number of training rows, at one site or over the sites.
 
     Attributes:
         table, rows, site: where.
@@ -102,7 +102,7 @@ class Figure:
 
 
 def render_join(rows: list[Row], path: Path) -> None:
-    """The gain from joining, table by table, and whether the bar is met."""
+    """Write the gain from joining for each table, and whether the target is reached."""
     cells = _cells(rows)
     figures = list(figures_of(cells))
     lines = begin_page("Should I join?", "join", path)
@@ -125,7 +125,7 @@ def render_join(rows: list[Row], path: Path) -> None:
 
 
 def figures_of(cells: Mapping[str, Cells]) -> Iterator[Figure]:
-    """Every site, and the mean of the sites, at every number of training rows."""
+    """Yield the results at every site and the mean over sites, for every number of training rows."""
     for table, setting in join.SETTINGS.items():
         for rows in sorted(setting.levels, key=lambda level: level or np.inf):
             found = cells.get(f"{table}, {rows}", {})
@@ -139,7 +139,7 @@ def figures_of(cells: Mapping[str, Cells]) -> Iterator[Figure]:
 
 
 def bar_lines(figures: Sequence[Figure]) -> list[str]:
-    """The cases in which federated-prior beats the best local model or does not, and what the others contribute."""
+    """Return lines with the cases in which federated-prior is better or worse than the best local model."""
     single = [one for one in figures if one.site != MEAN]
     below = [one for one in figures if one.less[_LOCAL].value + one.less[_LOCAL].half_width < 0]
     above = [one for one in figures if one.less[_LOCAL].value - one.less[_LOCAL].half_width > 0]
@@ -162,7 +162,7 @@ def bar_lines(figures: Sequence[Figure]) -> list[str]:
 
 
 def _guard_line(cells: Mapping[str, Cells]) -> str:
-    """How often the guard found the others' score useful, and how often a score with shuffled outcomes."""
+    """Return how often the guard accepted the others' score, and how often a score from shuffled outcomes."""
     found = [one for each in cells.values() for one in each.values() if "guard" in one]
     true, shuffled = (sum(one[name] > 0 for one in found) for name in ("guard", "guard of permuted"))
     return (
@@ -172,7 +172,7 @@ def _guard_line(cells: Mapping[str, Cells]) -> str:
 
 
 def _gaps(figures: Sequence[Figure], cells: Mapping[str, Cells]) -> str:
-    """The numbers of training rows without a figure, and whether two sites could have one."""
+    """Return the numbers of training rows without a result, and whether two sites could have a result."""
     there = {(figure.table, figure.rows) for figure in figures}
     absent: dict[bool, list[str]] = {True: [], False: []}
     for table, setting in join.SETTINGS.items():
@@ -229,7 +229,7 @@ def _figure(table: str, rows: int, site: str, cells: Cells, sites: Sequence[str]
 
 
 def _difference(table: str, cells: Cells, first: str, second: str) -> Mean:
-    """In points, over splits; over sites where the table has many of them."""
+    """Return a difference in points, with the mean over splits, or over sites if the table has many sites."""
     is_over_sites = join.SETTINGS[table].is_over_sites
     found: dict[object, list[float]] = {}
     for (site, seed), one in cells.items():
@@ -279,7 +279,7 @@ def _networks(cells: Mapping[str, Cells]) -> list[str]:
 
 
 def _composed(cells: Mapping[str, Cells]) -> list[str]:
-    """Both ways to compose federated-prior with Global Layers, minus each part alone."""
+    """Return both combinations of federated-prior and Global Layers, minus each method alone."""
     body, helped = [], []
     for table, rows in composed.LEVELS:
         found = cells.get(composed.variant_name(table, rows), {})

@@ -1,4 +1,4 @@
-"""Parts that all pages of results have: the source of the figures, and tables in Markdown."""
+"""Writes the parts that all pages of results have: the source of the values, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.experiments.store import Cost, costs_beside, read_costs
 
 
 def begin_page(title: str, table: str, path: Path) -> list[str]:
-    """A page's first lines: title, command, date, libraries and cost of the computation.
+    """Return a page's first lines: title, command, date, libraries, and cost of the computation.
 
     Args:
         title: the title of the page.
@@ -27,13 +27,13 @@ def begin_page(title: str, table: str, path: Path) -> list[str]:
 
 
 def seconds_for(costs: Iterable[Cost], variant: str) -> tuple[float, int]:
-    """Processor seconds and seeds that a variant took so far."""
+    """Return the processor seconds and the number of seeds that a variant has taken so far."""
     own = [cost for cost in costs if cost.variant == variant]
     return sum(cost.processor_seconds for cost in own), sum(cost.seeds for cost in own)
 
 
 def table_lines(header: Iterable[str], body: Iterable[Sequence[str]]) -> list[str]:
-    """A table and the empty line behind it."""
+    """Return the lines of a table in Markdown, with an empty line at the end."""
     head = list(header)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return [*lines, *("| " + " | ".join(cells) + " |" for cells in body), ""]

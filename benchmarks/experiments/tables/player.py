@@ -1,4 +1,4 @@
-"""PLayer-FL's heart column: four UCI centres, five classes, twelve methods and the layers that the sites choose.
+"""Repeats PLayer-FL's heart results: four UCI centres, five classes, twelve methods, and the layers that sites choose.
 
 Source: Elhussein and Gürsoy 2025. MLP 10-50-20-20-5, focal loss (gamma 3), 50 epochs and 50 runs (table A.4), AdamW at
 each method's own rate (table A.3), pFedMe by plain steps. Table A.3 lists no rate for FedLP, FedLAMA and pFedLA. Here
@@ -35,7 +35,7 @@ CHOSEN_BY: Final = "player-fl"
 MIXTURES: Final = "pfedla"
 MEASURED: Final = "layers"
 READ: Final = "sensitivities"
-# The name in the site column of rows that the whole federation measured.
+# The text in the column `site` for results of the whole federation.
 FEDERATION: Final = "federation"
 
 
@@ -117,18 +117,18 @@ MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
 
 
 def variants() -> list[Variant]:
-    """All methods, the measures of layers and the readings of sensitivities; methods that choose layers run by seed."""
+    """Return all methods, the measures of layers, and the interpretations of the sensitivity, as variants."""
     return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in (*METHODS, MEASURED, READ)]
 
 
 @dataclass(frozen=True)
 class _Player:
-    """A variant by its name, so that it can be sent to another process."""
+    """One variant, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant."""
+        """Compute this variant's rows for the seeds. See Variant."""
         sites = player_heart(folder)
         if self.name == MEASURED:
             yield from _measured(sites, seeds)
@@ -151,12 +151,13 @@ class _Player:
 
 
 def player_plan(sites: Sites, seed: int, name: str, rate: float | None = None) -> Any:  # a Plan
-    """The plan of a method for these sites, at its own rate or another."""
+    """Return the plan of a method for these sites, with the method's learning rate or another rate."""
     entry, keys = METHODS[name], dict[str, Any]()
     method = entry.method["name"]
     if method != "local":
         keys = {"columns": next(iter(sites.values())).columns}
-    if method not in ("local", "fedbabu"):  # whose head, and with it the number of classes, stays private
+    # Because the head is private, the plan does not contain the number of classes.
+    if method not in ("local", "fedbabu"):
         keys |= {"outputs": 5}
     rate = entry.rate if rate is None else rate
     optimiser: dict[str, Any] = {"name": "adamw", "learning_rate": rate, "weight_decay": 0.01}
@@ -179,7 +180,7 @@ def _mixtures(plan: Any, manifest: Any, sites: int) -> LayerMixtures:  # a Plan 
 
 
 def _chosen(plans: Sequence[Any], sites: Sites) -> Iterator[Row]:
-    """PLayer-FL itself: its models, and F of every layer, summed over the sites, with the number that is federated."""
+    """Yield PLayer-FL's results, each layer's sensitivity F summed over sites, and the number of federated layers."""
     for plan in plans:
         collection, outcomes = federate(plan, sites)
         for name, outcome in outcomes.items():
@@ -192,7 +193,7 @@ def _chosen(plans: Sequence[Any], sites: Sites) -> Iterator[Row]:
 
 
 def _measured(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
-    """The measures of every layer after one local epoch at PLayer-FL's rate."""
+    """Yield the measures of every layer after one local epoch at PLayer-FL's learning rate."""
     for seed in seeds:
         found = measure_layers(sites, player_plan(sites, seed, "fedavg", METHODS[CHOSEN_BY].rate), epochs=1)
         metrics = {
@@ -202,7 +203,7 @@ def _measured(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
 
 
 def _read(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
-    """The sensitivities of PLayer-FL's own runs, by every reading of which gradients they need."""
+    """Yield the sensitivities of PLayer-FL's runs, for each interpretation of which gradients they need."""
     for seed in seeds:
         found = read_sensitivities(sites, player_plan(sites, seed, CHOSEN_BY))
         metrics = {

@@ -1,4 +1,4 @@
-"""The page and the plot of PLayer-FL's heart column."""
+"""Writes the page and the plot of PLayer-FL's heart results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def render_player(rows: list[Row], path: Path) -> None:
 
 
 def weighted_by_seed(rows: list[Row], variant: str, metric: str = "macro_f1") -> dict[int, float]:
-    """The mean of a metric over the centres, weighted by test rows."""
+    """Return for each seed the mean of a metric over the centres, weighted by test rows."""
     scores: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         if row.variant == variant and row.site != player.FEDERATION:
@@ -117,12 +117,12 @@ def _present(rows: list[Row]) -> list[str]:
 
 
 def _published(rows: list[Row]) -> list[str]:
-    """The paper's twelve, as far as they were run."""
+    """Return the paper's twelve methods, as far as they have results."""
     return [name for name in _present(rows) if player.METHODS[name].f1 is not None]
 
 
 def _ranks(rows: list[Row]) -> tuple[list[str], np.ndarray]:
-    """The paper's methods and their ranks by F1, (runs, methods); runs that all of them have."""
+    """Return the paper's methods and their ranks by F1, (runs, methods), for runs that all methods have."""
     names = _published(rows)
     found = [weighted_by_seed(rows, name) for name in names]
     seeds = sorted(set.intersection(*map(set, found))) if found else []
@@ -253,7 +253,7 @@ def _layers(rows: list[Row]) -> list[str]:
 
 
 def _readings(rows: list[Row]) -> list[str]:
-    """The sensitivities and the chosen layers, by the gradients that they use."""
+    """Return the sensitivities and the chosen layers, for each choice of the gradients."""
     of_federation = (row for row in rows if row.variant == player.READ and row.site == player.FEDERATION)
     read = sorted(of_federation, key=_seed)
     if not read:
@@ -290,7 +290,7 @@ def _readings(rows: list[Row]) -> list[str]:
 
 
 def _agreement(found: dict[str, np.ndarray]) -> list[str]:
-    """In how many runs another reading chooses the layers of the run itself."""
+    """Return in how many runs another interpretation chooses the same layers as the run."""
     cuts = {
         name: [[chosen_layers(run.tolist(), each) for run in values] for each in _THRESHOLDS]
         for name, values in found.items()

@@ -1,4 +1,4 @@
-"""Variants that Global Layers' paper prints without figures: the sum in place of the mean, measuring normalisations.
+"""Runs variants for which the Global Layers paper has no results: sums instead of means, and batch normalisation.
 
 It also finds the difference that lowers the published FedAvg, by one change at a time to the FedAvg of the heart table.
 
@@ -60,7 +60,7 @@ _ALL_BUT_EMBEDDING: Final = tuple(
         if tensor.layer != "input.embedding"
     )
 )
-# One change at a time to the FedAvg of the heart table: first the places and alignment of columns, then the training.
+# FedAvg of the heart table with one change each: first of the order and alignment of columns, then of the training.
 CHANGES: Final[dict[str, Reading]] = {
     "columns by name": replace(_OWN, view=aligned),
     "one place to the right": replace(_OWN, view=partial(aligned_as_authors, places=1)),
@@ -85,7 +85,7 @@ _KINDS: Final = {"weight": "gain", "bias": "shift"}
 
 
 def variants() -> list[Variant]:
-    """Both sums, FedAvg with one change, and both methods with normalisations that measure."""
+    """Return the variants: both sums, FedAvg with one change each, and both methods with batch normalisation."""
     sums = [Variant(name=name, run=_Sum(name).run, seeds_at_once=5) for name in SUMS]
     changes = [Variant(name=name, run=OneReading(name, reading).run) for name, reading in CHANGES.items()]
     return sums + changes + [Variant(name=name, run=_Measured(name).run, seeds_at_once=1) for name in MEASURED]
@@ -93,12 +93,12 @@ def variants() -> list[Variant]:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum by its name, so that it can be sent to another process."""
+    """A variant with sums, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant. A seed and site whose numbers overflow has no line."""
+        """Compute this variant's rows. If the numbers of a seed and site overflow, there is no row for them."""
         reading = READINGS[MEAN]
         data = {seed: heart_sites(folder, seed, reading) for seed in seeds}
         plans = [heart_plan(data[seed], seed, reading) for seed in seeds]
@@ -110,7 +110,7 @@ class _Sum:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A method whose network is the module beside this table."""
+    """Runs a method with the module heart_batch_normalisation.py as its network."""
 
     name: str
 
@@ -124,7 +124,7 @@ class _Measured:
 
 
 def measured_plan(sites: Sites, seed: int, method: str) -> Plan:
-    """The authors' recipe with a network of the site's own, of which layers 2 to 4 are listed."""
+    """Return the authors' plan with a hospital's own module as network, whose layers 2 to 4 are shared."""
     return experiment_plan(
         sites,
         seed,
@@ -138,7 +138,7 @@ def measured_plan(sites: Sites, seed: int, method: str) -> Plan:
 
 
 def listed_tensors() -> list[dict[str, Any]]:
-    """The body of the paper's network as a plan lists tensors, by the module's names."""
+    """Return the tensors of the network's body, with the module's names, in the form in which a plan lists tensors."""
     found = []
     for tensor in body_tensors(heart_batch_normalisation.NETWORK):
         owner, _, kind = tensor.name.removeprefix("body.").rpartition(".")
@@ -149,7 +149,7 @@ def listed_tensors() -> list[dict[str, Any]]:
 
 
 def render_readings(rows: list[Row], path: Path) -> None:
-    """AUROC of each beside the mean and training alone on the same seeds, and differences to them."""
+    """Write the AUROC of each variant beside the mean and local training on the same seeds, with differences."""
     seeds = {row.seed for row in rows}
     beside = [row for row in read_rows(path.with_name("heart.csv")) if row.seed in seeds]
     every, names = [*rows, *beside], [MEAN, ALONE, *SUMS, *MEASURED]
@@ -173,7 +173,7 @@ def render_readings(rows: list[Row], path: Path) -> None:
 
 
 def _areas(rows: list[Row], name: str) -> list[str]:
-    """The line of a variant: its AUROC at each site, and how many seeds it has."""
+    """Return the row of a variant: its AUROC at each site, and its number of seeds."""
     found = [list(by_seed(rows, name, site, "auroc").values()) for site in FILES]
     counts = ", ".join(dict.fromkeys(str(len(values)) for values in found))
     return [name, *(mean_of(values).text() if values else "-" for values in found), counts]

@@ -1,4 +1,4 @@
-"""A table that any machine can make in seconds: scikit-learn's breast cancer table, divided among three sites.
+"""Makes a table of results in seconds, without a download: the breast cancer table of scikit-learn at three sites.
 
 It reproduces nothing. It shows the runner's work without a download. The runner's tests use it.
 """
@@ -30,18 +30,18 @@ _NETWORK: Final = {
 
 
 def variants() -> list[Variant]:
-    """Global Layers and the same network alone."""
+    """Return the variants: Global Layers, and the same network trained alone."""
     return [Variant(name=name, run=_Rehearsal(name).run, seeds_at_once=2) for name in METHODS]
 
 
 @dataclass(frozen=True)
 class _Rehearsal:
-    """A variant by its name, so that it can be sent to another process."""
+    """One variant, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, _folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant."""
+        """Compute this variant's rows for the seeds. See Variant."""
         sites = {seed: breast_cancer(seed) for seed in seeds}
         plans = [rehearsal_plan(each, seed, self.name) for seed, each in sites.items()]
         for predicted in run_plans(plans, list(sites.values())):
@@ -49,7 +49,7 @@ class _Rehearsal:
 
 
 def rehearsal_plan(sites: Sites, seed: int, method: str) -> Any:  # a Plan
-    """Four epochs of three batches."""
+    """Return a plan with four epochs of three batches."""
     return experiment_plan(
         sites,
         seed,
@@ -62,7 +62,7 @@ def rehearsal_plan(sites: Sites, seed: int, method: str) -> Any:  # a Plan
 
 
 def render_rehearsal(rows: list[Row], path: Path) -> None:
-    """AUROC at each site."""
+    """Write a page with the AUROC at each site."""
     names = [name for name in METHODS if any(row.variant == name for row in rows)]
     found = {
         name: {site: mean_of(list(by_seed(rows, name, site, "auroc").values())) for site in FAMILIES} for name in names

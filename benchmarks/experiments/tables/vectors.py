@@ -1,4 +1,4 @@
-"""Rules that need every site's vector, on Fed-Heart-Disease, with and without a harmful site.
+"""Compares rules that need every site's vector, on Fed-Heart-Disease, with and without a harmful site.
 
 The network of MOON and FedPer there (13-10-1, dropout 0.3), AdamW at 0.001, 15 rounds of 100 steps, equal weights,
 checkpoint local. The harmful site is VA: it sends its change reversed and ten times as large. The means then exclude
@@ -48,19 +48,19 @@ _ENTRY: Final = Entry(
 
 
 def variants() -> list[Variant]:
-    """Every rule, and every rule with a harmful site."""
+    """Return a variant for every rule, and for every rule with a harmful site."""
     names = [*RULES, *(f"{name}{SPOILT}" for name in RULES)]
     return [Variant(name=name, run=_Vectors(name).run, seeds_at_once=20) for name in names]
 
 
 @dataclass(frozen=True)
 class _Vectors:
-    """A variant by its name, so that it can be sent to another process."""
+    """One variant, stored by its name, so that it can be sent to another process."""
 
     name: str
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
-        """See Variant."""
+        """Compute this variant's rows for the seeds. See Variant."""
         data = {seed: fed_heart(folder, seed) for seed in seeds}
         plans = [fed_heart_plan(data[seed], seed, _ENTRY, "local") for seed in seeds]
         sites = {name: [data[seed][name] for seed in seeds] for name in CENTRES}
@@ -72,7 +72,7 @@ class _Vectors:
 
 
 def render_vectors(rows: list[Row], path: Path) -> None:
-    """Accuracy at each centre, with and without the harmful one."""
+    """Write the accuracy at each centre, with and without a harmful centre."""
     lines = begin_page("Rules that see every site's vector: Fed-Heart-Disease, accuracy", "single-vectors", path)
     lines += [
         "A deployed coordinator cannot have these: it holds one running sum of masked vectors and no code for a "
@@ -101,7 +101,7 @@ def _present(rows: list[Row]) -> list[str]:
 
 
 def _values(rows: list[Row], variant: str, *sites: str) -> list[float]:
-    """The unweighted mean over these sites of each seed."""
+    """Return for each seed the unweighted mean over these sites."""
     found = [by_seed(rows, variant, site, "accuracy") for site in sites]
     seeds = sorted(set.intersection(*(set(values) for values in found)))
     return [float(np.mean([values[seed] for values in found])) for seed in seeds]
