@@ -80,19 +80,19 @@ RIDGE: Final = 10.0  # the default of the method
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """One split of the four clinics: the exact sums of terms, and each clinic's study."""
+    """One split of the four clinics: the sums of terms without noise, and each clinic's study."""
 
     studies: Mapping[str, PriorStudy]
     terms: Mapping[str, Integers]
 
     @property
     def total(self) -> Integers:
-        """Over all clinics, without noise."""
+        """Return the sum of the terms over all clinics, without noise."""
         return np.sum(list(self.terms.values()), axis=0)
 
 
 def private_plan(tables: Mapping[str, Table], epsilon: float, without: Sequence[str] = ()) -> Plan:
-    """A plan on the concepts of these tables, less those in `without`, that promises `epsilon`."""
+    """Return a private plan with these tables' concepts, except for those in `without`, that promises `epsilon`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
     content["concepts"] = [one for one in declared(content["concepts"]) if one["name"] not in without]
     plain = Plan.model_validate_json(json.dumps(content))
@@ -105,14 +105,14 @@ def private_plan(tables: Mapping[str, Table], epsilon: float, without: Sequence[
 
 
 def sums_of(plan: Plan) -> PrivateSums:
-    """The private form of a plan."""
+    """Return the description of a plan's private sums."""
     assert plan.prior is not None
     assert plan.prior.private is not None
     return plan.prior.private
 
 
 def split_at(tables: Mapping[str, Table], plan: Plan, seed: int) -> Split:
-    """The clinics' studies at one split, and what their trainers hand to the gates."""
+    """Return the clinics' studies at one split, and the sums that their trainers send to the gates."""
     studies, terms = {}, {}
     for name, table in tables.items():
         rows = split_of(table, 0, seed)
@@ -127,7 +127,7 @@ def _trained(study: PriorStudy) -> Any:
 
 
 def area(split: Split, slopes: Numbers) -> float:
-    """AUROC over the test rows of all clinics together."""
+    """Return the AUROC over the test rows of all clinics together."""
     scores, outcomes = [], []
     for study in split.studies.values():
         standard = study.prior.private
@@ -152,12 +152,12 @@ def _values(study: PriorStudy, part: str) -> Numbers:
 
 
 def noisy_total(split: Split, plan: Plan) -> Integers:
-    """The sum that leaves the coordinator: each clinic's terms with its gate's share of the noise."""
+    """Return the sum that the coordinator sends: each clinic's terms with the noise that its gate added."""
     return np.sum([with_noise(plan, terms.tolist()) for terms in split.terms.values()], axis=0)
 
 
 def areas(tables: Mapping[str, Table], splits: list[Split], epsilon: float, draws: int) -> dict[str, float]:
-    """Mean AUROC with shared noise, with a trusted curator's, and with full noise at each site."""
+    """Return mean AUROC with noise divided among sites, with a trusted curator, and with full noise at each site."""
     plan = private_plan(tables, epsilon)
     private = sums_of(plan)
     alone = PRIVATE_SCALE / private.promise.ratio
@@ -195,7 +195,7 @@ def print_large_round(plan: Plan, columns: int = 312, rows: int = 300) -> None:
 
 
 def print_others_part(tables: Mapping[str, Table], splits: int) -> None:
-    """Print what the others' score brings at VA by epsilon, in 10 draws each, and at all clinics in 3 draws."""
+    """Print the gain from the others' score for each epsilon: at VA in 10 draws of noise, at all clinics in 3 draws."""
     plain, every = (plan_of_tables(tables, 3), 1), private_plan(tables, CLAIM)
     fewer = {epsilon: private_plan(tables, epsilon, MOSTLY_MISSING) for epsilon in EPSILONS}
     names = {epsilon: f"epsilon {epsilon:g}" for epsilon in EPSILONS}
@@ -207,7 +207,7 @@ def print_others_part(tables: Mapping[str, Table], splits: int) -> None:
 
 
 def bytes_of_a_round(plan: Plan) -> int:
-    """The bytes that one site sends in a training round of a network, before TLS."""
+    """Return the number of bytes that one site sends in a training round of a network, before TLS."""
     return Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"").layout.total_bytes
 
 
@@ -222,7 +222,7 @@ def print_bytes(tables: Mapping[str, Table]) -> None:
 
 
 def print_audits(tables: Mapping[str, Table], runs: int) -> tuple[float, float]:
-    """Print the lower bounds of whole runs of networks and of federated-prior, as deployed and with half the noise.
+    """Print audited lower bounds of epsilon for whole runs of networks and federated-prior, with full and half noise.
 
     Returns:
         The two bounds of the first training of a network with shared noise at CLAIM.
@@ -258,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Use few splits and draws, for less than two minutes.")
     quick = parser.parse_args().quick
-    prepare_arithmetic(1)  # as the trainer does: other threads of the math library wait actively, which counts as work
+    prepare_arithmetic(1)  # limited as in the trainer: waiting threads of the math library use processor time
     splits_wanted, draws = (10, 5) if quick else (40, 20)
     tables = uci_tables(CONCEPTS.parent)
     plan = private_plan(tables, CLAIM)

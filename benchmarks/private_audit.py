@@ -1,4 +1,4 @@
-"""An audit of a whole private training in one run.
+"""Audits a whole private training in one run, with artificial patients (canaries).
 
 It draws made-up patients by coin, trains on them, and guesses which were drawn.
 
@@ -38,14 +38,14 @@ Numbers: TypeAlias = npt.NDArray[np.float64]
 Noise: TypeAlias = Callable[[Plan, Sequence[int], RandomBytes], list[int]]
 
 NEURONS: Final = 100  # of the audited network, with 40,000 canaries
-NEURONS_OF_A_PLAN: Final = 8  # as many as a plan allows, with 3,936 canaries at most
-_LARGE: Final = 30.0  # a canary's own input; the gradient is nearly in this direction
+NEURONS_OF_A_PLAN: Final = 8  # the largest number that a plan allows; so there are at most 3,936 canaries
+_LARGE: Final = 30.0  # the input that only one canary has; its gradient is nearly in this direction
 _CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Audited:
-    """One training with canaries.
+    """The result of one training with canaries.
 
     Attributes:
         scores: how strongly the sent data suggest that each canary was in the table, float64 of shape (canaries,).
@@ -57,13 +57,14 @@ class Audited:
 
     @property
     def advantage(self) -> float:
-        """The advantage of an attack at the median score: its share of named members, minus that of named others."""
+        """The attack's true positive rate minus its false positive rate, with the median score as threshold."""
         named = self.scores > np.median(self.scores)
         return float(named[self.is_in].mean() - named[~self.is_in].mean())
 
     def bound(self, delta: float) -> float:
-        """The largest epsilon at `delta` that the right guesses for one in 24 canaries rule out (95%)."""
-        # The number of guesses is fixed beforehand. In simulations, one in 24 found half of the noise best.
+        """Return the largest epsilon at `delta` that the correct guesses for 1 of 24 canaries rule out (95%)."""
+        # The number of guesses is fixed beforehand. In simulations, guessing for 1 of 24 canaries was best at detecting
+        # a plan with half of the noise.
         order, each = np.argsort(self.scores), len(self.scores) // 48
         right = int((~self.is_in[order[:each]]).sum() + self.is_in[order[-each:]].sum())
         return _ruled_out(len(order), 2 * each, right, delta, 1 - _CONFIDENCE)
@@ -72,7 +73,7 @@ class Audited:
 def canary_plan(
     content: dict[str, Any], rounds: int, *, steps: int = 1, neurons: int = NEURONS, **promise: Any
 ) -> Plan:
-    """A plan with the concepts of the canaries' network. Its own network has as many neurons as a plan allows.
+    """Return a plan with the concepts of the canaries' network, and with as many neurons as a plan allows.
 
     Args:
         content: of a private network plan; its concepts are replaced.
@@ -94,7 +95,7 @@ def canary_plan(
 
 
 def with_a_share_of_the_noise(plan: Plan, share: float) -> Plan:
-    """The weakened copy: the same plan, whose noise has this share of the deviation."""
+    """Return a weakened copy of a plan, whose noise has only this fraction of the standard deviation."""
     promise = plan.privacy
     assert promise is not None
     content = json.loads(plan.canonical)
@@ -119,7 +120,8 @@ def audited_training(
     training = replace(training, network=wide, tensors=wide)
     is_in = np.frombuffer(random_bytes(neurons * inputs), np.uint8) < 128
     homes = [_rows_of(part, neurons) for part in np.array_split(np.flatnonzero(is_in), training.honest)]
-    # A canary's neuron has the value 1 before relu, and each other neuron -1. Rounds hardly change that.
+    # The neuron of a canary has the value 1 before relu, and every other neuron has the value -1. Rounds hardly change
+    # that.
     first = np.concatenate([np.zeros((neurons, inputs)), 2 * np.eye(neurons) - 1], axis=1)
     values = np.concatenate([first.ravel(), np.zeros(neurons), -np.ones(neurons), np.zeros(1)]).astype(np.float32)
     ends, scores = np.cumsum([prod(tensor.shape) for tensor in wide])[:-1], np.zeros(neurons * inputs)
@@ -134,7 +136,7 @@ def audited_training(
 
 
 def _rows_of(canaries: npt.NDArray[np.int64], neurons: int) -> PrivateRows:
-    """One row for each canary: a large input of its own, and an input that wakes its neuron."""
+    """Return a row for each canary: a large input that no other canary has, and an input that activates its neuron."""
     inputs, places = WIDEST - neurons, np.arange(len(canaries))
     neuron, own = np.divmod(canaries, inputs)
     features = np.zeros((len(canaries), WIDEST), np.float32)
@@ -143,7 +145,7 @@ def _rows_of(canaries: npt.NDArray[np.int64], neurons: int) -> PrivateRows:
 
 
 def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """The largest epsilon for which this many right guesses are less probable than `error`; 0 if there is none."""
+    """Return the largest epsilon for which so many correct guesses are less probable than `error`, or 0."""
     low, high = 0.0, 30.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -153,7 +155,7 @@ def _ruled_out(canaries: int, guesses: int, right: int, delta: float, error: flo
 
 
 def _probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """An upper limit on the probability of this many right guesses under (epsilon, delta)."""
+    """Return an upper limit on the probability of so many correct guesses under (epsilon, delta) privacy."""
     chance = 1 / (1 + exp(-epsilon))
     steps = np.arange(1, right + 1)
     sums = np.cumsum(binom.pmf(right - steps, guesses, chance))

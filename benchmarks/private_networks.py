@@ -1,4 +1,4 @@
-"""The accuracy of a network trained with differential privacy on UCI heart; the second table of `benchmarks.privacy`.
+"""Measures a network trained with differential privacy on UCI heart, for the second table of `benchmarks.privacy`.
 
 Sums of clipped gradients are those of the deployed trainer, noise that of the deployed gate, steps those of the
 coordinator's rule. A sum does not depend on how patients are dealt to sites, so the same rows stand for 4 and for 20
@@ -43,11 +43,12 @@ from site_agent.trainer.training.private_gradient import Layer, PrivateRows, cli
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
-# The sources of the noise: shares of the sites if one site colludes or if no site does, a trusted curator, each site
-# the whole noise, or none. A plan without a colluder is refused: each reader of a sum can subtract its own share.
+# The sources of the noise: divided among the sites if one site or no site colludes, a trusted curator, the whole noise
+# at each site, or no noise. A plan without a colluder is refused, because each site that reads a sum can subtract its
+# own noise.
 Kind: TypeAlias = Literal["shared", "no-colluder", "curator", "each", "none"]
 
-# Usual values of adults, as a cardiologist would declare them; nothing here was computed from the tables.
+# Usual values of adults, as a cardiologist would declare them. None of these values was computed from the tables.
 TYPICAL: Final[Mapping[str, tuple[float, float]]] = {
     "age": (54.0, 9.0),
     "resting-blood-pressure": (130.0, 18.0),
@@ -59,16 +60,19 @@ DELTA: Final = 1e-5
 ROUNDS: Final = 40
 CLIP: Final = 0.5
 LAYERS_RATE: Final = 1.0  # of networks with private layers
-PATIENTS: Final = 600  # declared; the four clinics train on about 613 rows
+PATIENTS: Final = 600  # the number of rows in the plan; the four clinics train on about 613 rows
 
 
 def rate_of(epsilon: float) -> float:
-    """Return the learning rate of a private network: twice epsilon, and at most 4. A larger rate follows the noise."""
+    """Return the learning rate of a private network: twice epsilon, limited to 4.
+
+    With a higher rate, noise dominates.
+    """
     return min(2 * epsilon, 4.0)
 
 
 def declared(concepts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The concepts of a plan with the usual values of `TYPICAL`."""
+    """Return the concepts of a plan, with the usual values of `TYPICAL`."""
     usual = {name: {"typical": typical, "spread": spread} for name, (typical, spread) in TYPICAL.items()}
     return [concept | usual.get(concept["name"], {}) for concept in concepts]
 
@@ -83,7 +87,7 @@ def network_plan_of(
     rate: float | None = None,
     bits: int = 64,
 ) -> Plan:
-    """A plan that trains a network on the concepts of these tables and promises `epsilon`, by default at `rate_of`."""
+    """Return a plan that trains a network on these tables' concepts and promises `epsilon`, by default at `rate_of`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
     content["concepts"] = declared(content["concepts"])
     kept = {key: content[key] for key in ("study", "version", "sites", "quorum", "concepts")}
@@ -109,7 +113,7 @@ def network_plan_of(
 
 
 def network_datasets(plan: Plan, tables: Mapping[str, Table], seed: int) -> dict[str, tuple[Dataset, Any]]:
-    """Each clinic's own columns, and what the network reads of them."""
+    """Return each clinic's own columns, and the network's inputs that are computed from these columns."""
     found = {}
     for name, table in tables.items():
         rows = split_of(table, 0, seed)
@@ -119,7 +123,7 @@ def network_datasets(plan: Plan, tables: Mapping[str, Table], seed: int) -> dict
 
 
 def network_studies(plan: Plan, tables: Mapping[str, Table], seed: int) -> dict[str, Study]:
-    """The clinics' studies at one split."""
+    """Return the clinics' studies at one split."""
     return {
         name: Study(plan, own, seeds=Seeds.published(plan.seed, name), inputs=inputs)
         for name, (own, inputs) in network_datasets(plan, tables, seed).items()
@@ -128,14 +132,14 @@ def network_studies(plan: Plan, tables: Mapping[str, Table], seed: int) -> dict[
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PooledRows:
-    """One split: the rows of all clinics as the network reads them."""
+    """The rows of all clinics at one split, as inputs of the network."""
 
     training: tuple[Float32, Float64]
     test: tuple[Float32, Float64]
 
 
 def pooled(plan: Plan, tables: Mapping[str, Table], seed: int) -> PooledRows:
-    """The rows of all clinics at one split."""
+    """Return the rows of all clinics at one split."""
     parts = [inputs.dataset for _, inputs in network_datasets(plan, tables, seed).values()]
 
     def joined(name: str) -> tuple[Float32, Float64]:
@@ -149,7 +153,7 @@ def pooled(plan: Plan, tables: Mapping[str, Table], seed: int) -> PooledRows:
 
 
 def noise_of(plan: Plan, kind: Kind, sites: int, numbers: int) -> Float64:
-    """The noise in one round's sum, in integers, float64 of shape (numbers,)."""
+    """Return the noise in one round's sum, as whole numbers, float64 of shape (numbers,)."""
     training = plan.private_training
     assert training is not None
     alone = share_variance(training.promise.ratio, 1, training.rounds, training.scale)
@@ -170,7 +174,7 @@ def noise_of(plan: Plan, kind: Kind, sites: int, numbers: int) -> Float64:
 
 
 def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
-    """AUROC after all rounds under one kind of noise."""
+    """Return the AUROC after all rounds with one source of noise."""
     manifest, training = manifest_of(plan), plan.private_training
     assert training is not None
     parameters = manifest.initial_parameters(plan.seed)
@@ -188,7 +192,7 @@ def trained_area(plan: Plan, rows: PooledRows, kind: Kind, sites: int) -> float:
 
 
 def layers_of(plan: Plan, parameters: Float32) -> list[Layer]:
-    """The network's layers with these parameters."""
+    """Return the network's layers with these parameters."""
     manifest = manifest_of(plan)
     arrays = [values.astype(np.float64) for values in manifest.views(parameters).values()]
     return [Layer(weight, bias) for weight, bias in zip(arrays[::2], arrays[1::2], strict=True)]
@@ -232,7 +236,7 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
 
 
 def print_private_layers(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int) -> None:
-    """Print AUROC of networks with private layers beside one that is shared whole: means over sites."""
+    """Print AUROC, as means over sites, of networks with private layers and of a network without private layers."""
     layers = {"fedavg": {"outputs": 1}, "fedper": {"outputs": None}, "global-layers": {"outputs": None}}
     print(
         f"private layers, hidden [8, 8], {ROUNDS} rounds, rate {LAYERS_RATE:g}, mean of {splits} splits over the sites"
@@ -267,7 +271,7 @@ def print_bits(tables: Mapping[str, Table], splits: int, draws: int) -> None:
 def network_step_ratio(
     tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 40, bits: int = 64
 ) -> float:
-    """Processor seconds of a private round of all clinics over those of a plain full-batch round of the same plan."""
+    """Return the ratio of processor seconds: a private round of all clinics to a plain full-batch round of the plan."""
     private = network_plan_of(tables, 1.0, hidden=hidden, rounds=repeats, bits=bits)
     content = json.loads(private.canonical) | {"privacy": None}
     plans = private, Plan.model_validate_json(json.dumps(content))
@@ -288,7 +292,7 @@ def network_step_ratio(
 def trainer_step_ratio(
     rows: int, hidden: tuple[int, ...], each: int | None = 1, columns: int = 17, repeats: int = 5
 ) -> float:
-    """Processor seconds of the sum of clipped gradients over those of torch's step.
+    """Return the ratio of processor seconds: the sum of clipped gradients to torch's training step.
 
     `each` is the number of rows of a patient; None means that it is drawn from 1 to 16.
     """
@@ -310,7 +314,7 @@ def trainer_step_ratio(
         optimiser.step()
 
     numbers = generator.integers(1, 17, rows) if each is None else np.full(rows, each)
-    # The trainer prepares its rows once for all rounds.
+    # The trainer prepares its rows only once for all rounds.
     prepared = PrivateRows.of(features, outcomes, np.repeat(np.arange(rows), numbers)[:rows])
 
     def private() -> None:
@@ -325,7 +329,7 @@ def trainer_step_ratio(
 def _median_seconds(
     both: Callable[[], tuple[Callable[[], object], Callable[[], object]]], repeats: int, *, in_a_row: int = 1
 ) -> tuple[float, float]:
-    """Median processor seconds of two kinds of work in turns, so that a busy computer slows both."""
+    """Return the median processor seconds of two functions, measured in turns, so that a busy computer slows both."""
     taken: tuple[list[float], list[float]] = [], []
     for _ in range(repeats):
         for step, seconds in zip(both(), taken, strict=True):
@@ -337,7 +341,7 @@ def _median_seconds(
 
 
 def play(collection: Collection, studies: Mapping[str, Study], number: int) -> None:
-    """Every clinic's trainer and builder, and the sum."""
+    """Run one round: every clinic's trainer and contribution, and the sum."""
     offered = collection.run.offered(number)
     collection.begin(number)
     for name, study in studies.items():

@@ -1,4 +1,4 @@
-"""What the other hospitals' score brings at each clinic under privacy, over many splits, through the deployed code.
+"""Measures the gain from the other hospitals' score under differential privacy, with the deployed code.
 
 Of each split the clinic's own two models are fitted once, and the noise of the deployed gate is drawn several times. So
 two plans are compared on the same patients. The splits are the first 40 seeds. What the plan reads was decided on the
@@ -37,7 +37,7 @@ MOSTLY_MISSING: Final = ("st-slope", "thallium-scan")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clinic:
-    """One clinic at one split, before any run.
+    """The data of one clinic at one split, before any run.
 
     Attributes:
         own: its own models, or None if its gain is not shown.
@@ -51,7 +51,7 @@ class Clinic:
 
 
 def clinics_at(tables: Mapping[str, Table], seed: int, shown: Sequence[str]) -> dict[str, Clinic]:
-    """Every clinic at one split; those in `shown` with their own models."""
+    """Return every clinic at one split. The clinics in `shown` also have their own fitted models."""
     found = {}
     for name, table in tables.items():
         rows = split_of(table, 0, seed)
@@ -62,7 +62,7 @@ def clinics_at(tables: Mapping[str, Table], seed: int, shown: Sequence[str]) -> 
 
 
 def gains(clinics: Mapping[str, Clinic], plan: Plan) -> dict[str, float]:
-    """One run: by how much the others' score raises the AUROC on a clinic's test rows, where its gain is shown."""
+    """Run once. Return for each clinic in `shown` how much the others' score raises AUROC on its test rows."""
     studies = {
         name: PriorStudy(plan, clinic.dataset, clinic.table, clinic.rows, site=name) for name, clinic in clinics.items()
     }
@@ -83,7 +83,7 @@ def gains(clinics: Mapping[str, Clinic], plan: Plan) -> dict[str, float]:
 def gains_of_splits(
     tables: Mapping[str, Table], plans: Mapping[str, tuple[Plan, int]], seeds: Sequence[int], shown: Sequence[str]
 ) -> dict[str, dict[str, list[float]]]:
-    """By plan and clinic one gain for each split: the mean of as many draws of noise as stand beside the plan."""
+    """Return for each plan, clinic and split the mean gain over the plan's number of draws of noise."""
     found: dict[str, dict[str, list[float]]] = {plan: {site: [] for site in shown} for plan in plans}
     for seed in seeds:
         clinics = clinics_at(tables, seed, shown)
@@ -95,7 +95,7 @@ def gains_of_splits(
 
 
 def print_gains(found: Mapping[str, Mapping[str, Sequence[float]]], plain: str) -> None:
-    """Print each plan's gains in AUROC points, and which share that is of the gain of the plan `plain`.
+    """Print each plan's gains in AUROC points, and their fraction of the gain of the plan `plain`.
 
     The error of a gain allows for the overlap of splits, so it covers other patients. The error of a share covers other
     splits and draws alone.
@@ -112,6 +112,6 @@ def print_gains(found: Mapping[str, Mapping[str, Sequence[float]]], plain: str) 
 
 
 def _with_mean(sites: Mapping[str, Sequence[float]]) -> dict[str, Numbers]:
-    """The gains of each clinic, and the mean of all clinics if there are several."""
+    """Return the gains of each clinic, and the mean over the clinics if there are several."""
     found = {site: np.asarray(values) for site, values in sites.items()}
     return found | ({"mean": np.mean(list(found.values()), axis=0)} if len(found) > 1 else {})

@@ -1,4 +1,4 @@
-"""An audit of federated-prior in one run, under a plan as hospitals approve it.
+"""Audits federated-prior in one run, with a plan of the form that hospitals approve.
 
 It draws made-up patients by coin, and guesses which were drawn.
 
@@ -28,19 +28,19 @@ from site_agent.trainer.prior.private_terms import clipped_terms
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 COLUMNS: Final = 256
-_FIELD: Final = 128  # elements, polynomials over GF(2) modulo x^7 + x + 1
+_FIELD: Final = 128  # number of elements of the field: polynomials over GF(2) modulo x^7 + x + 1
 _MODULUS: Final = 0b10000011
 
 
 def wide_content(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of a plan with `COLUMNS` concepts instead of its own, and the usual clip."""
+    """Return the content of a plan with its concepts replaced by `COLUMNS` concepts, and with the usual clip."""
     number = {"kind": "number", "definition": "Made up.", "low": 0.0, "high": 1.0}
     concepts = [number | {"name": f"canary-{place:03d}"} for place in range(COLUMNS)]
     return content | {"concepts": concepts, "privacy": content["privacy"] | {"clip": (COLUMNS + 1) ** 0.5 / 2}}
 
 
 def canary_rows(bases: int) -> Integers:
-    """Rows of 1 and -1, int64 of shape (256 * bases, 256), for at most 128 bases.
+    """Return rows of 1 and -1, int64 of shape (256 * bases, 256), for at most 128 bases.
 
     The product of two rows is 0, 16 or -16. It is 0 if they are different rows of the same 256.
     """
@@ -91,7 +91,7 @@ def audited_prior(plans: list[Plan], bases: int = 128, random_bytes: RandomBytes
 
 
 def _product(left: Integers, right: Integers) -> Integers:
-    """The products of elements of the field."""
+    """Return the products of elements of the field."""
     total = np.zeros(np.broadcast_shapes(left.shape, right.shape), np.int64)
     for place in range(7):
         total = total ^ np.where((right >> place) & 1, left, 0)

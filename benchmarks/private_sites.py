@@ -1,4 +1,4 @@
-"""The accuracy of federated-prior with differential privacy at 4 and at 20 sites, on UCI heart and two larger tables.
+"""Measures federated-prior with differential privacy at 4 and 20 sites, on UCI heart and two larger tables.
 
 Terms are those of the deployed trainer. Noise is drawn by the deployed sampler, with the variances of the deployed
 plan: shares of all sites, a trusted curator's, or the whole noise at each site. AUROC is of the shared regression as a
@@ -41,14 +41,15 @@ Float64: TypeAlias = npt.NDArray[np.float64]
 Labelled: TypeAlias = tuple[Float64, Float64]  # standardised columns (rows, columns), and outcomes (rows,)
 
 RIDGE: Final = 10.0  # the default of the method
-NO_NOISE: Final = 1e-6  # in units of a patient's term. With 0, columns that add up to another one have no coefficients
+# In units of a patient's term. not 0, because columns whose sum equals another column would have no coefficients.
+NO_NOISE: Final = 1e-6
 SITES: Final = (4, 20)
 KINDS: Final = ("shared", "curator", "each")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """One split, dealt to sites: by site its training rows and its test rows, and the exact sum of all terms."""
+    """One split, divided among sites: each site's training and test rows, and the sum of all terms without noise."""
 
     training: tuple[Labelled, ...]
     test: tuple[Labelled, ...]
@@ -56,7 +57,7 @@ class Split:
 
 
 def sites_plan(concepts: Sequence[Mapping[str, Any]], sites: int, epsilon: float) -> Plan:
-    """A private plan with federated-prior on these concepts, at this number of sites, at most 26."""
+    """Return a private plan with federated-prior on these concepts, for a number of sites (at most 26)."""
     letters = ascii_lowercase[:sites]
     plain = {
         "study": "sites", "version": 1, "quorum": sites, "secure_aggregation": "off",
@@ -72,18 +73,18 @@ def sites_plan(concepts: Sequence[Mapping[str, Any]], sites: int, epsilon: float
 
 
 def heart_concepts(tables: Mapping[str, Table]) -> list[dict[str, Any]]:
-    """The concepts of the heart clinics, with usual values of adults."""
+    """Return the concepts of the heart clinics, with usual values of adults."""
     return declared(json.loads(plan_of_tables(tables, 3).canonical)["concepts"])
 
 
 def column_concepts(columns: int) -> list[dict[str, Any]]:
-    """One concept for each column of a larger table."""
+    """Return one concept for each column of a larger table."""
     one = {"kind": "number", "definition": "A column.", "low": 0.0, "high": 1.0}
     return [one | {"name": f"column-{number:03d}"} for number in range(columns)]
 
 
 def heart_rows(tables: Mapping[str, Table], plan: Plan, seed: int) -> Iterator[tuple[Labelled, Labelled]]:
-    """Each clinic's training and test rows, with the columns of a private plan on all clinics' concepts."""
+    """Yield each clinic's training and test rows, with the columns of a private plan on all clinics' concepts."""
     means, deviations = sums_of(plan).standard
     for name, table in tables.items():
         rows = split_of(table, 0, seed)
@@ -97,7 +98,7 @@ def heart_rows(tables: Mapping[str, Table], plan: Plan, seed: int) -> Iterator[t
 
 
 def dealt(rows: Labelled, sites: int, seed: int) -> list[Labelled]:
-    """The rows of several sites, each class dealt evenly."""
+    """Return the rows of several sites, with each class divided evenly."""
     design, outcomes = rows
     order = np.random.default_rng(seed).permutation(len(outcomes))
     order = order[np.argsort(outcomes[order], kind="stable")]
@@ -105,7 +106,7 @@ def dealt(rows: Labelled, sites: int, seed: int) -> list[Labelled]:
 
 
 def split_of_rows(plan: Plan, parts: Sequence[tuple[Labelled, Labelled]], seed: int) -> Split:
-    """Deal the rows to the plan's sites: each part to as many as there are for it."""
+    """Divide the rows among the plan's sites. All parts get the same number of sites."""
     private = sums_of(plan)
     each = len(private.sites) // len(parts)
     training = [one for part, _ in parts for one in dealt(part, each, seed)]
@@ -117,14 +118,14 @@ def split_of_rows(plan: Plan, parts: Sequence[tuple[Labelled, Labelled]], seed: 
 
 
 def sums_of(plan: Plan) -> PrivateSums:
-    """The private form of a plan."""
+    """Return the description of a plan's private sums."""
     assert plan.prior is not None
     assert plan.prior.private is not None
     return plan.prior.private
 
 
 def noise_of_sites(private: PrivateSums, kind: str) -> tuple[Float64, float]:
-    """The noise in the sum over all sites, in integers, and its standard deviation for terms of norm 1."""
+    """Return the noise in the sum over all sites, in integers, and its standard deviation for terms of norm 1."""
     sites, whole = len(private.sites), share_variance(private.promise.ratio, 1)
     shares, variance = {"shared": (sites, private.share_variance), "curator": (1, whole), "each": (sites, whole)}[kind]
     drawn = discrete_gaussian(len(private.names) * shares, variance, np.random.bytes)
@@ -132,7 +133,7 @@ def noise_of_sites(private: PrivateSums, kind: str) -> tuple[Float64, float]:
 
 
 def area(split: Split, slopes: Float64) -> float:
-    """AUROC over the test rows of all sites, each with the intercept of its own training rows."""
+    """Return the AUROC over all sites' test rows. Each site has the intercept that fits its own training rows."""
     scores = [
         test @ slopes + profiled_intercept(design @ slopes, outcomes, is_number=False)
         for (design, outcomes), (test, _) in zip(split.training, split.test, strict=True)
@@ -141,7 +142,7 @@ def area(split: Split, slopes: Float64) -> float:
 
 
 def noisy_area(private: PrivateSums, split: Split, kind: str) -> float:
-    """AUROC of one draw of noise."""
+    """Return the AUROC with one draw of noise."""
     noise, deviation = noise_of_sites(private, kind)
     return area(split, private.fitted_under(deviation, (split.total + noise) / PRIVATE_SCALE, RIDGE)[0][0])
 
@@ -161,7 +162,7 @@ def print_sites(tables: Mapping[str, Table], epsilons: Sequence[float], splits: 
 
 
 def _clinics_plan(tables: Mapping[str, Table], concepts: Sequence[Mapping[str, Any]]) -> Plan:
-    """A private plan whose sites are the clinics, for the columns of their rows."""
+    """Return a private plan whose sites are the clinics, for the columns of their rows."""
     content = json.loads(sites_plan(concepts, len(tables), 1.0).canonical)
     content["sites"] = [one | {"name": name} for one, name in zip(content["sites"], tables, strict=True)]
     content["concepts"] = concepts
@@ -197,7 +198,7 @@ def _print_table(
 
 
 def costs(private: PrivateSums, split: Split) -> str:
-    """Processor seconds of a site's sums, of its gate's noise and of the fit, and the bytes that a site sends."""
+    """Return the processor seconds of a site's sums, its gate's noise and the fit, and the bytes that a site sends."""
     marks = [time.process_time()]
     for _ in range(10):
         clipped_terms(private, private.sites[0], *split.training[0], None)

@@ -1,4 +1,4 @@
-"""Private regressions on two larger clinical tables: 5,735 patients of intensive care, and 9,105 seriously ill adults.
+"""Measures private regressions on two clinical tables: 5,735 intensive care patients, and 9,105 seriously ill adults.
 
 The package SurvSet ships both. The outcome is death within 180 days, and rows that were lost before that are left out.
 Columns that follow from the outcome, or from another model of it, are left out. Numbers are standardised by the usual
@@ -23,9 +23,10 @@ DAYS: Final = 180
 SHARE_OF_TEST: Final = 1 / 3
 CLIP: Final = 2.0
 TABLES: Final = {"rhc": "intensive care", "support2": "seriously ill adults"}
-# Survival as another model predicts it, function at two months, and orders not to resuscitate during the stay.
+# Columns that are not used: survival as predicted by another model, function at two months, and orders not to
+# resuscitate.
 _LEFT_OUT: Final = ("num_surv2md1", "num_surv2m", "num_surv6m", "fac_sfdm2", "fac_dnr")
-# Usual value and spread in hospital patients, as an intensivist would declare them.
+# The usual value and spread of each column in hospital patients, as an intensivist would declare them.
 USUAL: Final[Mapping[str, tuple[float, float]]] = {
     "age": (60, 15), "edu": (12, 3), "adld3p": (1, 2), "aps1": (50, 20), "scoma": (15, 25), "meanbp": (80, 30),
     "wblc": (12, 8), "hrt": (105, 35), "resp": (25, 12), "temp": (37.3, 1.3), "pafi": (230, 110), "alb": (3.1, 0.8),
@@ -36,7 +37,7 @@ USUAL: Final[Mapping[str, tuple[float, float]]] = {
 
 
 def clinical_rows(name: str, seed: int) -> tuple[PooledRows, int]:
-    """One split of a table of `TABLES`, and how many patients it has."""
+    """Return one split of a table of `TABLES`, and the number of its patients."""
     from SurvSet.data import SurvLoader
 
     frame = SurvLoader().load_dataset(name)["df"].drop(columns=list(_LEFT_OUT), errors="ignore")
@@ -52,7 +53,7 @@ def clinical_rows(name: str, seed: int) -> tuple[PooledRows, int]:
 
 
 def _columns(name: str, values: Any) -> list[Any]:  # Any: a column of pandas
-    """A number as the plan's standard values make it, or a column for each code of a factor."""
+    """Return a number, standardised by the plan's usual values, or a column for each code of a factor."""
     kind, _, name = name.partition("_")
     if kind == "num":
         usual, spread = USUAL[name.rstrip("1") if name.rstrip("1") in USUAL else name]
@@ -64,7 +65,7 @@ def _columns(name: str, values: Any) -> list[Any]:  # Any: a column of pandas
 
 
 def table_plan(columns: int, epsilon: float, patients: int, *, clip: float = CLIP) -> Plan:
-    """A plan of four sites with a logistic regression on this number of columns."""
+    """Return a plan of four sites with a logistic regression on this number of columns."""
     concept = {"kind": "number", "definition": "A column.", "low": 0.0, "high": 1.0}
     content = {
         "study": "clinical", "version": 1, "method": {"name": "fedavg"}, "outputs": 1, "seed": 0, "quorum": 4,

@@ -1,4 +1,4 @@
-"""Bytes and time that a run of federated-prior needs, with networks for comparison.
+"""Measures the bytes and the time of a run of federated-prior, with networks for comparison.
 
 `python -m benchmarks.recipe_cost` runs the quickstart for each method.
 
@@ -35,7 +35,7 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """One run. Bytes are the mean over the sites; seconds are of the rounds alone."""
+    """The cost of one run. Bytes are the mean over the sites. Seconds include only the rounds."""
 
     method: str
     rounds: int
@@ -45,7 +45,7 @@ class Cost:
     seconds: float
 
     def line(self) -> str:
-        """Return a row of the page."""
+        """Return a row of the table on the page."""
         kilobytes = f"{self.sent_bytes / 1000:.0f} | {self.received_bytes / 1000:.0f}"
         return f"| {self.method} | {self.rounds} | {kilobytes} | {self.processor_seconds:.1f} | {self.seconds:.1f} |"
 
@@ -60,7 +60,7 @@ def main(rounds: int) -> None:
 
 
 def measure(method: str, rounds: int) -> Cost:
-    """Run the quickstart with one method, and read what Linux reports of its processes and connections."""
+    """Run the quickstart with one method, and read from Linux the cost of its processes and connections."""
     with tempfile.TemporaryDirectory(prefix="cost-") as temporary:
         folder = Path(temporary) / "run"
         words = ["--method", method, "--rounds", str(rounds), "--output", str(folder)]
@@ -91,7 +91,7 @@ def measure(method: str, rounds: int) -> Cost:
 
 
 def times_of(log: Path) -> dict[str, list[datetime]]:
-    """By event of a coordinator's log: when each of them happened; nothing while there is no log."""
+    """Return for each event in a coordinator's log the times at which it happened. Without a log, return nothing."""
     found: dict[str, list[datetime]] = {}
     for line in log.read_text().splitlines() if log.exists() else ():
         if line.startswith("{") and line.endswith("}"):
@@ -101,7 +101,7 @@ def times_of(log: Path) -> dict[str, list[datetime]]:
 
 
 def _tree(process: int) -> Iterator[int]:
-    """The process and all processes that it has started, directly or indirectly."""
+    """Yield the process and all processes that it has started, directly or indirectly."""
     yield process
     for child in children_of(process):
         yield from _tree(child)

@@ -48,7 +48,7 @@ Computed = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Figures:
-    """The results of one run; memory in MiB, bytes on the wire per site.
+    """The results of one run: seconds, memory in MiB, and bytes on the wire for each site.
 
     `computed` has processor seconds a round, by kind of process: its own, and the kernel's for it. Unlike the round's
     own length they hardly depend on what else this machine does.
@@ -131,7 +131,7 @@ def _measure(setting: Setting, deadline: float) -> Figures:
 
 
 def _idle(setting: Setting, deadline: float) -> float:
-    """The coordinator's memory while it waits for the sites of a plan with a single parameter."""
+    """Return the coordinator's memory while it waits for the sites of a plan with a single parameter."""
     log = setting.folder / "idle.log"
     with running(coordinator_command(setting, "idle"), log) as coordinator:
         wait_for("coordinator_listening", log, coordinator, deadline)
@@ -150,7 +150,7 @@ def _observe(programs: Processes, peaks_mib: dict[str, float], deadline: float) 
 
 
 def _computed(programs: Processes) -> Computed:
-    """Processor seconds until now, by kind of process."""
+    """Return the processor seconds used so far, by kind of process."""
     found: Computed = {}
     for name, program in programs.items():
         kind = "coordinator" if name == "coordinator" else "trainer" if name.endswith("-trainer") else "gate"
@@ -162,7 +162,7 @@ def _computed(programs: Processes) -> Computed:
 
 
 def _difference(after: Computed, before: Computed, rounds: int) -> Computed:
-    """By kind of process: seconds for each of this many rounds."""
+    """Return the processor seconds for each round, by kind of process."""
     return {
         kind: ((user - before[kind][0]) / rounds, (kernel - before[kind][1]) / rounds)
         for kind, (user, kernel) in after.items()
@@ -182,14 +182,14 @@ def _release(program: subprocess.Popen[bytes]) -> None:
 
 
 def _seconds(log: Path) -> list[float]:
-    """From each closing of a round to the next."""
+    """Return the seconds between the ends of consecutive rounds."""
     records = [json.loads(line) for line in log.read_text().splitlines()]
     closed = [datetime.fromisoformat(record["timestamp"]) for record in records if record["event"] == "round_closed"]
     return [(later - earlier).total_seconds() for earlier, later in pairwise(closed)]
 
 
 def _is_exact(setting: Setting) -> bool:
-    """Whether every shared parameter is 0 + 1 + 1 ..., once for each round."""
+    """Return whether every shared parameter equals the number of rounds, because each round adds one."""
     (file,) = (setting.folder / "run-state" / "runs").glob("*/parameters.safetensors")
     tensors = load_file(file).values()
     numbers = sum(tensor.size for tensor in tensors)

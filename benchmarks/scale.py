@@ -1,4 +1,4 @@
-"""Seconds a round and the coordinator's memory against sites and parameters: `python -m benchmarks.scale`.
+"""Measures time and memory for different numbers of sites and parameters: `python -m benchmarks.scale`.
 
 The coordinator is the deployed program. In the clear, sites hold no model: several share a process and make their
 chunks as they send them. Masked, they are deployed agents with trainers in memory. All have certificates of their own
@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement; memory in MiB.
+    """One measurement of a federation. Memory is in MiB.
 
     Attributes:
         median_s: seconds of a round.
@@ -66,7 +66,7 @@ class Point:
 
 
 def wanted() -> list[tuple[int, int, bool]]:
-    """Every point, the small ones first."""
+    """Return every measurement to make, the small federations first."""
     clear = [(sites, size, False) for size in PARAMETERS for sites in SITES if sites * size <= MOST_NUMBERS]
     masked = [(sites, size, True) for size in PARAMETERS for sites in SITES if size <= MOST_MASKED]
     return sorted([*clear, *masked], key=lambda point: (point[0] * point[1] * (20 if point[2] else 1), point))
@@ -133,7 +133,7 @@ def _is_exact(path: Path, setting: Setting) -> bool:
 
 
 def read(path: Path) -> list[Point]:
-    """The points of a CSV."""
+    """Return the measurements in a CSV file."""
     if not path.exists():
         return []
     convert = {"int": int, "float": float, "bool": lambda text: text == "True"}
@@ -145,7 +145,7 @@ def read(path: Path) -> list[Point]:
 
 
 def append(path: Path, point: Point) -> None:
-    """Add a point to a CSV."""
+    """Append a measurement to a CSV file."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -155,7 +155,7 @@ def append(path: Path, point: Point) -> None:
 
 
 def table(points: Sequence[Point]) -> str:
-    """The points as a Markdown table."""
+    """Return the measurements as a Markdown table."""
     names = ("sites", "parameters", "masked", "s a round", "processor s", "idle MiB", "peak MiB", "model MiB")
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for point in sorted(points, key=lambda point: (point.masked, point.parameters, point.sites)):
@@ -168,7 +168,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def plot(points: Sequence[Point], path: Path) -> None:
-    """Times and memory against the number of sites, one line for each size, as SVG."""
+    """Draw time and memory against the number of sites as SVG, with one line for each model size."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,4 +1,4 @@
-"""A long run of short rounds: does anything grow? `python -m benchmarks.soak --rounds 10000 --sites 20`.
+"""Measures what grows in a long run of short rounds: `python -m benchmarks.soak --rounds 10000 --sites 20`.
 
 The coordinator is the deployed program. One site is the deployed agent with a trainer process; the others are
 deployed agents, several in one process, with trainers in memory (rehearsal/light_sites.py). All of them talk over
@@ -61,7 +61,7 @@ class RoundCount:
     _at: int = field(default=0, repr=False)
 
     def now(self) -> int:
-        """The rounds closed by now."""
+        """Return the number of rounds that are closed now."""
         with self.log.open("rb") as file:
             file.seek(self._at)
             text = file.read()
@@ -72,7 +72,7 @@ class RoundCount:
 
 
 def light_command(setting: Setting, kind: str, sites: Sequence[str]) -> list[str | Path]:
-    """Several light sites in one process."""
+    """Return the command that runs several light sites in one process."""
     return [
         sys.executable,
         "-m",
@@ -127,7 +127,7 @@ def main(
 def _run(
     setting: Setting, per_process: int, limit_seconds: float, samples: Path | None
 ) -> tuple[list[Sample], float, float]:
-    """Samples until the run is over or the time is up; seconds, and processor seconds of all processes."""
+    """Take samples until the run or the time is over. Return them with the seconds and processor seconds."""
     with ExitStack() as stack:
         processes = _started(stack, setting, per_process)
         count = RoundCount(setting.folder / "coordinator.log")
@@ -190,7 +190,7 @@ def _descriptors(process: int) -> int:
 
 
 def _let_go(processes: Processes) -> None:
-    """Let the run be concluded, and wait for every program to end by itself."""
+    """Wait until the run is concluded and every program has ended by itself."""
     trainer = processes["trainer"]
     assert trainer.stdin is not None
     trainer.stdin.write(b"go on\n")
@@ -201,7 +201,7 @@ def _let_go(processes: Processes) -> None:
 
 
 def growth(samples: Sequence[Sample]) -> float:
-    """By how much of itself the memory of one process grows over the second half of its samples."""
+    """Return the relative growth of one process's memory over the second half of its samples."""
     half = [sample for sample in samples if sample.rounds >= samples[-1].rounds / 2]
     rounds = np.array([sample.rounds for sample in half], float)
     slope, start = np.polyfit(rounds, [sample.resident_mib for sample in half], 1)

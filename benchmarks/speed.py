@@ -23,11 +23,11 @@ from matplotlib import pyplot as plt
 from benchmarks.experiments.plots import STYLE, save
 
 ROOT: Final = Path(__file__).parents[1]
-USUAL: Final = 5  # the median of this many earlier ratios is the usual ratio
+USUAL: Final = 5  # the usual ratio is the median of this number of earlier ratios
 NOTABLE: Final = 1.1
 LIMIT_SECONDS: Final = 300
 _ROUND: Final = ("-m", "benchmarks.round_overhead", "--sites", "3", "--masked", "--rounds")
-# The measured programs: the words of the command, and the keys of the program's time and of its floor.
+# The benchmarks: the command, and the keys of the program's time and of the shortest possible time in its output.
 MEASURED: Final = {
     "round of 300,000 parameters": ((*_ROUND, "100", "--parameters", "300000"), "median_s", "floor_s"),
     "round of 1,000 parameters": ((*_ROUND, "200", "--parameters", "1000", "--early"), "median_s", "floor_s"),
@@ -41,7 +41,7 @@ class Unmeasured(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One ratio of one commit; `commit` ends with `+` where files differ from it."""
+    """One ratio of one commit. `commit` ends with `+` if files differ from the commit."""
 
     day: str
     commit: str
@@ -50,7 +50,7 @@ class Measured:
 
 
 def figures(output: str) -> dict[str, str]:
-    """The `key=value` pairs of a benchmark's last line."""
+    """Return the `key=value` pairs in the last line of a benchmark's output."""
     lines = output.strip().splitlines()
     return dict(pair.split("=", 1) for pair in lines[-1].split() if "=" in pair) if lines else {}
 
@@ -75,7 +75,7 @@ def measure(what: str) -> float:
 
 
 def read(path: Path) -> list[Measured]:
-    """The history, oldest first; an absent file has none."""
+    """Return all earlier measurements, the oldest first. Without a file, return nothing."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -83,7 +83,7 @@ def read(path: Path) -> list[Measured]:
 
 
 def write(path: Path, history: list[Measured]) -> None:
-    """Replace the history's file."""
+    """Write all measurements to the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
@@ -92,7 +92,7 @@ def write(path: Path, history: list[Measured]) -> None:
 
 
 def verdict(new: Measured, history: list[Measured]) -> str:
-    """One line: the ratio, and the value that it is compared with."""
+    """Return a line with the ratio and the usual ratio with which it is compared."""
     earlier = [one.ratio for one in history if one.what == new.what][-USUAL:]
     line = f"{new.what:28} {new.ratio:6.2f} times its floor"
     if not earlier:
@@ -104,7 +104,7 @@ def verdict(new: Measured, history: list[Measured]) -> str:
 
 
 def draw(path: Path, history: list[Measured]) -> None:
-    """One panel for each ratio, one dot for each measurement, by commit."""
+    """Draw one panel for each ratio, with one dot for each measurement, by commit."""
     with plt.rc_context(STYLE):
         figure, places = plt.subplots(len(MEASURED), 1, figsize=(8, 6.5), squeeze=False, layout="constrained")
         for place, what in zip(places[:, 0], MEASURED, strict=True):
@@ -118,7 +118,7 @@ def draw(path: Path, history: list[Measured]) -> None:
 
 
 def commit() -> str:
-    """The commit that is measured, eight digits."""
+    """Return the first eight digits of the commit that is measured."""
     asked = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 

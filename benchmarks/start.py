@@ -1,4 +1,4 @@
-"""From the start of all programs to the first round's end, and an idle site's memory: `python -m benchmarks.start`.
+"""Measures the time to the end of the first round, and an idle site's memory: `python -m benchmarks.start`.
 
 The quickstart prepares three hospitals and starts the coordinator and the three sites at once: seven programs of ours
 and three trainers with PyTorch. Seconds are those of the clock, so they say little on a busy machine. Processor seconds
@@ -56,7 +56,7 @@ def until_first_round(folder: Path, *words: str) -> tuple[float, dict[str, float
             if not began and log.exists():
                 began = time.time()
             if began and "round_closed" not in times_of(log):
-                for process in _below(run.pid):  # a process that is just ending has no command line
+                for process in _below(run.pid):  # a process that is ending at this moment has no command line
                     kind = _kind(process) or computed.get(process, ("gate", 0.0))[0]
                     computed[process] = kind, processor_seconds(process)
             time.sleep(_LOOK_SECONDS)
@@ -84,7 +84,10 @@ def idle_mib(config: Path) -> dict[str, float]:
 
 
 def _kib_by_file(process: int) -> dict[str, int]:
-    """The resident KiB of a process by mapped file. What it wrote to, and what is no file, is of the process alone."""
+    """Return the resident KiB of a process by mapped file.
+
+    Pages that the process has written are listed as `written`.
+    """
     found: dict[str, int] = {}
     file = ""
     for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
@@ -98,7 +101,7 @@ def _kib_by_file(process: int) -> dict[str, int]:
 
 
 def _below(process: int) -> Iterator[int]:
-    """All that a process has started, directly or not."""
+    """Yield all processes that a process has started, directly or indirectly."""
     for child in children_of(process):
         yield child
         yield from _below(child)

@@ -1,4 +1,4 @@
-"""Time of one training step: the trainer's own against the same network written plainly.
+"""Measures the time of one training step, of the trainer and of a simple implementation of the same network.
 
 All start from the same parameters, see the same batches in the same order and must make the same
 losses, so the references really train. Shapes are those of a heart site: 182 rows, 13 columns, 5
@@ -50,14 +50,14 @@ HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False
 
 @dataclass(frozen=True)
 class Contestant:
-    """A network, and how it makes its next steps; the argument is their number."""
+    """A program to compare: a network, and a function that makes a number of training steps."""
 
     network: nn.Module
     train: Callable[[int], None]
 
 
 def table() -> Rows:
-    """182 standardised rows of 13 columns of a public clinical table, labels 0 and 1."""
+    """Return 182 standardised rows with 13 columns of a public clinical table, and their labels 0 and 1."""
     rows, labels = load_breast_cancer(return_X_y=True)
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:ROWS]
     values = torch.from_numpy(rows).float()[chosen, :COLUMNS]
@@ -65,7 +65,7 @@ def table() -> Rows:
 
 
 def batches() -> Iterator[Tensor]:
-    """The row numbers of one batch after the other, without end, as `LocalTraining` draws them."""
+    """Yield the row numbers of each batch, without end, as `LocalTraining` draws them."""
     generator = np.random.default_rng(SEED)
     while True:
         order = torch.from_numpy(generator.permutation(ROWS))[: ROWS // BATCHES * BATCHES]
@@ -73,7 +73,7 @@ def batches() -> Iterator[Tensor]:
 
 
 def ours(data: Rows) -> Contestant:
-    """The unchanged trainer of a site."""
+    """Return the unchanged trainer of a site as a program to compare."""
     flat = FlatNetwork(build_network(HEART, COLUMNS, 1), [])
     flat.start(network_tensors(HEART, columns=COLUMNS, outputs=1), 0)
     recipe = Recipe(
@@ -92,7 +92,7 @@ def ours(data: Rows) -> Contestant:
 
 
 def reference(data: Rows, start: nn.Module, *, attention_weights: bool) -> Contestant:
-    """The steps of a straightforward program, from the same parameters."""
+    """Return a simple program that starts from the same parameters."""
     network = ReferenceNetwork(HEART, COLUMNS, 1, attention_weights=attention_weights)
     copy_parameters(start, network, HEART.heads)
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=1e-4)
@@ -110,7 +110,7 @@ def reference(data: Rows, start: nn.Module, *, attention_weights: bool) -> Conte
 
 
 def largest_difference(data: Rows, contestants: list[Contestant]) -> float:
-    """Train one epoch each and compare the losses before every step.
+    """Train one epoch with both programs. Return the largest difference of their losses before a step.
 
     Later, rounding grows apart as in any two runs of training.
     """
@@ -128,7 +128,7 @@ def largest_difference(data: Rows, contestants: list[Contestant]) -> float:
 
 
 def median_seconds(contestants: list[Contestant]) -> list[float]:
-    """Seconds of processor time of one step: each one's median over turns, the first left out."""
+    """Return each program's processor seconds for one step: the median over turns, without the first turn."""
     seconds: list[list[float]] = [[] for _ in contestants]
     for _ in range(TURNS + 1):
         for contestant, of_turns in zip(contestants, seconds, strict=True):
@@ -148,7 +148,7 @@ def main() -> None:
     difference = largest_difference(data, [trained, plain, fast])
     if difference > LARGEST_DIFFERENCE:
         raise SystemExit(f"the losses differ by {difference}")
-    gc.freeze()  # none of the programs scans objects from imports again
+    gc.freeze()  # so that garbage collection does not scan the objects of imported modules again
     our_seconds, plain_seconds, fast_seconds = median_seconds([trained, plain, fast])
     print(
         f"median over {TURNS} turns of {STEPS_PER_TURN} steps  ours {our_seconds * 1e3:.2f} ms  "

@@ -1,4 +1,4 @@
-"""The network of "Global Layers" as a straightforward author writes it, to be measured against.
+"""Implements the network of "Global Layers" in the simplest way, for comparison with our network.
 
 One nn.Linear(1, 16) per column in a loop, nn.MultiheadAttention, nn.BatchNorm1d that stays in
 evaluation mode, the batch first. It shares no code with the network of the site agent, so equal
@@ -18,7 +18,7 @@ from protos.plan.architecture import GlobalLayersNetwork
 
 
 class FullyConnected(nn.Module):
-    """Dropout(SELU(Linear(BN(x))))."""
+    """Computes Dropout(SELU(Linear(BN(x))))."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class FullyConnected(nn.Module):
         self.dropout = nn.AlphaDropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs) to (B, outputs)."""
+        """Map (B, inputs) to (B, outputs)."""
         result: Tensor = self.dropout(self.activation(self.linear(self.normalisation(x))))
         return result
 
 
 class FeedForward(nn.Module):
-    """W2·SELU(W1·Dropout(BN(x))), multiplied by W3·x where there is a gate."""
+    """Computes W2·SELU(W1·Dropout(BN(x))). If there is a gate, SELU's result is multiplied by the gate's W3·x."""
 
     def __init__(self, channels: int, width: int, hidden: int, *, gate: bool, bias: bool, dropout: float) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, ..., width) to the same shape."""
+        """Map (B, ..., width) to the same shape."""
         hidden = self.activation(self.inner(self.dropout(self.normalisation(x))))
         if self.gate is not None:
             hidden = hidden * self.gate(x)
@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """x = BN(x); x = attention(x, x, x) + x; SELU(FF(x)) + x."""
+    """Computes x = BN(x); x = attention(x, x, x) + x; SELU(FF(x)) + x."""
 
     def __init__(self, architecture: GlobalLayersNetwork, columns: int, *, attention_weights: bool) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class TransformerBlock(nn.Module):
         self.activation = nn.SELU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, d, e) to the same shape."""
+        """Map (B, d, e) to the same shape."""
         x = self.normalisation(x)
         x = self.attention(x, x, x, need_weights=self.attention_weights)[0] + x
         result: Tensor = self.activation(self.feedforward(x)) + x
@@ -77,7 +77,7 @@ class TransformerBlock(nn.Module):
 
 
 class ReferenceNetwork(nn.Module):
-    """Rows (B, d) to logits (B, C)."""
+    """Maps rows (B, d) to logits (B, C)."""
 
     def __init__(
         self, architecture: GlobalLayersNetwork, columns: int, outputs: int, *, attention_weights: bool = True
@@ -108,7 +108,7 @@ class ReferenceNetwork(nn.Module):
                 module.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, d) to (B, C)."""
+        """Map (B, d) to (B, C)."""
         if self.input_normalisation is not None:
             x = self.input_normalisation(x)
         x = torch.stack([embed(x[:, column : column + 1]) for column, embed in enumerate(self.embeddings)], dim=1)
@@ -124,7 +124,7 @@ class ReferenceNetwork(nn.Module):
 
 
 def reference_name(name: str) -> str:
-    """Our name of a parameter as the reference calls it; the embedding is not one parameter there."""
+    """Return the reference's name of our parameter. The embedding is several parameters in the reference."""
     for ours, theirs in (
         ("input.normalisation", "input_normalisation"),
         ("input.embedding.normalisation", "token_normalisation"),
@@ -141,7 +141,7 @@ def reference_name(name: str) -> str:
 
 
 def head_major(values: Tensor, name: str, heads: int) -> Tensor:
-    """Our tensor in nn.MultiheadAttention's order, where channel c of head h is h·width + c."""
+    """Return our tensor in the order of nn.MultiheadAttention, where channel c of head h has the index h·width + c."""
     if name.endswith("attention.projections.weight"):
         width = len(values) // (3 * heads)
         return values.view(3, width, heads, -1).transpose(1, 2).reshape(values.shape)
@@ -151,7 +151,7 @@ def head_major(values: Tensor, name: str, heads: int) -> Tensor:
 
 
 def reference_tensors(ours: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
-    """Our parameters, or their gradients, under the reference's names and in its order."""
+    """Return our parameters, or their gradients, under the reference's names and in the reference's order."""
     theirs = {}
     for name, values in ours.items():
         if name in ("input.embedding.weight", "input.embedding.bias"):
@@ -164,7 +164,7 @@ def reference_tensors(ours: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
 
 
 def copy_parameters(ours: nn.Module, reference: ReferenceNetwork, heads: int) -> None:
-    """Give the reference the same parameters as our network."""
+    """Copy the parameters of our network into the reference."""
     translated = reference_tensors({name: values.detach() for name, values in ours.named_parameters()}, heads)
     parameters = dict(reference.named_parameters())
     if translated.keys() != parameters.keys():

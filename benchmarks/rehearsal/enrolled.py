@@ -1,4 +1,4 @@
-"""A federation of many sites, made in this process: `prepare` starts three programs for every site instead.
+"""Prepares a federation of many sites within this process, without starting three programs for each site.
 
 Authority, invitations, enrolment and approvals are the programs' own functions, in the order in which people
 would call them.
@@ -26,7 +26,7 @@ from site_agent.state_folders import agent_folder, gate_folder
 
 
 def enrol_all(setting: Setting) -> dict[str, str]:
-    """An authority in the setting's folder, and every site with its certificate; the fingerprints of their keys."""
+    """Create an authority and a certificate for every site in the setting's folder. Return the keys' fingerprints."""
     now, (host, _, port) = datetime.now(UTC), setting.address.rpartition(":")
     address = Address(host, int(port))
     record = FederationRecord(FederationName("benchmark"), address, address, ())
@@ -49,7 +49,7 @@ def _enrol(authority: Authority, setting: Setting, name: str, now: datetime) -> 
 
 
 def write_run(setting: Setting, identities: dict[str, str], **changes: object) -> Plan:
-    """Plan, configurations and approvals of one run for the setting's sites, in the setting's folder.
+    """Write plan, configurations and approvals of one run for the setting's sites into the setting's folder.
 
     Args:
         setting: the run; its folder holds what `enrol_all` has made.
@@ -71,7 +71,7 @@ def write_run(setting: Setting, identities: dict[str, str], **changes: object) -
 
 
 def credentials_of(hospital: Hospital) -> Credentials:
-    """The credentials that an enrolled site shows, and those that it trusts."""
+    """Return the key and certificate of an enrolled site, and the root certificates that it trusts."""
     keys = SiteKeys.load(agent_folder(hospital.state_path))
     return Credentials(
         key=keys.tls_key_path.read_bytes(),

@@ -1,4 +1,4 @@
-"""A federation on this machine for measuring: the real commands, real processes, TLS on loopback.
+"""Runs a federation on this machine for measurements, with the real commands and processes, and TLS on loopback.
 
 Authority, invitations, identities, approvals and enrolment are made by the programs that people use.
 Only the trainers are replaced, by one that returns its input plus one. Every process that is started
@@ -26,12 +26,12 @@ END_SECONDS = 15.0
 
 
 class Unfinished(Exception):  # says what happened; the benchmark has no result
-    """The federation did not come to its end."""
+    """Raised if the federation did not complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The settings of the measurement. `is_early`: contributors are named with the offer, as for single batches."""
+    """The settings of a measurement. `is_early`: the offer already lists the contributors, as for single batches."""
 
     folder: Path
     sites: int
@@ -45,17 +45,17 @@ class Setting:
 
     @property
     def site_names(self) -> list[str]:
-        """The names of the sites."""
+        """Return the names of the sites."""
         return [f"site-{number:02d}" for number in range(1, self.sites + 1)]
 
     @property
     def port(self) -> int:
-        """The coordinator's port."""
+        """Return the coordinator's port."""
         return int(self.address.rpartition(":")[2])
 
 
 def prepare(setting: Setting) -> None:
-    """Authority, invitations, keys, plans, approvals and configurations."""
+    """Create authority, invitations, keys, plans, approvals and configurations."""
     folder, authority = setting.folder, setting.folder / "authority"
     passphrase = folder / "passphrase"
     passphrase.write_text(secrets.token_urlsafe(32) + "\n")
@@ -85,7 +85,7 @@ def prepare(setting: Setting) -> None:
 
 @contextmanager
 def running(words: list[str | Path], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with pipes and its errors in a log. It ends with the block."""
+    """Run a process with pipes, and its errors in a log. The process ends when the block ends."""
     with log.open("wb") as errors:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
     try:
@@ -101,17 +101,17 @@ def running(words: list[str | Path], log: Path) -> Iterator[subprocess.Popen[byt
 
 
 def coordinator_command(setting: Setting, name: str) -> list[str | Path]:
-    """The coordinator under the configuration `idle` or `run`."""
+    """Return the command of the coordinator with the configuration `idle` or `run`."""
     return [PROGRAMS / "coordinator", "start", "--config", setting.folder / f"{name}.yaml"]
 
 
 def agent_command(setting: Setting, site: str) -> list[str | Path]:
-    """The agent of a site."""
+    """Return the command of a site's agent."""
     return [PROGRAMS / "site-agent", "join", "--config", setting.folder / site / "hospital.yaml"]
 
 
 def trainer_command(setting: Setting, site: str) -> list[str | Path]:
-    """The trainer of a site."""
+    """Return the command of a site's trainer."""
     program = Path(__file__).with_name("plus_one_trainer.py")
     return [sys.executable, program, trainer_socket_path(setting, site), str(setting.parameters), str(setting.rounds)]
 
@@ -137,12 +137,12 @@ def _command(*words: object) -> str:
 
 
 def trainer_socket_path(setting: Setting, site: str) -> Path:
-    """The address at which a site's trainer listens."""
+    """Return the path of the socket on which a site's trainer listens."""
     return setting.folder / site / "trainer socket"
 
 
 def hospital_document(setting: Setting, name: str) -> dict[str, object]:
-    """A site's hospital.yaml."""
+    """Return the content of a site's hospital.yaml."""
     return {
         "site": name,
         "invitation": "invitation.json",
@@ -161,12 +161,12 @@ def hospital_document(setting: Setting, name: str) -> dict[str, object]:
 
 
 def coordinator_document(setting: Setting) -> dict[str, object]:
-    """The entries of coordinator.yaml beside state and plans."""
+    """Return the entries of coordinator.yaml except for state and plans."""
     return {"listen": setting.address, "enrolment_listen": setting.enrolment, "authority": "authority"}
 
 
 def plan_document(setting: Setting, parameters: int, identities: dict[str, str]) -> dict[str, object]:
-    """A plan of zeros, for sites with these identities."""
+    """Return a plan whose parameters are zeros, for sites with these identities."""
     tensors = [
         {"name": f"block{start // LARGEST_TENSOR}", "shape": [min(LARGEST_TENSOR, parameters - start)], "bound": 0.0}
         for start in range(0, parameters, LARGEST_TENSOR)

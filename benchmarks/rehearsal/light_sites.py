@@ -1,4 +1,4 @@
-"""Several sites in one process: `python -m benchmarks.rehearsal.light_sites --folder F --kind agents SITE...`.
+"""Runs several sites in one process: `python -m benchmarks.rehearsal.light_sites --folder F --kind agents SITE...`.
 
 Two kinds, both over mutual TLS with certificates of their own:
 
@@ -55,13 +55,13 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message,
 
 
 class LightTrainer:
-    """Answers each request of an agent at once: every parameter increases by one."""
+    """Replies to each request of an agent at once, with every parameter increased by one."""
 
     def __init__(self) -> None:
         self._change = memoryview(b"")
 
     async def ask(self, question: Message, largest_payload: int = 0) -> Message:  # noqa: ARG002 — as GateEnd has it
-        """The answer of a trainer whose training adds one."""
+        """Return the reply of a trainer whose training adds one to every parameter."""
         await asyncio.sleep(0)
         match question:
             case Check() | Conclude():
@@ -76,10 +76,10 @@ class LightTrainer:
                 raise ValueError("an answer where a question belongs")
 
     def require(self) -> None:
-        """It never ends by itself."""
+        """Do nothing, because this trainer never ends by itself."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 async def take_part_as_agent(hospital: Hospital) -> None:
@@ -100,7 +100,7 @@ async def take_part_as_agent(hospital: Hospital) -> None:
 
 
 class Bodies:
-    """The chunks of a contribution that adds one to every parameter; they are all alike, but for the last one."""
+    """The chunks of a contribution that adds one to every parameter. All chunks except the last are equal."""
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
         self._encoding = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
@@ -108,7 +108,7 @@ class Bodies:
         self._first, self._last = (self._made(index) for index in (0, layout.chunks - 1))
 
     def body(self, index: int) -> memoryview:
-        """The bytes of one chunk."""
+        """Return the bytes of one chunk."""
         return self._last if index == self.layout.chunks - 1 else self._first
 
     def _made(self, index: int) -> memoryview:
@@ -120,7 +120,7 @@ class Bodies:
 
 
 class Stream:
-    """The messages of a site without a model; see `streams` in the first lines."""
+    """Computes the messages of a site without a model. See `streams` in the module's docstring."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -131,7 +131,7 @@ class Stream:
         self.is_over = False
 
     def answer(self, message: object) -> Iterator[SiteMessage]:
-        """The answer to a message; chunks are made while they are taken."""
+        """Yield the replies to a message. Each chunk is made when it is needed."""
         match message:
             case Announcement(run=run, plan=raw):
                 self._run, self._plan = run, plan_from_wire(raw)
@@ -172,7 +172,7 @@ class Stream:
 
 
 async def take_part_as_stream(hospital: Hospital) -> None:
-    """Answer the coordinator without holding anything, until it parts."""
+    """Reply to the coordinator until it ends the stream, without storing parameters."""
     assert hospital.coordinator is not None
     stream = Stream()
     async with PlainStream(hospital.coordinator, credentials_of(hospital)) as connection:
@@ -187,8 +187,8 @@ async def take_part_as_stream(hospital: Hospital) -> None:
 @click.option("--kind", type=click.Choice(["agents", "streams"]), required=True)
 @click.argument("sites", nargs=-1, required=True)
 def main(folder: Path, kind: str, sites: tuple[str, ...]) -> None:
-    """Take part as these sites until the coordinator says that everything is over."""
-    # On the error stream, like the agent's own log. The caller may read no other stream.
+    """Take part as these sites until the coordinator reports that all runs are over."""
+    # Logs go to stderr, as in the agent. The caller may read no other stream.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(30),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -14,7 +14,7 @@ _BYTES_AT = 120  # tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info, 
 
 
 def memory_mib(process: int, key: str) -> float:
-    """VmHWM (the peak) or VmRSS of a process in MiB; 0 if it has ended."""
+    """Return VmHWM (the peak) or VmRSS of a process in MiB, or 0 if the process has ended."""
     try:
         text = Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -24,12 +24,12 @@ def memory_mib(process: int, key: str) -> float:
 
 
 def processor_seconds(process: int) -> float:
-    """Seconds that a process has computed, its own and the kernel's for it; 0 if it has ended."""
+    """Return the processor seconds of a process, including the kernel's time for it, or 0 if it has ended."""
     return sum(user_and_kernel_seconds(process))
 
 
 def user_and_kernel_seconds(process: int) -> tuple[float, float]:
-    """Seconds that a process has computed itself, and those of the kernel for it; 0 when it is gone."""
+    """Return the processor seconds of a process in user mode and in the kernel, or zeros if it has ended."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -39,7 +39,7 @@ def user_and_kernel_seconds(process: int) -> tuple[float, float]:
 
 
 def children_of(process: int) -> list[int]:
-    """The processes that a process has started and that still run; none when it is gone."""
+    """Return the running processes that a process has started, or nothing if the process has ended."""
     try:
         return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +47,7 @@ def children_of(process: int) -> list[int]:
 
 
 def bytes_exchanged(port: int) -> dict[int, tuple[int, int]]:
-    """For each open TCP connection to a port: its local port, the bytes that the peer has received, and those it sent.
+    """Return for each open TCP connection to a port its local port, and the bytes that the peer received and sent.
 
     These are TLS records, so they hold everything but TCP's and IP's own headers.
     """
@@ -63,7 +63,7 @@ def bytes_exchanged(port: int) -> dict[int, tuple[int, int]]:
 
 
 def _take(answer: bytes, port: int, found: dict[int, tuple[int, int]]) -> bool:
-    """Read one datagram of netlink messages; whether more follow."""
+    """Read one datagram of netlink messages. Return whether more datagrams follow."""
     at = 0
     while at < len(answer):
         length, kind = struct.unpack_from("<IH", answer, at)

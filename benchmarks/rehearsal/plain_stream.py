@@ -1,4 +1,4 @@
-"""A stream with many sites in one process: gRPC and the wire's codec, with no second process between them."""
+"""Opens the stream of a site with gRPC and the wire's codec, in the process of the site itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from site_agent.gate.agent_link import ending
 
 
 class PlainStream:
-    """A site's stream to the coordinator, to be used as an asynchronous context."""
+    """A site's stream to the coordinator, as an asynchronous context manager."""
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self._address, self._connection = address, Connection(address, credentials)
@@ -33,7 +33,7 @@ class PlainStream:
             raise ending(self._address, ended.status) from ended
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
-        """The next message."""
+        """Return the next message of the coordinator."""
         try:
             while not self._parts:
                 self._parts.extend(taken_apart(await self._connection.receive()))
@@ -42,5 +42,5 @@ class PlainStream:
             raise ending(self._address, ended.status) from ended
 
     async def part(self) -> None:
-        """Send nothing more, and wait a moment for the coordinator."""
+        """Stop sending, and wait briefly for the coordinator to end the stream."""
         await self._connection.part()

@@ -1,4 +1,4 @@
-"""A trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
+"""Runs a trainer that returns its input plus one: `plus_one_trainer.py SOCKET PARAMETERS ROUNDS`.
 
 It speaks the trainer socket on a Unix socket like the trainer of a hospital, and loads no tensor library. The update
 from the input to the input plus one is 1 everywhere, so it is made once. Before it takes in the last aggregate it
@@ -20,7 +20,7 @@ from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare,
 
 
 def main() -> None:
-    """Answer one agent until it goes."""
+    """Reply to one agent until the agent disconnects."""
     place, parameters, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     update = np.ones(parameters, np.float32)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -41,7 +41,8 @@ def _answer(question: Message, update: npt.NDArray[np.float32], rounds: int) -> 
             return Prepared(manifest_of(plan_from_wire(bytes(payload))).digest.hex())
         case Train(round=number, payload=payload):
             received = np.frombuffer(payload, "<f4")
-            # Only the ends are read, because reading the whole would be this trainer's cost, not the round's.
+            # Only the first and last values are read, because reading all values would add this trainer's time to the
+            # round.
             assert received.size == update.size
             assert received[0] == received[-1] == number
             return Trained(number, 0, memoryview(update).cast("B"))

@@ -1,4 +1,4 @@
-"""The floor of a round: the same bytes between the same number of processes, and nothing that is ours.
+"""Measures the shortest possible round: the same bytes between the same number of processes, without our code.
 
 A bare gRPC server and one client process for each site exchange a round's bytes over mutual TLS: the server sends each
 client the parameters, each client sends as many bytes back, the server adds every contribution to one sum as it
@@ -72,7 +72,7 @@ def floor_seconds(sites: int, parameters: int, rounds: int) -> list[float]:
 
 
 def _write_credentials(folder: Path) -> None:
-    """One self-signed certificate that both sides show and trust."""
+    """Write one self-signed certificate that server and clients present and trust."""
     key = ec.generate_private_key(ec.SECP256R1())
     name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), datetime.now(UTC)
     certificate = (
@@ -93,7 +93,7 @@ def _write_credentials(folder: Path) -> None:
 
 
 class _Server:
-    """Sends parameters, adds the answers, and syncs a line for each round."""
+    """Sends parameters, adds up the replies, and syncs one line to disk for each round."""
 
     def __init__(self, folder: Path, sites: int, parameters: int, rounds: int) -> None:
         self._sites, self._rounds = sites, rounds
@@ -106,7 +106,7 @@ class _Server:
         self.over = asyncio.Event()
 
     async def stream(self, _: AsyncIterator[bytes], context: Any) -> None:
-        """One client's whole exchange."""
+        """Handle all messages of one client."""
         async with self._turn:
             self._joined += 1
             self._turn.notify_all()
@@ -166,7 +166,7 @@ async def _call(folder: Path, address: str, parameters: int, rounds: int) -> Non
             for start in range(0, len(up), _CHUNK_BYTES):
                 await stream.write(up[start : start + _CHUNK_BYTES])
         await stream.done_writing()
-        # Wait for the server's end, because a channel that closes earlier would lose the last bytes.
+        # Wait until the server ends the stream, because a channel that closes earlier would lose the last bytes.
         await stream.read()
 
 
@@ -178,7 +178,7 @@ async def _call(folder: Path, address: str, parameters: int, rounds: int) -> Non
 @click.option("--rounds", type=int, required=True)
 @click.option("--serve", is_flag=True)
 def main(folder: Path, address: str, sites: int, parameters: int, rounds: int, serve: bool) -> None:
-    """One process of the bare exchange."""
+    """Run one process of the exchange: the server or a client."""
     if serve:
         asyncio.run(_serve(folder, address, _Server(folder, sites, parameters, rounds)))
     else:
