@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-# Up to so many pairs of tokens x lanes are computed at once. Their probabilities are 2 MB of float32.
+# Up to this number of pairs of tokens, times lanes, is computed at once. Their probabilities are 2 MB of float32.
 _FEW: Final = 1 << 19
-# Tokens x lanes of a group, 512 KB. Half or twice as many change the time by less than a tenth.
+# Tokens x lanes of a group, 512 KB. With half or twice this number, the time changes by less than a tenth.
 _IN_A_GROUP: Final = 1 << 17
 # In a smaller sum of powers of 2, some terms can be lost to underflow.
 _SMALLEST_TOTAL: Final = 2.0**-100
@@ -47,7 +47,7 @@ class Attended(NamedTuple):
 
 
 def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...]]:
-    """Let every token attend to every token of its row.
+    """Compute attention of every token to every token of the same row.
 
     Args:
         projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. With a stack
@@ -70,7 +70,7 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...
 
 
 def attend_backward(gradient: Tensor, attended: Sequence[Attended], heads: int) -> Tensor:
-    """Return the gradient of the projections, (3·e, d, B), from that of the result, (e, d, B), or of stacks of both.
+    """Return the gradient of the projections, (3·e, d, B), from the gradient of the result, (e, d, B), or for stacks.
 
     With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the
     rest is the product rule.
@@ -184,7 +184,7 @@ def _tokens(values: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def _groups(rows: Tensor, heads: int) -> list[Tensor]:
-    """Split (S, c, d, B), or (c, d, B), into groups of some copies, or of some rows of one copy."""
+    """Split (S, c, d, B), or (c, d, B), into groups: each group has several copies, or several rows of one copy."""
     rows = rows.unsqueeze(0) if rows.dim() == 3 else rows
     copies, _, tokens, batch = rows.shape
     room = max(1, _IN_A_GROUP // (tokens * heads))

@@ -1,4 +1,4 @@
-"""A transformer with one token for each column, one for each word of a note, and one for the output.
+"""Defines a transformer with a token for each column, a token for each word of a note, and a token for the output.
 
 Source: Gorishniy et al. 2021. `protos.plan.networks.transformer_networks` describes the computation. Parameters are
 those of `protos.plan.architecture.network_tensors`, and there are no buffers. A new network contains NaN. Tokens are
@@ -82,7 +82,7 @@ class WordTokenizer(nn.Module):
         """Map (B, d) to tokens (B, n, w), and to whether each token takes part in attention, (B, 1, 1, n)."""
         codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
         places = (codes - 1).clamp(min=0)
-        if self.weight.dim() == 3:  # a stack's tables are joined into one long table
+        if self.weight.dim() == 3:  # the tables of all copies in a stack are joined into one long table
             places = places + torch.arange(len(self.weight), device=rows.device)[:, None, None] * self._buckets
         words = functional.embedding(places, self.weight.reshape(-1, self.weight.shape[-1]))
         tokens = words + self.bias.unsqueeze(-3)
@@ -131,7 +131,10 @@ class Attention(nn.Module):
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Map (B, tokens, w) to the same shape. Tokens without a word, (B, 1, 1, tokens), are not attended to."""
+        """Map (B, tokens, w) to the same shape.
+
+        The mask (B, 1, 1, tokens) excludes tokens without a word from attention.
+        """
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)

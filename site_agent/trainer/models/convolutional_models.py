@@ -1,4 +1,4 @@
-"""Networks of images: convolutions, linear layers, and two extractors under one head.
+"""Defines networks of images: a convolutional network, and a network with two extractors and one head.
 
 Parameters are those of `protos.plan.networks.convolutional_networks`, in names, order and shapes, and there are no
 buffers. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack axis. A stack
@@ -36,13 +36,16 @@ from site_agent.trainer.models.layers import (
 
 @runtime_checkable
 class ReadsImages(Protocol):
-    """A network of images, which computes `numbers_per_row` numbers for one image. This limits the rows in memory."""
+    """A network of images.
+
+    It computes `numbers_per_row` numbers for an image, which limits the rows computed at once.
+    """
 
     numbers_per_row: int
 
 
 class Convolution(nn.Module):
-    """Square filters with a border of zeros, of all channels or of each channel by itself."""
+    """A convolution with square filters and a border of zeros, over all channels or over each channel separately."""
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Convolution(nn.Module):
 
 
 class ImageNormalisation(nn.Module):
-    """Scales each image to mean 0 and variance 1, then computes γ·x + β. The kind `fixed` skips the first step."""
+    """Scales each image to mean 0 and variance 1 (not for the kind `fixed`), then computes γ·x + β."""
 
     def __init__(self, channels: int, kind: ImageNormalisationName = "image") -> None:
         super().__init__()
@@ -81,7 +84,10 @@ class ImageNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels, height, width) to the same shape. The copies of a stack are joined in the channels."""
+        """Map (B, channels, height, width) to the same shape.
+
+        The channels of all copies in a stack are side by side.
+        """
         weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
         if self._kind == "fixed":
             return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))

@@ -1,4 +1,4 @@
-"""The network EfficientNet-B0. It has the tensors of `protos.plan.networks.efficient_networks` in the same order.
+"""Defines the network EfficientNet-B0, with the tensors and order of `protos.plan.networks.efficient_networks`.
 
 There are no buffers. Rows are flat images, and a stack's copies are joined in the channels, as in
 `convolutional_models`.

@@ -59,7 +59,7 @@ class Normalisation(nn.Module):
             own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
             return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
         mean, variance = standard_statistics(weight)
-        # One kernel forward and one backward, which is faster than any other way.
+        # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
         return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
@@ -180,8 +180,8 @@ def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=256)
 def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    # Constants, not buffers, so that they are never saved or sent. Inference mode is switched off, because a later
-    # training step cannot use tensors made in it.
+    # These tensors are constants and not buffers, so that they are never saved or sent. Inference mode is switched off,
+    # because a later training step cannot use tensors made in it.
     with torch.inference_mode(False):
         return torch.zeros(channels, dtype=dtype, device=device), torch.ones(channels, dtype=dtype, device=device)
 
@@ -209,5 +209,5 @@ def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """Return a parameter filled with NaN, so that missing first values are noticed at once."""
+    """Return a parameter filled with NaN, so that missing initial values are detected at once."""
     return nn.Parameter(torch.full(shape, math.nan))

@@ -68,7 +68,7 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
 def keep_terms(
     path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
 ) -> None:
-    """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
+    """Freeze the tensors that the plan requires to be frozen, and check the module's representations and buffers.
 
     A frozen parameter becomes a buffer, so nothing trains or sends it. Its values are those of the plan's starting
     file, or follow from the plan's seed.
@@ -128,7 +128,7 @@ def _check_representations(path: Path, network: nn.Module, count: int, columns: 
 
 
 def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:
-    """Refuse a module that cannot train on batches of this size, such as batch normalisation on one row.
+    """Refuse a module that cannot train on batches of this size. For example, batch normalisation needs two rows.
 
     Raises:
         ConfigurationError: on a batch of zeros, (rows, columns), the file's code fails, its output is not finite, or a
@@ -171,9 +171,9 @@ def read_source(path: Path) -> bytes:
         real = path.resolve(strict=True)
         for folder in real.parents:
             _check_writers(folder, folder.stat(), is_file=False)
-        # Opening a pipe must not wait for its other end.
+        # O_NONBLOCK, because opening a pipe must not wait for a program that writes into it.
         with os.fdopen(os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            # The open file is checked, because the file at this path could be replaced in between.
+            # We check the file that is open, because the file at this path could be replaced between check and reading.
             _check_writers(real, os.fstat(file.fileno()), is_file=True)
             source = file.read(_LARGEST_FILE_BYTES + 1)
     except OSError as cause:
@@ -233,7 +233,10 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 def _check_federated(
     path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
 ) -> None:
-    """Refuse a module that lacks a tensor of the plan, or has it in another shape. The error names the first one."""
+    """Refuse a module if a tensor of the plan is missing or has another shape.
+
+    The error names the first such tensor.
+    """
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:
@@ -255,7 +258,7 @@ def _check_federated(
 
 def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:
     try:
-        # A copy, so that counters and running means keep the file's first values.
+        # A copy is tested, so that counters and running means of the module keep their initial values.
         trial = copy.deepcopy(network).eval()
         with torch.no_grad():
             found = trial(torch.zeros(_DRY_ROWS, columns))
@@ -275,7 +278,7 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
 
 
 def _told(error: BaseException, path: Path) -> str:
-    """Return the part of a traceback that is in the hospital's file or in code that the file calls."""
+    """Return the lines of a traceback that are in the hospital's file or in code that this file calls."""
     inner: TracebackType | None = error.__traceback__
     while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
         inner = inner.tb_next

@@ -39,7 +39,7 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 class BlockTensors(NamedTuple):
     """The tensors of one block, or their gradients. Without a gate, `gate` is None."""
 
-    scale: Tensor  # (d,), as `shift` and the inner ones: two normalisations
+    scale: Tensor  # shape (d,), also of `shift` and of the two inner tensors, for two normalisations
     shift: Tensor
     projections: Tensor  # (3e, e)
     output: Tensor  # (e, e)
@@ -83,7 +83,7 @@ class SelfAttention(nn.Module):
 
 
 def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropout: float) -> Tensor:
-    """Apply all blocks in sequence. Differentiable once.
+    """Apply all blocks in sequence. The result can be differentiated only once.
 
     Args:
         tokens: (e, d, B) or (S, e, d, B), contiguous.
@@ -182,7 +182,7 @@ def _block(
 
 
 def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: int) -> tuple[Tensor, BlockTensors]:
-    """Return the gradients of the tokens and of the block's tensors, from that of its result, (e, d, B)."""
+    """Return the gradients of the tokens and of the block's tensors, from the gradient of the result, (e, d, B)."""
     shape = gradient.shape
     flat = (*shape[:-2], -1)
     gradient = gradient.view(flat)

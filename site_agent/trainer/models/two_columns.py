@@ -1,4 +1,4 @@
-"""CHFL's network: two columns of layers, each of which can be trained on its own loss.
+"""Defines CHFL's network: two columns of layers. Each column can be trained on its own loss.
 
 Source: Mori et al. 2022; `protos.plan.networks.column_networks` has the formula. Parameters are those of
 `protos.plan.architecture.network_tensors`; a new network contains NaN. To step the common column on its own loss and
@@ -47,7 +47,7 @@ class Columns(nn.Module):
         return common[-1], self.unique.hidden(rows[..., self._common_columns :], common)[-1]
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Add the results of both last layers: (B, C)."""
+        """Add the results of both columns' last layers: (B, C)."""
         common, unique = representations
         logits: Tensor = self.common.output(common, None) + self.unique.output(unique, common)
         return logits

@@ -1,4 +1,4 @@
-"""The U-Net network. Its tensors are those of `protos.plan.networks.u_networks`, in the same order. It has no buffers.
+"""Defines the U-Net network, with the tensors and order of `protos.plan.networks.u_networks` and without buffers.
 
 Rows are flat images, as in `convolutional_models`. The outputs are logits of the pixels, row by row: shape
 (B, height * width), or (S, B, ...) if parameters have a stack axis.
@@ -36,7 +36,8 @@ class UNet(nn.Module):
         super().__init__()
         self._image, self._width, self._levels = architecture.image, architecture.width, architecture.levels
         down, up = architecture.ways
-        # The most numbers in memory for an image: both results of each block, and the joined inputs of the way up.
+        # The largest count of numbers in memory for an image: both results of each block, and the joined inputs of the
+        # rising levels.
         pixels = architecture.image.pixels
         of_levels = [2 * outer * pixels >> 2 * level for level, (_, outer) in enumerate(down)]
         joined = [(inner + 2 * outer) * pixels >> 2 * level for level, (inner, outer) in enumerate(up[::-1])]
@@ -77,7 +78,7 @@ def _doubled(images: Tensor) -> Tensor:
 
 
 def _beside(images: Tensor, others: Tensor, copies: int) -> Tensor:
-    """Join the channels of two image batches, separately for each copy of a stack."""
+    """Join two batches of images along their channels, separately for each copy of a stack."""
     count, _, height, width = images.shape
     both = [one.reshape(count, copies, -1, height, width) for one in (images, others)]
     return torch.cat(both, dim=2).reshape(count, -1, height, width)

@@ -1,1 +1,1 @@
-"""Federated-prior at a site: the other hospitals' result, and how much weight it has for this site's own rows."""
+"""Computes federated-prior at a site: the other hospitals' score, and its weight for this site's own rows."""

@@ -1,4 +1,4 @@
-"""Detects columns with another unit or swapped codes at this site, from the announced sums alone.
+"""Detects columns that have a wrong unit or swapped codes at this site, only from the sums that sites receive.
 
 The announced sums minus this site's own describe the other sites together. This site compares its own training rows
 with them (docs/design/methods.md, "The federated prior: a swapped unit or code"). The rules:
@@ -42,14 +42,14 @@ KNOWN_FACTORS: Final = {
     "inches and centimetres": 2.54,
     "pounds and kilograms": 2.20462,
 }
-_FAR: Final = 2.5  # from this distance on, a known factor is looked for
+_FAR: Final = 2.5  # if the distance is at least this large, we search for a known conversion factor
 _NEAR: Final = 1.0  # largest distance after a known factor
-_ODD: Final = 4.0  # from this distance on, a number is reported without an explanation
+_ODD: Final = 4.0  # if the distance is at least this large, a column is reported even without an explanation
 _MOST_OUTSIDE: Final = 0.2  # largest share of values beyond the concept's range
-_FEWEST: Final = 10  # least number of values of a column, here and at the others
-_SHARES: Final = 1.0  # standard deviation between sites of the logit of a code's share
+_FEWEST: Final = 10  # the least number of values of a column, at this site and at the other sites
+_SHARES: Final = 1.0  # standard deviation, between sites, of the logit of a code's frequency
 _RELATIONS: Final = 0.15  # standard deviation between sites of a correlation
-_SWAPPED: Final = 3.0  # from this logarithm of a likelihood ratio on, swapped codes are reported
+_SWAPPED: Final = 3.0  # swapped codes are reported if the logarithm of the likelihood ratio is at least this large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class Suspicion:
 
     @property
     def sentence(self) -> str:
-        """The finding for the report and the review, which stay at this site."""
+        """The finding as a sentence for the report and the review. Both stay at this site."""
         return f"column {self.feature} ({self.concept}): {self.words}. Check its unit and codes in the contract."
 
 
@@ -178,7 +178,7 @@ def suspicions(
 
 
 def _range(concept: NumberConcept, values: Float64) -> Found | None:
-    """Check whether many values of a column are outside the concept's range. No sum shows this."""
+    """Check whether many values of a column are outside the concept's range, which cannot be seen from sums."""
     outside = float(((values < concept.low) | (values > concept.high)).mean()) if len(values) else 0.0
     if outside <= _MOST_OUTSIDE:
         return None
@@ -207,14 +207,14 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
 
 
 def _distance(values: Float64, mean: float, deviation: float) -> float:
-    """Return how far this site's mean and deviation of a column are from those of the other sites."""
+    """Return how far this site's mean and deviation of a column differ from those of the other sites."""
     own = max(float(values.std()), 1e-12)
     return abs(float(values.mean()) - mean) / deviation + abs(log(own / deviation))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Relations:
-    """Correlations of the columns with each other and with the outcomes, here and at the other sites.
+    """Correlations of the columns with each other and with the outcomes, at this site and at the other sites.
 
     Each is float64 of shape (columns, columns + outputs); a column that does not vary has zeros.
     """
@@ -235,7 +235,7 @@ class Relations:
         )
 
     def for_swapped(self, place: int) -> float:
-        """Return the log likelihood ratio for a swapped code, whose relations to other columns have the wrong sign."""
+        """Return the log likelihood ratio for a swapped code, whose correlations have the wrong sign."""
         own, others = (np.delete(each[place], place) for each in (self.own, self.others))
         variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
         return float(-2.0 * (own * others).sum() / variance)

@@ -65,7 +65,7 @@ Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does no
 
 
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
-    """Return the site's own column for each common column.
+    """Return for each common column the column of this site.
 
     Args:
         concepts: the concepts that the plan uses, in its order.
@@ -93,7 +93,7 @@ def _mapped(concept: Concept, feature: Feature | None, site: str | None) -> Sequ
     if is_left_out or (site is None and feature is None):
         return [None] * width
     # Without `recorded_by` the plan counts every site for this concept. A site that lacks the concept must not be
-    # counted, because sums could then be of fewer sites than the plan allows.
+    # counted. Otherwise a sum could be of fewer sites than the plan allows.
     if feature is None:
         raise _wrong(f"The plan says that this site records {concept.name}, and no column of the contract does.")
     if isinstance(concept, NumberConcept):
@@ -188,7 +188,7 @@ def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: i
 
 
 def _beside_commonest(values: Float64) -> int:
-    """Count the values that differ from the most frequent one."""
+    """Count the values that differ from the most frequent value."""
     present = values[~np.isnan(values)]
     if not len(present):
         return 0

@@ -1,4 +1,4 @@
-"""Runs a plan with federated-prior at one site: its sums in each round, and the other sites' score at the end.
+"""Runs a plan with federated-prior at one site: computes its sums in each round, and the other sites' score at the end.
 
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
@@ -66,7 +66,7 @@ _SUMS: Final = "announced"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KnownByOthers:
-    """The other sites' result, as this site computes it after the last round.
+    """The model of the other sites, which this site computes from the sums after the last round.
 
     Attributes:
         mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
@@ -92,12 +92,12 @@ class KnownByOthers:
 
 
 class PriorStudy:
-    """A running plan with federated-prior at this site, with the methods of a Study."""
+    """Runs a plan with federated-prior at this site. It has the same methods as Study."""
 
     def __init__(
         self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
     ) -> None:
-        """Map the site's columns. A column takes part if `fewest` of its values differ from its most frequent one.
+        """Map the site's columns. A column takes part if at least `fewest` values differ from its most frequent value.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
@@ -112,7 +112,8 @@ class PriorStudy:
         )
         self._features = self.part("training")
         self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
-        # Under privacy rare columns stay, because one patient who makes a column common would change all other terms.
+        # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
+        # and so change all other terms.
         self.mapped = self.recorded
         if plan.privacy is None:
             self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
@@ -191,7 +192,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
-        """Return everything that the next round depends on: the announced sums."""
+        """Return everything that the next round depends on: the sums that this site received."""
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
@@ -199,7 +200,7 @@ class PriorStudy:
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
-        """Return the sums announced before a round. They must repeat all earlier announced sums."""
+        """Return the sums that this site received before a round. All earlier sums must be repeated unchanged."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")
@@ -228,7 +229,7 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """Fit the model of all sites, and the model without this site's own terms, from sums with noise.
+        """Fit two models from sums with noise: of all sites, and without this site's own terms.
 
         Both models have this site's own share of the noise.
         """
@@ -247,7 +248,7 @@ class PriorStudy:
         )
 
     def _path(self, found: AnnouncedSums, rounds: int) -> tuple[Float64, ...]:
-        """Return the coefficients of each round, after checking the announced sums against this site's own sums."""
+        """Return the coefficients of each round, after checking that the received sums contain this site's own sums."""
         rows = found.standard.rows
         assert rows is not None  # the private form has no Newton rounds
         others = rows - len(self._outcomes)
@@ -289,7 +290,7 @@ class PriorStudy:
     def _compared(self, found: AnnouncedSums, rounds: int) -> tuple[Suspicion, ...]:
         """Compare this site's columns with the other sites together, after `rounds` Newton rounds."""
         sites, counts, means, deviations = found.without(self._statistics())
-        # The others' numbers are shown only if they are sums of enough sites by the plan.
+        # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
         are_enough = sites >= self.prior.method.fewest_sites - 1
         others = OthersColumns.of(self.prior.columns, counts, means, deviations, are_enough)
         relations = None
@@ -302,7 +303,7 @@ class PriorStudy:
         return tuple(suspicions(self.prior.columns, own_columns, others, relations))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
-        """Return the loss of an intercept alone minus the loss with the others' score, as an integer."""
+        """Return the loss with an intercept alone minus the loss with the other sites' score, encoded as an integer."""
         rows, total = self._rows(found.standard), 0.0
         design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):

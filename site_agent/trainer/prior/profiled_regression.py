@@ -23,13 +23,14 @@ from site_agent.trainer.probabilities import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
-_SMALLEST_SHARE: Final = 0.25  # effective number of rows, as a share of all; honest runs: at least .43
-_LARGEST_RATIO: Final = 10.0  # one weight divided by the mean weight; honest runs: at most 4.8
+# The least effective number of rows, as a fraction of all rows; honest runs have at least .43.
+_SMALLEST_SHARE: Final = 0.25
+_LARGEST_RATIO: Final = 10.0  # the largest weight divided by the mean weight; honest runs have at most 4.8
 _STEPS: Final = 200
 
 
 class Concentrated(ValueError):
-    """The received coefficients would let a few rows of this site determine the Hessian H."""
+    """Raised if a few rows of this site would determine the Hessian H at the received coefficients."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -53,7 +54,7 @@ class Rows:
 
 
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
-    """Return the Hessian H and the gradient g of a site's rows, with the intercepts profiled out.
+    """Return the Hessian H and the gradient g of a site's rows, for intercepts that maximise the likelihood.
 
     `coefficients` have shape (outputs, columns), float64.
 

@@ -58,7 +58,7 @@ class FlatNetwork:
 
     @property
     def stretches(self) -> list[nn.Parameter]:
-        """The flat tensors that contain numbers: one or both of `federated` and `private`."""
+        """The flat tensors that are not empty: `federated`, `private`, or both."""
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
@@ -116,7 +116,7 @@ class FlatNetwork:
         return numbers | prefixed("buffer", buffers)
 
     def restore(self, state: State) -> None:
-        """Set all numbers to those of a saved state with this layout."""
+        """Set all numbers to the numbers of a saved state with the same layout."""
         self.federated.data.copy_(state["federated"])
         self.private.data.copy_(state["private"])
         kept = part_of(state, "buffer")
@@ -124,7 +124,7 @@ class FlatNetwork:
             buffer.copy_(kept[name])
 
     def adopt(self, other: FlatNetwork) -> None:
-        """Set all numbers to those of another network with this layout."""
+        """Set all numbers to the numbers of another network with the same layout."""
         self.federated.data.copy_(other.federated.data)
         self.private.data.copy_(other.private.data)
         for own, theirs in zip(self.network.buffers(), other.network.buffers(), strict=True):
@@ -152,7 +152,7 @@ class FlatNetwork:
 
 
 def _lay(parameters: Sequence[nn.Parameter], copies: int | None, device: torch.device) -> nn.Parameter:
-    """Move parameters into one new flat tensor. The parameters and their gradients become views of it."""
+    """Move parameters into one new flat tensor. The parameters and their gradients become views of this tensor."""
     lead = () if copies is None else (copies,)
     shapes = [tuple(inner.shape) for inner in parameters]
     sizes = [inner.numel() for inner in parameters]

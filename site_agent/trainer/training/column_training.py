@@ -1,4 +1,4 @@
-"""CHFL: each batch trains the common column on this column's loss, then the unique column on the joint loss.
+"""Trains CHFL: with each batch, first the common column on its own loss, then the unique column on the joint loss.
 
 Source: Mori et al. 2022; docs/design/methods.md. The common column's outputs are computed again after its step and
 detached, so no gradient of the joint loss reaches it.

@@ -1,4 +1,4 @@
-"""SCAFFOLD: replaces every gradient g of the shared parameters by g + c - c_i.
+"""Trains with SCAFFOLD, which replaces every gradient g of the shared parameters by g + c - c_i.
 
 Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
 c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. The coordinator computes

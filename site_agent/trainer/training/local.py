@@ -32,8 +32,8 @@ from site_agent.trainer.training.state import State, part_of, prefixed
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe
 
-# Most rows in memory at once without training. Fewer with many columns, because attention stores a number for every
-# head and pair of columns. With 8 heads this is about 100 MB.
+# Most rows in memory at once without training. With many columns, fewer rows are computed at once, because attention
+# stores a number for every head and pair of columns. With 8 heads this is about 100 MB.
 _MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
 _EVALUATION_NUMBERS: Final = 1 << 24  # for a network of images, 64 MiB
@@ -129,7 +129,10 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """Make the steps of a phase. The learning rate changes as in `steps` steps, whatever the phase's own number."""
+        """Make the steps of a phase.
+
+        The learning rate changes as in `steps` steps, for any number of steps in the phase.
+        """
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():

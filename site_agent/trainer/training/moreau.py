@@ -1,4 +1,4 @@
-"""pFedMe: each batch solves an inner problem for the personal model t, and then the shared model w moves towards t.
+"""Trains pFedMe: with each batch, first the personal model t by an inner problem, then the shared model w towards t.
 
 Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's optimiser move t
 towards argmin of the loss + strength / 2 * ||t - w||^2; then w <- w - rate * strength * (w - t). The site uses t and

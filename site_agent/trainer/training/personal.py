@@ -17,7 +17,7 @@ from site_agent.trainer.training.training_model import Model, Recipe
 
 
 class CopyTraining:
-    """Ditto: train the personal model v on the task's loss + strength / 2 * ||v - received||^2.
+    """Trains Ditto's personal model v on the task's loss + strength / 2 * ||v - received||^2.
 
     Source: Li et al. 2021 (Ditto), algorithm 1; the shared model takes its own step on the same batch.
     """
@@ -62,7 +62,7 @@ class CopyTraining:
 
 
 class MixtureTraining:
-    """APFL: the site uses share * v + (1 - share) * w, where w is the shared model and v is the site's own model.
+    """Trains APFL's mixture: share * v + (1 - share) * w, where w is the shared model and v is the site's own model.
 
     Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
     round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the

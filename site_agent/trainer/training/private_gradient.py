@@ -44,7 +44,8 @@ _STEPS_OF_ROWS: Final = PRIVATE_SCALE // _INPUT[1]
 # at most 1,024 of them. Neither number changes a result.
 _ROWS_AT_ONCE: Final = 3072
 _ROWS_OF_A_PRODUCT: Final = 1024
-_FEW_ROWS: Final = 16  # up to so many rows, a patient's term is shortened before its rows are added
+# For patients with at most this number of rows, the factor that shortens the term is applied to each row.
+_FEW_ROWS: Final = 16
 # The square of a patient's sum of rows is computed in steps of 2**-52 of L squared, where L is the sum of the rows'
 # lengths. It is raised to at least 2**-10 of L squared, so the rows are together at most 32 times as long as the
 # largest term. A square has at most two parts for each of 4,096 numbers. Each part's error is half a step and 2**-51 of
@@ -72,7 +73,7 @@ class Layer:
 
     @cached_property
     def on_grid(self) -> Float64:
-        """Weights on their grid, with biases as the last column: float64 (outputs + 1, inputs + 1).
+        """The weights, rounded to their grid, with biases as the last column: float64 (outputs + 1, inputs + 1).
 
         The last row returns the 1 that follows the inputs.
         """
@@ -83,7 +84,7 @@ class Layer:
 
     @cached_property
     def backward(self) -> Float64:
-        """Weights on their grid. Zeros for biases and in a last row: float64 of shape (outputs + 1, inputs + 1)."""
+        """The weights, rounded to their grid, with zeros for biases and in a last row: (outputs + 1, inputs + 1)."""
         weights = self.on_grid.copy()
         weights[:, -1] = weights[-1] = 0.0
         return weights
@@ -96,7 +97,7 @@ class Scratch:
         self._kept: dict[str, Float64] = {}
 
     def array(self, name: str, rows: int, columns: int) -> Float64:
-        """Return float64 of shape (rows, columns) with any values. It shares its memory with the last of this name."""
+        """Return an array (rows, columns) with any values. It uses the memory of the last array with the same name."""
         if name not in self._kept or self._kept[name].size < rows * columns:
             self._kept[name] = np.empty(rows * columns)
         return self._kept[name][: rows * columns].reshape(rows, columns)
@@ -125,7 +126,7 @@ class PrivateRows:
         return cls(_in_steps(wide, _INPUT), outcomes, patients)
 
     def taken(self, kept: npt.NDArray[np.bool_] | Integers) -> PrivateRows:
-        """Return the selected rows. `kept` has a bool for each row, or the numbers of the rows."""
+        """Return the selected rows. `kept` has a bool for each row, or the numbers of the selected rows."""
         patients = None if self.patients is None else self.patients[kept]
         return PrivateRows(self.inputs[kept], self.outcomes[kept], patients, self.scratch)
 
@@ -367,7 +368,7 @@ def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
 
 @cache
 def _each_once(each: int) -> Float64:
-    """Return 1 for products of `_pairs` that are of an earlier and a later row, otherwise 0: float64."""
+    """Return 1 for each product in `_pairs` of an earlier with a later row, otherwise 0: float64."""
     return np.triu(np.ones((each - 1, each - 1))).ravel()
 
 
@@ -384,7 +385,7 @@ def _product(moves: Float64, read: Float64) -> Float64:
 
 
 def _pairs(rows: Float64) -> Float64:
-    """Return the products of each patient's rows but the last with those but the first.
+    """Return the products of each patient's rows without the last row with the patient's rows without the first row.
 
     From float64 of shape (patients, rows, columns) to (patients, rows - 1, rows - 1). The upper triangle has each pair.
     """
@@ -402,7 +403,7 @@ def _ones(size: int) -> Float64:
 
 
 def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
-    """Return some of the rows, float64 of shape (patients, rows of a patient, columns)."""
+    """Return the rows of patients with equal numbers of rows, float64 (patients, rows of a patient, columns)."""
     return rows[mine].reshape(-1, each, rows.shape[1])
 
 

@@ -1,4 +1,4 @@
-"""Computes the sums of a trainer in one private round: one clipped gradient, or several local steps with noise.
+"""Computes the sums of the trainer in one private round: of one clipped gradient, or of several local steps with noise.
 
 The mechanism is in protos/plan/private_training.py. The rules:
 

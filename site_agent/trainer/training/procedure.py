@@ -19,7 +19,7 @@ from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State
 
-# Trains on a batch, at the plan's learning rate times the factor.
+# A function that trains on a batch, at the plan's learning rate times the factor.
 Step: TypeAlias = Callable[[Rows, float], None]
 
 
@@ -32,7 +32,7 @@ class Phase:
 
 
 class Procedure(Protocol):
-    """Trains one site under one method."""
+    """Trains at one site by one method."""
 
     def begin_round(self, received: Tensor, controls: Tensor | None, /) -> None:
         """Start a round. The shared network has already loaded the received parameters.

@@ -87,7 +87,7 @@ class LossFunction:
             shares = shares if weights is None else shares * weights
         if self.gamma:
             # Lin et al. 2017, eq. 4 and 5, without their division by the number of assigned anchors. For a gamma below
-            # 1 the slope of the power at 0 would be infinite, and infinity times 0 is NaN.
+            # 1, the derivative of the power at 0 would be infinite, and infinity times 0 is NaN.
             misses = (-torch.expm1(logs)).clamp_min(torch.finfo(logs.dtype).tiny)
             logs = logs * misses**self.gamma
         sums = (logs if shares is None else logs * shares).sum((0, -1))

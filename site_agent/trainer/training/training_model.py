@@ -43,7 +43,7 @@ class Represents(Protocol):
         ...
 
 
-# Computes a further term of the loss from the network's representations of the batch.
+# A function that computes a further term of the loss from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
 
@@ -62,7 +62,10 @@ class Recipe:
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """Return the network if it has `represent` and `decide`. Otherwise raise TypeError. A contrast needs both."""
+    """Return the network if it has `represent` and `decide`, which a contrastive loss needs.
+
+    Otherwise raise TypeError.
+    """
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that shows what it decides on")
     return network
@@ -79,7 +82,7 @@ class Model:
         self._factor = 1.0
 
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
-        """Set the gradients of all parameters to the gradient of the batch's loss plus the given term."""
+        """Set the gradients of all parameters to the gradient of the batch's loss plus the term `term`."""
         self.flat.zero_gradients()
         network = self.flat.network
         if term is None:
