@@ -106,7 +106,7 @@ ERRORS: Final = (
     Entry(
         "E007",
         "not there",
-        "The program at the other end, a disk or a process is not available now. Nothing is lost.",
+        "The program at the other end, a disk, a process or a graphics card is not available now. Nothing is lost.",
         "Run `doctor` and try again later.",
     ),
     Entry(

@@ -64,7 +64,7 @@ class ProtocolError(OperatorError):
 
 
 class UnavailableError(OperatorError):
-    """A peer, a disk or a process is not available now. The operator can retry later."""
+    """A peer, a disk, a process or a graphics card is not available now. The operator can retry later."""
 
     code = "E007"
 

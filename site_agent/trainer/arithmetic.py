@@ -15,9 +15,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, UnavailableError
 
 _COMPILER: Final = "torch._dynamo"
+# The driver and its libraries report missing memory with these words, in errors of PyTorch's general class.
+_NO_MEMORY: Final = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
 
 class _Uncompiled(ModuleType):
@@ -96,3 +98,30 @@ def _require_card() -> None:
         consequence="Nothing was trained and nothing left this site.",
         remedy=remedy,
     )
+
+
+def card_memory_error(error: Exception) -> UnavailableError | None:
+    """Return the error for a person if a graphics card had too little free memory, or None for any other exception."""
+    import torch
+
+    is_known = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+    if not (is_known or isinstance(error, torch.OutOfMemoryError)):
+        return None
+    return UnavailableError(
+        what=f"The graphics card has too little free memory for training{_card_memory()}.",
+        consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+        remedy="End other programs that use the card (nvidia-smi lists them), and start again. If no other program "
+        "uses the card, ask the researcher for smaller batches or a narrower network.",
+    )
+
+
+def _card_memory() -> str:
+    """Return the figures of the card's memory as part of a sentence. A card without any free memory reports none."""
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except (RuntimeError, AssertionError):  # an AssertionError if PyTorch was built without support for cards
+        return ""
+    own = torch.cuda.memory_reserved()
+    return f": {free / 1e9:.2f} GB of its {total / 1e9:.2f} GB are free, and this trainer uses {own / 1e9:.2f} GB"

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import structlog
 
 from host.heap import return_memory
-from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, explained
+from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
@@ -473,5 +473,9 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
 
 def _tell_defect(error: Exception) -> Failed:
     told = explained(error)
+    if isinstance(told, DefectError) and "torch" in sys.modules:  # only a training library raises errors of a card
+        from site_agent.trainer.arithmetic import card_memory_error
+
+        told = card_memory_error(error) or told
     print(told.lines("site-trainer"), file=sys.stderr, flush=True)
     return Failed(SiteReason.TRAINER_FAILED, told.exit_status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_no_step_of_a_method_and_no_network_mixes_devices() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
 
     found = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert "two devices" in found.pop(pretended_card.MIXED)
+    assert re.search("two (different )?devices", found.pop(pretended_card.MIXED))  # releases of torch differ
     assert found == dict.fromkeys((*NAMES, *KINDS), "ok")
 
 

@@ -47,8 +47,9 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
         case NesterovAdam() | RectifiedAdam():
             return _build_variant(optimiser, many)
         case Adagrad(initial_sum=first, offset=offset, weight_decay=decay):
+            kernel = {"foreach" if many[0].is_cuda else "fused": True}
             return torch.optim.Adagrad(
-                many, rate, weight_decay=decay, initial_accumulator_value=first, eps=offset, fused=True
+                many, rate, weight_decay=decay, initial_accumulator_value=first, eps=offset, **kernel
             )
         case RootMeanSquare(second_decay=kept, offset=offset, weight_decay=decay, momentum=momentum):
             return torch.optim.RMSprop(

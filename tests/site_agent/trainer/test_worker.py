@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from protos.plan.manifest import manifest_of
@@ -283,6 +284,28 @@ def test_a_defect_is_told_without_its_words(
     assert trainer_socket.answers == [Failed(SiteReason.TRAINER_FAILED, 70)]
     assert CANARY not in said.err + said.out
     assert "KeyError at test_worker.py" in said.err
+
+
+def test_a_graphics_card_without_free_memory_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another program can fill the card at any time, so the error says what to do, and a later start may succeed."""
+    plan, config = make_plan(), make_site(tmp_path)
+    approve_plan(config, plan)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError(f"CUDA out of memory. {CANARY}")
+
+    monkeypatch.setattr(around_rounds, "begin_study", full)
+
+    answer = _refused(config, Prepare("law-1", plan.canonical))
+
+    said = capfd.readouterr().err
+    assert answer == Failed(SiteReason.TRAINER_FAILED, 1)
+    assert "site-trainer: The graphics card has too little free memory for training" in said
+    assert "nvidia-smi" in said
+    assert "defect" not in said
+    assert CANARY not in said
 
 
 def test_a_network_that_was_not_approved_is_refused(
