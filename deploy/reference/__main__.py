@@ -66,7 +66,9 @@ def configuration_page() -> str:
         _SECRETS.rstrip(),
         "The examples [plan.yaml](../deploy/examples/plan.yaml) and",
     ]
-    parts[-1] += "\n[contract.yaml](../deploy/examples/contract.yaml) explain each key of a plan and of a data contract."
+    parts[-1] += (
+        "\n[contract.yaml](../deploy/examples/contract.yaml) explain each key of a plan and of a data contract."
+    )
     return "\n\n".join(parts) + "\n"
 
 

@@ -60,9 +60,7 @@ def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
 def table_of(keys: list[Key]) -> str:
     """Return the table of the keys as Markdown."""
     rows = (f"| `{key.name}` | {key.kind} | {key.default} | {key.unit} | {key.reason} |" for key in keys)
-    return "\n".join(
-        ("| key | type | default | unit | meaning, and reason to change it |", "|" + "---|" * 5, *rows)
-    )
+    return "\n".join(("| key | type | default | unit | meaning, and reason to change it |", "|" + "---|" * 5, *rows))
 
 
 def reasons_in(text: str) -> dict[str, str]:
