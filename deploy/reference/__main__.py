@@ -35,15 +35,16 @@ _MADE: Final = (
 )
 _SECRETS: Final = """## Places of secrets, from the environment
 
-Environment variables can set only these paths, because the place of a secret may differ between hosts. The programs
-read no other variable of this kind. A path in a variable replaces the path in the file.
+Environment variables can set only these paths, because the place of a secret can differ between computers. The
+programs read no other environment variable for such a place. A path in an environment variable replaces the path in
+the file.
 
-| variable | program | in the place of |
+| variable | program | replaces |
 |---|---|---|
 | `GLOBAL_LAYERS_INVITATION` | `site-agent` | `invitation` in hospital.yaml |
 | `GLOBAL_LAYERS_AUTHORITY` | `coordinator` | `authority` in coordinator.yaml |
 | `GLOBAL_LAYERS_PASSPHRASE_FILE` | `pki` | `--passphrase-file` |
-| `https_proxy`, `no_proxy` | `site-agent` | none; read by gRPC, also in capitals |
+| `https_proxy`, `no_proxy` | `site-agent` | nothing; gRPC reads these variables, also in capital letters |
 """
 
 
@@ -58,14 +59,16 @@ def configuration_page() -> str:
         keys = keys_of(model, examples / name)
         parts += [
             f"## {name}",
-            f"Checked by `{program} check`. Example: [{name}](../deploy/examples/{name}).",
+            f"`{program} check` checks this file. The example is [{name}](../deploy/examples/{name}).",
             table_of(keys),
         ]
     parts += [
         _SECRETS.rstrip(),
-        "Plans and contracts are explained key by key in [plan.yaml](../deploy/examples/plan.yaml) and",
+        "The examples [plan.yaml](../deploy/examples/plan.yaml) and",
     ]
-    parts[-1] += "\n[contract.yaml](../deploy/examples/contract.yaml)."
+    parts[-1] += (
+        "\n[contract.yaml](../deploy/examples/contract.yaml) explain each key of a plan and of a data contract."
+    )
     return "\n\n".join(parts) + "\n"
 
 

@@ -19,7 +19,7 @@ _UNITS: Final = {
     "smallest_sites": "sites",
     "largest_rounds": "rounds",
     "largest_megabytes": "1,000,000 bytes",
-    "largest_clipping_range": "magnitude of an update",
+    "largest_clipping_range": "size of an update value",
     "lost_site_budget": "sums",
     "smallest_training_rows": "rows",
     "smallest_cell": "rows",
@@ -30,7 +30,7 @@ _UNITS: Final = {
     "keep_days": "days",
     "seed": "none",
     "test_share": "share of all rows",
-    "validation_share": "share of the rest",
+    "validation_share": "share of the remaining rows",
     "prevalence": "share of patients",
     "threads": "threads",
 }
@@ -60,9 +60,7 @@ def keys_of(model: type[BaseModel], example: Path) -> list[Key]:
 def table_of(keys: list[Key]) -> str:
     """Return the table of the keys as Markdown."""
     rows = (f"| `{key.name}` | {key.kind} | {key.default} | {key.unit} | {key.reason} |" for key in keys)
-    return "\n".join(
-        ("| key | type | default | unit | what it is, and why one would change it |", "|" + "---|" * 5, *rows)
-    )
+    return "\n".join(("| key | type | default | unit | meaning, and reason to change it |", "|" + "---|" * 5, *rows))
 
 
 def reasons_in(text: str) -> dict[str, str]:
@@ -149,7 +147,7 @@ def _bounds(entry: Mapping[str, Any]) -> str:
 
 def _default(entry: Mapping[str, Any], is_required: bool) -> str:
     if is_required:
-        return "has to be given"
+        return "required"
     value = entry.get("default")
     return "left out" if value is None or value == [] else f"`{json.dumps(value)}`"
 
