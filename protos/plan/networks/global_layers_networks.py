@@ -31,7 +31,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, StrictInt, model_serializer, model_validator
 
 from protos.plan.documents import Document
-from protos.plan.networks.network_tensors import Constant, Rate, TensorSpec, Uniform, linear, normalisation, spec
+from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 # Keys that plans of the first version lack. With these values a plan's bytes omit them, so a plan that hospitals
 # approved earlier keeps its digest.
@@ -72,26 +72,20 @@ class GlobalLayersNetwork(Document):
         written: dict[str, Any] = serialise(self)
         return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
 
-
-def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from _input(network, columns)
-    yield from global_layers_body(network)
-    yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
-    yield from _fully_connected("head.output", network.latent, outputs)
-    if network.linear_path:
-        # The path starts at 0, so the network begins like one without the path.
-        yield spec("unique.path.weight", (outputs, columns), Constant(0.0))
-        yield spec("unique.path.bias", (outputs,), Constant(0.0))
-
-
-def global_layers_body(network: GlobalLayersNetwork) -> Iterator[TensorSpec]:
-    """Yield layers 2 to 4, which do not depend on columns or outputs."""
-    latent, gate = network.latent, network.gate
-    wide, middle = 4 * latent, 2 * latent
-    yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)
-    yield from _fully_connected("body.layer3", wide, middle)
-    yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        latent, gate = self.latent, self.gate
+        wide, middle = 4 * latent, 2 * latent
+        yield from _input(self, sizes.columns)
+        yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)
+        yield from _fully_connected("body.layer3", wide, middle)
+        yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
+        yield from _fully_connected("head.layer5", middle, latent)
+        yield from _fully_connected("head.output", latent, sizes.outputs)
+        if self.linear_path:
+            # The path starts at 0, so the network begins like one without the path.
+            yield spec("unique.path.weight", (sizes.outputs, sizes.columns), Constant(0.0))
+            yield spec("unique.path.bias", (sizes.outputs,), Constant(0.0))
 
 
 def _input(network: GlobalLayersNetwork, columns: int) -> Iterator[TensorSpec]:
