@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
+from host.command_line import Command
 from protos.errors import UsageError
 from protos.plan.configuration_fields import LocalAddress
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:

@@ -10,34 +10,30 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import click
 
+from host.command_line import PATH, Command, json_option
 from host.diagnosis import AILMENTS, Finding, exit_status
 from host.durable import new_file
 from protos.errors import ConfigurationError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _HELP: Final = {entry.identifier: entry for entry in AILMENTS}
+_bundle_option: Final = click.option(
+    "--bundle",
+    "place",
+    type=PATH,
+    help="Also write a file for a person who helps you. The file contains no names, paths or values.",
+)
 
 
 def report_options(command: Command) -> Command:
     """Add the options `--json` and `--bundle` of both doctors."""
-    for option in (
-        click.option(
-            "--bundle",
-            "place",
-            type=click.Path(path_type=Path),
-            help="Also write a file for a person who helps you. The file contains no names, paths or values.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    ):
-        command = option(command)
-    return command
+    return json_option(_bundle_option(command))
 
 
 def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:

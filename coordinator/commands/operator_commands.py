@@ -18,6 +18,7 @@ import click
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import control_path
 from host import address_checks, computer_checks
+from host.command_line import configuration_option
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
 from host.listening import check_local, listen_option, until_ended
 from host.support_bundle import report_findings, report_options
@@ -25,9 +26,7 @@ from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
 from protos.errors import OperatorError
 
-config_option = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
-)
+config_option: Final = configuration_option("coordinator.yaml")
 
 
 @click.command()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coordinator.commands.operator_commands import config_option
+from host.command_line import PATH
 from protos.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ _PARTS = ("parameters.safetensors", "plan.json", "record.json")
     "files",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Approval file of a site, written by `site-agent release approve`. Repeat the option for each site.",
 )
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
+@click.option("--output", required=True, type=PATH, help="New folder for the output.")
 def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> None:
     """Write the final parameters for a recipient that every site of the run approved.
 

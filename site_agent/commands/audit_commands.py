@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from audit.reading.log_commands import Desk, LogProgram
+from host.command_line import PATH
 from protos.errors import UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.state_folders import audit_log_path, gate_folder
@@ -41,7 +42,7 @@ audit = LogProgram(command="site-agent", file="hospital.yaml", desk_of=_desk_of,
 
 @audit.command()
 @config_option
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Output file for the checkpoints.")
+@click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
     """Write the last checkpoint of the coordinator's log that this site cosigned. A verifier needs this file.
 

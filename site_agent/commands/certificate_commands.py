@@ -7,12 +7,14 @@ sends it.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from host.command_line import PATH
 from protos.errors import ConfigurationError, UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
@@ -20,14 +22,11 @@ from site_agent.state_folders import agent_folder
 
 if TYPE_CHECKING:
     from pki.site_keys import SiteKeys
-import asyncio
 
 
 @click.command("request-certificate")
 @config_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Output file for the certificate request."
-)
+@click.option("--output", type=PATH, required=True, help="Output file for the certificate request.")
 @click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     """Write a certificate request for the hospital's own authority. The private key stays at this site.
@@ -59,7 +58,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
 
 @click.command("install-certificate")
 @config_option
-@click.argument("chain", type=click.Path(path_type=Path))
+@click.argument("chain", type=PATH)
 def install_certificate(path: Path, chain: Path) -> None:
     """Install the certificate chain from the hospital's authority.
 

@@ -13,8 +13,7 @@ import click
 
 from host.listening import browser_host, check_local, listen_option, plain_address
 from protos.errors import UsageError
-from site_agent.commands.approval_commands import account, person
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import account, config_option, person
 from site_agent.hospital import read_hospital
 
 _ROLES = ("data-manager", "officer", "clinician")
