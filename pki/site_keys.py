@@ -31,6 +31,10 @@ class SiteKeys:
 
     directory: Path
 
+    tls_key_path = store.FileIn("tls.key")  # mode 0600
+    certificate_path = store.FileIn("tls.crt")  # the site's certificate, then the issuing certificate
+    root_certificate_path = store.FileIn("root.crt")  # of the federation
+
     @classmethod
     def exists(cls, directory: Path) -> bool:
         """Return whether the TLS key exists."""
@@ -65,21 +69,6 @@ class SiteKeys:
             )
         return keys
 
-    @property
-    def tls_key_path(self) -> Path:
-        """Return the path of the TLS key, mode 0600."""
-        return self.directory / "tls.key"
-
-    @property
-    def certificate_path(self) -> Path:
-        """Return the path of the site's certificate, which is followed by the issuing certificate in the file."""
-        return self.directory / "tls.crt"
-
-    @property
-    def root_certificate_path(self) -> Path:
-        """Return the path of the federation's root certificate."""
-        return self.directory / "root.crt"
-
     def is_enrolled(self) -> bool:
         """Return whether a certificate is installed."""
         return self.certificate_path.exists() and self.root_certificate_path.exists()
@@ -91,10 +80,6 @@ class SiteKeys:
     def certificate_sha256(self) -> str:
         """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
         return certificates.certificate_sha256(self.leaf())
-
-    def expiry(self) -> datetime:
-        """Return the end of the current certificate, with a time zone."""
-        return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
         """Return the federation that the current certificate names."""
