@@ -7,7 +7,7 @@ doctors. Services are never restarted after 77 and 78.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,24 +32,16 @@ class ExitCode:
 
 EXIT_CODES: Final = (
     ExitCode(0, "The program finished, or a person stopped it.", "", False),
-    ExitCode(
-        1,
-        "The network, a disk or another process failed. A new attempt or the operator can correct the failure.",
-        "operator",
-        True,
-    ),
+    ExitCode(1, "The network, a disk or another process failed. A new attempt or the operator can correct the failure.",
+             "operator", True),
     ExitCode(2, "The command or an option is wrong. Nothing was done.", "whoever typed them", False),
     ExitCode(3, "Only from doctor: everything works, but there are warnings.", "operator", False),
     ExitCode(70, "A defect of the program. The log line shows the place.", "the project", True),
-    ExitCode(
-        77,
-        "The policy, the register of sites, the plan or the coordinator refused the request.",
-        "people on both sides",
-        False,
-    ),
+    ExitCode(77, "The policy, the register of sites, the plan or the coordinator refused the request.",
+             "people on both sides", False),
     ExitCode(78, "The configuration, the contract or the table is wrong.", "operator, data manager", False),
     ExitCode(130, "A person interrupted the program with Ctrl-C.", "", False),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,17 +171,12 @@ ERRORS: Final = (
 )  # fmt: skip
 
 
-def named(entries: Sequence[Entry]) -> Mapping[str, str]:
-    """Return the identifier of each event."""
-    return {entry.name: entry.identifier for entry in entries}
-
-
 def identify(
     entries: Sequence[Entry],
     # the form that structlog requires of a processor
 ) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
     """Return a function that adds each event's identifier to its log line."""
-    identifiers = named(entries)
+    identifiers = {entry.name: entry.identifier for entry in entries}
 
     def process(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         found = identifiers.get(str(event.get("event")))
@@ -198,11 +185,6 @@ def identify(
         return event
 
     return process
-
-
-def _nearest(entries: Sequence[Entry], wanted: str) -> str:
-    near = nearest_name(wanted, [word for entry in entries for word in (entry.identifier, entry.name)])
-    return f"did you mean {near}?" if near is not None else "none is like it."
 
 
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
@@ -216,8 +198,10 @@ def explained(entries: Sequence[Entry], wanted: str | None) -> str:
     for entry in entries:
         if wanted.upper() == entry.identifier or wanted == entry.name:
             return entry.lines
+    near = nearest_name(wanted, [word for entry in entries for word in (entry.identifier, entry.name)])
+    hint = "none is like it." if near is None else f"did you mean {near}?"
     raise UsageError(
-        what=f"There is no {wanted} in this program's catalogue. {_nearest(entries, wanted)}",
+        what=f"There is no {wanted} in this program's catalogue. {hint}",
         consequence="Nothing was done.",
         remedy="Run `explain` without an identifier to see all of them.",
     )

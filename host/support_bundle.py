@@ -39,7 +39,7 @@ def report_options(command: Command) -> Command:
 def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:
     """Print a doctor's findings, write the bundle if requested, and exit with the status of the findings."""
     if place is not None:
-        write_bundle(place, bundle_of(program, version("global-layers"), found))
+        write_bundle(place, _bundle_of(program, found))
     if as_json:
         click.echo(json.dumps([finding.facts() for finding in found], indent=2))
     else:
@@ -48,19 +48,12 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
     sys.exit(exit_status(found))
 
 
-def bundle_of(
-    program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
-) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the content of a support bundle.
-
-    Args:
-        findings: the findings, without their results and remedies, because both may contain names.
-        counts: numbers that help, such as records of a log.
-    """
+def _bundle_of(program: str, findings: Sequence[Finding]) -> dict[str, Any]:  # Any: every type that JSON has
+    """Return the content of a support bundle, without results and remedies of findings. Both may contain names."""
     return {
         "format": "global-layers support bundle 1",
         "program": program,
-        "version": software,
+        "version": version("global-layers"),
         "system": {
             "kernel": platform.release(),
             "machine": platform.machine(),
@@ -76,7 +69,7 @@ def bundle_of(
             }
             for finding in findings
         ],
-        "counts": dict(counts or {}),
+        "counts": {},
     }
 
 
