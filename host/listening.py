@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from host.command_line import Command
 from protos.errors import UsageError
-from protos.plan.configuration_fields import LocalAddress
+from protos.plan.documents import LocalAddress
 
 
 def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], Command]:

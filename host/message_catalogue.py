@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from protos.errors import UsageError
-from protos.plan.nearest import nearest_name
+from protos.plan.documents import nearest_name
 
 
 @dataclass(frozen=True)
