@@ -15,10 +15,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from protos.errors import ConfigurationError
@@ -41,6 +49,21 @@ class Document(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
+
+
+class GrownDocument(Document):
+    """A part of a plan with keys that plans of earlier versions lack.
+
+    A plan's bytes omit such a key while it has its default. So a plan that hospitals approved earlier keeps its digest.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        unset = {key for key in self.later if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in serialise(self).items() if key not in unset}
 
 
 Record = TypeVar("Record", bound=BaseModel)

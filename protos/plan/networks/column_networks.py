@@ -18,34 +18,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from protos.plan.documents import Document
+from protos.plan.documents import Document, GrownDocument
 from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Width, linear
 
 ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)]
 
 
-class ParallelNetwork(Document):
-    """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head.
+class ParallelNetwork(GrownDocument):
+    """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head."""
 
-    A plan's bytes omit a head without hidden widths, so a plan that was approved earlier keeps its digest.
-    """
-
+    later: ClassVar = ("head",)
     name: Literal["parallel"]
     common: ExtractorWidths
     unique: ExtractorWidths
     activation: ActivationName = "relu"
     dropout: Rate = 0.0
     head: Widths = ()
-
-    @model_serializer(mode="wrap")
-    def _leave_out_an_empty_head(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key != "head" or value}
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
         """Yield every tensor in the order of the network's parameters."""

@@ -26,19 +26,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, StrictInt, model_serializer, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from protos.plan.documents import Document
+from protos.plan.documents import GrownDocument
 from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
-# Keys that plans of the first version lack. With these values a plan's bytes omit them, so a plan that hospitals
-# approved earlier keeps its digest.
-_LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "linear_path": False}
 
-
-class GlobalLayersNetwork(Document):
+class GlobalLayersNetwork(GrownDocument):
     """The network of the paper: entities, transformer blocks and five layers. Widths are multiples of `latent`.
 
     `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
@@ -46,6 +42,7 @@ class GlobalLayersNetwork(Document):
     the part unique. Every method that shares inner layers keeps the path private.
     """
 
+    later: ClassVar = ("input_dropout", "entities", "linear_path")
     name: Literal["global-layers-network"]
     latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
     gate: StrictBool
@@ -66,11 +63,6 @@ class GlobalLayersNetwork(Document):
         if self.transformer_blocks and not self.entities:
             raise ValueError("transformer blocks work on entities; entities: false needs transformer_blocks: 0")
         return self
-
-    @model_serializer(mode="wrap")
-    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
         """Yield every tensor in the order of the network's parameters."""

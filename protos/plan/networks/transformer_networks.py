@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictInt, model_serializer, model_validator
+from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.documents import Document
+from protos.plan.documents import Document, GrownDocument
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, Width, linear, normalisation, spec
 
 LARGEST_NOTE_BUCKETS = 2048
@@ -50,9 +50,10 @@ class NoteSize(Document):
         return f"{self.longest} words in {self.buckets} buckets"
 
 
-class FeatureTokensNetwork(Document):
+class FeatureTokensNetwork(GrownDocument):
     """The width of a token, the numbers of heads and blocks, and the activation: the paper's ReGLU or GELU."""
 
+    later: ClassVar = ("note",)
     name: Literal["feature-tokens"]
     width: Annotated[StrictInt, Field(ge=1, le=4096)] = 96
     heads: Annotated[StrictInt, Field(ge=1, le=1024)] = 8
@@ -69,11 +70,6 @@ class FeatureTokensNetwork(Document):
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _leave_out_no_note(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key != "note" or value is not None}
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
         """Yield every tensor in the order of the network's parameters."""
