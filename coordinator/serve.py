@@ -102,7 +102,14 @@ def _put_together(
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )
-    upkeep = _upkeep(log, state / "witness", membership)
+    upkeep = SiteUpkeep(
+        log,
+        state / "witness",
+        identity_key_of=membership.identity_key_of,
+        renew=membership.renew,
+        confirm=membership.confirm,
+        roots=membership.roots,
+    )
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
     most = max((len(plan.sites) for plan in plans), default=1)
@@ -200,17 +207,6 @@ async def _first_of(
     if watch.done():
         watch.result()
     return bool(done)
-
-
-def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
-    return SiteUpkeep(
-        log,
-        witness,
-        identity_key_of=membership.identity_key_of,
-        renew=membership.renew,
-        confirm=membership.confirm,
-        roots=membership.roots,
-    )
 
 
 async def _observed(

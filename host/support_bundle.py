@@ -36,7 +36,7 @@ def report_options(command: Command) -> Command:
     return json_option(_bundle_option(command))
 
 
-def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:
+def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None = None) -> NoReturn:
     """Print a doctor's findings, write the bundle if requested, and exit with the status of the findings."""
     if place is not None:
         write_bundle(place, _bundle_of(program, found))

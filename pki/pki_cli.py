@@ -16,7 +16,7 @@ import click
 
 from audit.reading.log_keys import keys_text
 from host.command_line import PATH, finish, json_option
-from host.diagnosis import exit_status
+from host.support_bundle import report_findings
 from pki import inspection, key_checks, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
@@ -310,11 +310,7 @@ def doctor(directory: Path, as_json: bool) -> None:
     The command changes nothing. The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
-    for finding in () if as_json else found:
-        click.echo(finding.line)
-    if as_json:
-        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
-    sys.exit(exit_status(found))
+    report_findings("pki", found, as_json=as_json)
 
 
 commands.add_command(own_authority)

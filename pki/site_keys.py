@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from host.durable import sync_folder
 from pki import certificates, store
@@ -61,7 +60,7 @@ class SiteKeys:
         keys = cls(directory)
         keys._finish_interrupted_renewal()
         key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
-        if keys.is_enrolled() and not _is_for(keys.leaf(), key):
+        if keys.is_enrolled() and keys.leaf().public_key() != key.public_key():
             raise ConfigurationError(
                 what=f"{keys.certificate_path} does not belong to {keys.tls_key_path}.",
                 consequence="No connection was made and nothing was sent.",
@@ -209,8 +208,3 @@ class SiteKeys:
     @staticmethod
     def _previous(path: Path) -> Path:
         return path.with_name(f"{path.name}.previous")
-
-
-def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:
-    held = leaf.public_key()
-    return isinstance(held, ec.EllipticCurvePublicKey) and held == key.public_key()

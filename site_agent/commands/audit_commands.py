@@ -74,6 +74,7 @@ def restart_log(path: Path, by: str, because: str) -> None:
             remedy="Enter the person's name and the reason for the audit log.",
         )
 
+    from audit.checkpoint_memory import own_checkpoint
     from audit.log_files import set_aside
     from audit.own_log import AuditLog
     from pki.identity_key import read_identity_key
@@ -82,17 +83,10 @@ def restart_log(path: Path, by: str, because: str) -> None:
 
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
-    log_path = audit_log_path(hospital.state_path)
-    generation = set_aside(log_path, datetime.now(UTC), least=_witnessed_generation(hospital.state_path))
+    log_path, known = audit_log_path(hospital.state_path), own_checkpoint(gate_folder(hospital.state_path) / "witness")
+    generation = set_aside(log_path, datetime.now(UTC), least=known.generation if known else 0)
     key = read_identity_key(gate_folder(hospital.state_path))
     log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
     log.write("log_began_anew", generation=generation, by=by, reason=because)
     log.close()
     click.echo(f"{by} restarted the log. It is generation {generation}. The earlier files are kept beside it.")
-
-
-def _witnessed_generation(state: Path) -> int:
-    from audit.checkpoint_memory import own_checkpoint
-
-    known = own_checkpoint(gate_folder(state) / "witness")
-    return known.generation if known else 0

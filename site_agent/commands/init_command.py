@@ -60,7 +60,11 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     files = (Path("hospital.yaml"), Path("contract.yaml"))
     for file in files:
         if file.exists():
-            raise _refused(f"{file} exists already.", f"Move {file} away, or run this command in another folder.")
+            raise UsageError(
+                what=f"{file} exists already.",
+                consequence="No file was written, and nothing left this site.",
+                remedy=f"Move {file} away, or run this command in another folder.",
+            )
     draft = describe(table)
     text = hospital_text(site, table, policy, invitation)
     parse_document(text.encode(), Hospital, source="hospital.yaml", consequence="No file was written.")
@@ -89,7 +93,3 @@ def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) 
         "  split: {seed: 0, stratified: true}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _refused(what: str, remedy: str) -> UsageError:
-    return UsageError(what=what, consequence="No file was written, and nothing left this site.", remedy=remedy)
