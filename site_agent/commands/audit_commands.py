@@ -11,6 +11,7 @@ from audit.reading.log_commands import Desk, LogProgram
 from host.command_line import PATH
 from protos.errors import UsageError
 from site_agent.commands.site_options import config_option
+from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
 
@@ -19,7 +20,6 @@ def _desk_of(path: Path) -> Desk:
     from audit.reading.log_verification import KnownKeys
     from pki.identity_key import has_identity_key, public_bytes, read_identity_key
     from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-    from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
     folder = gate_folder(hospital.state_path)
@@ -51,7 +51,6 @@ def checkpoints(path: Path, output: Path) -> None:
     from audit.checkpoint_memory import kept_checkpoints
     from audit.reading.log_keys import checkpoints_text
     from pki.store import write_public
-    from site_agent.hospital import read_hospital
 
     found = kept_checkpoints(gate_folder(read_hospital(path).state_path) / "witness")
     write_public(output, checkpoints_text(found).encode())
@@ -79,7 +78,6 @@ def restart_log(path: Path, by: str, because: str) -> None:
     from audit.own_log import AuditLog
     from pki.identity_key import read_identity_key
     from pki.store import hold_directory
-    from site_agent.hospital import read_hospital
 
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
