@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from audit.own_log import AuditLog
 from coordinator.commands.operator_commands import config_option
@@ -88,9 +90,6 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
     """Check that the tensors in the file, in the manifest's order, have the digest that the sites signed."""
-    from safetensors import SafetensorError  # few commands need it
-    from safetensors.numpy import load
-
     tensors = manifest_of(plan).tensors
     try:
         found = load(content)

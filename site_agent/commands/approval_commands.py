@@ -15,6 +15,8 @@ from typing import Final
 import click
 
 from host.command_line import PATH
+from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
+from pki.store import write_public
 from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
@@ -237,8 +239,6 @@ def _print(sections: Sequence[Section]) -> None:
 
 def _write_page(page: Path | None, title: str, sections: Sequence[Section], signatures: int) -> None:
     if page is not None:
-        from pki.store import write_public
-
         write_public(page, review_page(title, sections, signatures=signatures).encode())
         click.echo(f"Written to {page}.")
 
@@ -346,8 +346,6 @@ def _table(hospital: Hospital, plan: Plan) -> tuple[Section, bool]:
 
 def own_fingerprint(hospital: Hospital) -> str | None:
     """Return the fingerprint of this site's identity key, or None if this user account cannot read the key."""
-    from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-
     folder = gate_folder(hospital.state_path)
     try:
         return identity_fingerprint(read_identity_key(folder)) if has_identity_key(folder) else None

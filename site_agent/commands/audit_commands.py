@@ -7,20 +7,23 @@ from pathlib import Path
 
 import click
 
+from audit.checkpoint_memory import kept_checkpoints, own_checkpoint, peer_key
+from audit.log_files import set_aside
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk, LogProgram
+from audit.reading.log_keys import checkpoints_text
+from audit.reading.log_verification import KnownKeys
 from host.command_line import PATH
+from pki.identity_key import has_identity_key, public_bytes, read_identity_key
+from pki.store import hold_directory, write_public
 from protos.errors import UsageError
+from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
 
 def _desk_of(path: Path) -> Desk:
-    from audit.checkpoint_memory import own_checkpoint, peer_key
-    from audit.reading.log_verification import KnownKeys
-    from pki.identity_key import has_identity_key, public_bytes, read_identity_key
-    from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-
     hospital = read_hospital(path)
     folder = gate_folder(hospital.state_path)
     keys, witness = {}, folder / "witness"
@@ -48,10 +51,6 @@ def checkpoints(path: Path, output: Path) -> None:
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
-    from audit.checkpoint_memory import kept_checkpoints
-    from audit.reading.log_keys import checkpoints_text
-    from pki.store import write_public
-
     found = kept_checkpoints(gate_folder(read_hospital(path).state_path) / "witness")
     write_public(output, checkpoints_text(found).encode())
     click.echo(f"Written to {output}.")
@@ -72,13 +71,6 @@ def restart_log(path: Path, by: str, because: str) -> None:
             consequence="The log is unchanged.",
             remedy="Enter the person's name and the reason for the audit log.",
         )
-
-    from audit.checkpoint_memory import own_checkpoint
-    from audit.log_files import set_aside
-    from audit.own_log import AuditLog
-    from pki.identity_key import read_identity_key
-    from pki.store import hold_directory
-
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
     log_path, known = audit_log_path(hospital.state_path), own_checkpoint(gate_folder(hospital.state_path) / "witness")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import pwd
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
+from audit.own_log import AuditLog
 from host.command_line import PATH, configuration_option
 from protos.errors import UsageError
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
-
-if TYPE_CHECKING:
-    from audit.own_log import AuditLog
 
 config_option: Final = configuration_option("hospital.yaml")
 plan_option: Final = click.option(
@@ -57,6 +55,4 @@ def account() -> str:
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
     """Open this site's audit log for a person's command."""
-    from audit.own_log import AuditLog
-
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

@@ -13,6 +13,8 @@ from typing import Any
 import click
 
 from host.command_line import PATH
+from pki.identity_key import read_identity_key
+from pki.store import write_public
 from protos.errors import UsageError
 from site_agent.commands.site_options import audit_log_of, by_option, config_option
 from site_agent.hospital import read_hospital
@@ -39,8 +41,6 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     """
     hospital = read_hospital(path)
 
-    from pki.identity_key import read_identity_key
-    from pki.store import write_public
     from protos.wire.release_statements import approve_release
 
     log = audit_log_of(hospital)
