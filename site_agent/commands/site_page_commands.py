@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from host.command_line import PATH
-from host.listening import check_local, listen_option, until_ended
+from host.local_server import check_local, listen_option, serve_page, until_ended
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
@@ -55,8 +55,6 @@ def curves(path: Path, listen: str) -> None:
 
 
 async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> None:
-    from host.local_server import serve_page
-
     await until_ended(await serve_page(listen, respond, running), listen)
 
 
