@@ -337,16 +337,8 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     return state
 
 
-TAKEN_OVER: Final = ("plans",)
-
-
-def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the plans that are not known yet. A plan that was removed from the file still runs."""
-    return tuple(plan for plan in plans if plan.run_name not in known)
-
-
 class Reloading:
-    """Reads coordinator.yaml again on each call, and queues new plans."""
+    """Reads coordinator.yaml again on each call, and queues new plans. A plan that was removed from it still runs."""
 
     def __init__(
         self,
@@ -364,12 +356,12 @@ class Reloading:
         log = structlog.get_logger()
         try:
             read = read_configuration(self._path)
-            plans = added(self._known, read_plans(read))
+            plans = tuple(plan for plan in read_plans(read) if plan.run_name not in self._known)
         except OperatorError as wrong:
             log.error("configuration_kept", what=wrong.what, identifier=wrong.code)
             return
         held = self._configuration
-        names = (name for name in CoordinatorConfiguration.model_fields if name not in TAKEN_OVER)
+        names = (name for name in CoordinatorConfiguration.model_fields if name != "plans")
         waiting = [name for name in names if getattr(held, name) != getattr(read, name)]
         self._known |= {plan.run_name for plan in plans}
         self._add(plans)

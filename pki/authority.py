@@ -148,19 +148,15 @@ class Authority:
 
         During a change: both roots, and the certificate that joins them.
         """
-        pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
-        pem += self.root_pem()
-        for place in (self.next_root_path, self.vouching_path):
-            pem += store.read_public(place) if place.exists() else b""
-        return pem
+        during_a_change = (self.next_root_path, self.vouching_path)
+        return _pem_in(self.previous_root_path) + self.root_pem() + b"".join(map(_pem_in, during_a_change))
 
     def accepted_roots_pem(self) -> bytes:
         """Return the roots under which sites' certificates are accepted, as PEM.
 
         During a change also the previous root.
         """
-        before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
-        return self.root_pem() + before
+        return self.root_pem() + _pem_in(self.previous_root_path)
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
         """Return every previous, current or next authority of this federation, each with its title."""
@@ -242,3 +238,7 @@ class Authority:
     def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:
         issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
         return issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path))
+
+
+def _pem_in(place: Path) -> bytes:
+    return store.read_public(place) if place.exists() else b""
