@@ -33,13 +33,7 @@ class DenseNetwork(Document):
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
         """Yield every tensor in the order of the network's parameters."""
+        last = len(self.hidden)
         for index, (inner, outer) in enumerate(pairwise((sizes.columns, *self.hidden, sizes.outputs))):
-            part = dense_layer_part(index, len(self.hidden))
+            part = Part.HEAD if index == last else Part.INPUT if index == 0 else Part.BODY
             yield from linear(f"{part}.layer{index + 1}", inner, outer, bias=True)
-
-
-def dense_layer_part(index: int, hidden_layers: int) -> Part:
-    """Return the part to which layer `index`, counted from 0, belongs in a network with this many hidden layers."""
-    if index == hidden_layers:
-        return Part.HEAD
-    return Part.INPUT if index == 0 else Part.BODY
