@@ -27,7 +27,7 @@ from benchmarks.experiments.engines import Engine, compute, engine_of
 from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, merge, read_rows
 from benchmarks.experiments.tables.catalogue import TABLES, table_named
 from protos.errors import OperatorError
-from protos.plan.nearest import did_you_mean, nearest_name
+from protos.plan.documents import did_you_mean, nearest_name
 
 RESULTS: Final = Path(__file__).parent / "results" / "papers"
 

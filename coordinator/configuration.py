@@ -14,8 +14,7 @@ from pydantic import Field
 
 from audit.audit_log import AuditSettings
 from host.starting_files import starting_values
-from protos.plan.configuration_fields import Address, LocalAddress, PathText
-from protos.plan.documents import Document, read_document
+from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
 from protos.plan.plan import Plan
 
 _CONSEQUENCE = "The coordinator did not start."

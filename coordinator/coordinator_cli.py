@@ -26,7 +26,7 @@ from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
 from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.storage.history import known_runs
-from host.command_line import explain_command, finish
+from host.command_line import explain_command, finish, json_option
 from host.diagnosis import AILMENTS
 from host.heap import set_up_heap
 from host.log_lines import set_up_log
@@ -132,7 +132,7 @@ def _registered(authority: Path, plan: Plan) -> str:
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def status(path: Path, as_json: bool) -> None:
     """Show the state of a running coordinator.
 
@@ -155,7 +155,7 @@ def status(path: Path, as_json: bool) -> None:
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def runs(path: Path, as_json: bool) -> None:
     """List every run in this coordinator's state directory. The coordinator need not be running.
 

@@ -102,7 +102,14 @@ def _put_together(
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )
-    upkeep = _upkeep(log, state / "witness", membership)
+    upkeep = SiteUpkeep(
+        log,
+        state / "witness",
+        identity_key_of=membership.identity_key_of,
+        renew=membership.renew,
+        confirm=membership.confirm,
+        roots=membership.roots,
+    )
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     shown, fetch = membership.credentials(), membership.credentials
     most = max((len(plan.sites) for plan in plans), default=1)
@@ -200,17 +207,6 @@ async def _first_of(
     if watch.done():
         watch.result()
     return bool(done)
-
-
-def _upkeep(log: AuditLog, witness: Path, membership: Membership) -> SiteUpkeep:
-    return SiteUpkeep(
-        log,
-        witness,
-        identity_key_of=membership.identity_key_of,
-        renew=membership.renew,
-        confirm=membership.confirm,
-        roots=membership.roots,
-    )
 
 
 async def _observed(
@@ -341,16 +337,8 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     return state
 
 
-TAKEN_OVER: Final = ("plans",)
-
-
-def added(known: frozenset[str], plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
-    """Return the plans that are not known yet. A plan that was removed from the file still runs."""
-    return tuple(plan for plan in plans if plan.run_name not in known)
-
-
 class Reloading:
-    """Reads coordinator.yaml again on each call, and queues new plans."""
+    """Reads coordinator.yaml again on each call, and queues new plans. A plan that was removed from it still runs."""
 
     def __init__(
         self,
@@ -368,12 +356,12 @@ class Reloading:
         log = structlog.get_logger()
         try:
             read = read_configuration(self._path)
-            plans = added(self._known, read_plans(read))
+            plans = tuple(plan for plan in read_plans(read) if plan.run_name not in self._known)
         except OperatorError as wrong:
             log.error("configuration_kept", what=wrong.what, identifier=wrong.code)
             return
         held = self._configuration
-        names = (name for name in CoordinatorConfiguration.model_fields if name not in TAKEN_OVER)
+        names = (name for name in CoordinatorConfiguration.model_fields if name != "plans")
         waiting = [name for name in names if getattr(held, name) != getattr(read, name)]
         self._known |= {plan.run_name for plan in plans}
         self._add(plans)

@@ -245,9 +245,10 @@ def _shown(target: Target, proxy: Proxy | None, patience: float, context: ssl.SS
 def _unproven(target: Target, shown: x509.Certificate, code: int, now: datetime) -> Finding:
     match code:
         case 10:  # OpenSSL: it has expired
-            remedy = f"{COMPARE_CLOCK} If the clock is right, ask the office to run `pki renew` and to start the "
-            "coordinator."
-            return failure("D410", f"The coordinator's certificate has expired. {_times(shown, now)}", remedy)
+            restart = "If the clock is right, ask the office to run `pki renew` and to start the coordinator."
+            return failure(
+                "D410", f"The coordinator's certificate has expired. {_times(shown, now)}", f"{COMPARE_CLOCK} {restart}"
+            )
         case 9:  # not yet valid
             return failure("D410", f"The coordinator's certificate is not valid yet. {_times(shown, now)}", SET_CLOCK)
         case 62 | 64:  # another name, another address

@@ -93,7 +93,9 @@ def write_backup(
                 catalogue = Catalogue(
                     program=program, name=name, made=made, software=software, state_format=STATE_FORMAT, entries=entries
                 )
-                _add_bytes(archive, CATALOGUE, _to_json(catalogue, key))
+                content, member = _to_json(catalogue, key), tarfile.TarInfo(CATALOGUE)
+                member.size, member.mode = len(content), 0o600
+                archive.addfile(member, io.BytesIO(content))
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be written: {cause.strerror}.",
@@ -285,12 +287,6 @@ class _Hashing:
         content = self._file.read(size)
         self.digest.update(content)
         return content
-
-
-def _add_bytes(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o600
-    archive.addfile(member, io.BytesIO(content))
 
 
 def _measured(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:

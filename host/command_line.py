@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
 from host.message_catalogue import Entry, explained
 from protos.errors import UsageError
 from protos.errors import explained as failure_of
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+PATH: Final = click.Path(path_type=Path)
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def configuration_option(file: str) -> Callable[[Command], Command]:
+    """Return the option for the path of a program's configuration, such as `hospital.yaml`."""
+    return click.option("--config", "path", required=True, type=PATH, help=f"The file {file}.")
 
 
 class Following(io.TextIOBase):

@@ -16,136 +16,77 @@ from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
 from host.message_catalogue import Entry
 
 AILMENTS: Final = (
-    Entry(
-        "D401",
-        "configuration",
-        "The program can read its configuration file.",
-        "Correct the lines that the message names.",
-    ),
-    Entry(
-        "D402",
-        "state directory",
-        "Keys, logs and models are in this directory. The directory must belong to the program's user and be writable.",
-        "Use `chown` to set the program's user. After that, run `chmod go-w`.",
-    ),
-    Entry(
-        "D403",
-        "keys",
-        "The program does not use a key that other users can read.",
-        "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key.",
-    ),
-    Entry(
-        "D404",
-        "certificate",
-        "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while agent "
-        "and coordinator run. A person must renew a certificate of a hospital's own authority.",
-        "At a site, start the agent. At the office, run `pki renew`. After the expiry, contact the office.",
-    ),
+    Entry("D401", "configuration",
+          "The program can read its configuration file.",
+          "Correct the lines that the message names."),
+    Entry("D402", "state directory",
+          "Keys, logs and models are in this directory. The directory must belong to the program's user and be "
+          "writable.",
+          "Use `chown` to set the program's user. After that, run `chmod go-w`."),
+    Entry("D403", "keys",
+          "The program does not use a key that other users can read.",
+          "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key."),
+    Entry("D404", "certificate",
+          "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while agent "
+          "and coordinator run. A person must renew a certificate of a hospital's own authority.",
+          "At a site, start the agent. At the office, run `pki renew`. After the expiry, contact the office."),
     Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
-    Entry(
-        "D406",
-        "clock",
-        "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
-        "Run `timedatectl set-ntp true`, or ask the administrator of the time server.",
-    ),
+    Entry("D406", "clock",
+          "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
+          "Run `timedatectl set-ntp true`, or ask the administrator of the time server."),
     Entry("D407", "name", "The coordinator's name must resolve to an address.", "Ask the network department."),
-    Entry(
-        "D408",
-        "proxy",
-        "If https_proxy is set, the site connects through that proxy with CONNECT.",
-        "Ask the proxy's administrator to allow CONNECT to the coordinator. Or add the coordinator's host name to "
-        "no_proxy yourself.",
-    ),
-    Entry(
-        "D409",
-        "port",
-        "The site connects to one port of the coordinator. No inbound port is needed.",
-        "Ask the network department to allow connections from this computer to the coordinator's port. Ask the office "
-        "whether the coordinator runs.",
-    ),
-    Entry(
-        "D410",
-        "TLS",
-        "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
-        "certificate.",
-        "Ask for an exemption from TLS inspection. A load balancer must pass TLS through.",
-    ),
-    Entry(
-        "D411",
-        "membership",
-        "The coordinator accepts this site's certificate.",
-        "Ask the federation office to run `pki list`.",
-    ),
-    Entry(
-        "D412",
-        "table",
-        "The table matches its contract.",
-        "Run `site-agent check`. `site-agent check` lists every finding.",
-    ),
-    Entry(
-        "D413",
-        "threads",
-        "The trainer uses as many threads as hospital.yaml sets.",
-        "Lower `threads`, or give the service more cores.",
-    ),
-    Entry(
-        "D414",
-        "trainer's isolation",
-        "The trainer process has no network access.",
-        "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces.",
-    ),
-    Entry(
-        "D415",
-        "address rules",
-        "If the kernel has no BPF for control groups, IPAddressDeny= in a unit has no effect and reports no error.",
-        "Use PrivateNetwork= and a firewall instead.",
-    ),
-    Entry(
-        "D416",
-        "policy",
-        "Some settings in hospital.yaml are less strict than the default.",
-        "If this was not intended, change the policy.",
-    ),
-    Entry(
-        "D417",
-        "invitation",
-        "A site uses this file to request its certificate.",
-        "Ask the federation office for a new invitation.",
-    ),
+    Entry("D408", "proxy",
+          "If https_proxy is set, the site connects through that proxy with CONNECT.",
+          "Ask the proxy's administrator to allow CONNECT to the coordinator. Or add the coordinator's host name to "
+          "no_proxy yourself."),
+    Entry("D409", "port",
+          "The site connects to one port of the coordinator. No inbound port is needed.",
+          "Ask the network department to allow connections from this computer to the coordinator's port. Ask the "
+          "office whether the coordinator runs."),
+    Entry("D410", "TLS",
+          "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
+          "certificate.",
+          "Ask for an exemption from TLS inspection. A load balancer must pass TLS through."),
+    Entry("D411", "membership",
+          "The coordinator accepts this site's certificate.",
+          "Ask the federation office to run `pki list`."),
+    Entry("D412", "table",
+          "The table matches its contract.",
+          "Run `site-agent check`. `site-agent check` lists every finding."),
+    Entry("D413", "threads",
+          "The trainer uses as many threads as hospital.yaml sets.",
+          "Lower `threads`, or give the service more cores."),
+    Entry("D414", "trainer's isolation",
+          "The trainer process has no network access.",
+          "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces."),
+    Entry("D415", "address rules",
+          "If the kernel has no BPF for control groups, IPAddressDeny= in a unit has no effect and reports no error.",
+          "Use PrivateNetwork= and a firewall instead."),
+    Entry("D416", "policy",
+          "Some settings in hospital.yaml are less strict than the default.",
+          "If this was not intended, change the policy."),
+    Entry("D417", "invitation",
+          "A site uses this file to request its certificate.",
+          "Ask the federation office for a new invitation."),
     Entry("D418", "program", "The agent or coordinator is running.", "Start the service."),
-    Entry(
-        "D419",
-        "trainer's socket",
-        "The trainer's service listens on this socket.",
-        "Run `systemctl start site-trainer`.",
-    ),
-    Entry(
-        "D420",
-        "authority",
-        "The command `pki init` made the directory of the certificate authority.",
-        "Restore the directory from its backup.",
-    ),
-    Entry(
-        "D421",
-        "plans",
-        "The coordinator runs these studies.",
-        "Correct the plans that the message names. `coordinator check` lists all mistakes.",
-    ),
-    Entry(
-        "D422",
-        "audit log",
-        "If nobody has cosigned a record, a person could remove this record without detection.",
-        "Connect this program to the program at the other end, which then cosigns the log. `status` shows the number "
-        "of records that are not cosigned.",
-    ),
-    Entry(
-        "D423",
-        "device",
-        "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
-        "With `device: cuda`, install a PyTorch build for the card and open the card to the service. Or set "
-        "`device: cpu`.",
-    ),
-)
+    Entry("D419", "trainer's socket",
+          "The trainer's service listens on this socket.",
+          "Run `systemctl start site-trainer`."),
+    Entry("D420", "authority",
+          "The command `pki init` made the directory of the certificate authority.",
+          "Restore the directory from its backup."),
+    Entry("D421", "plans",
+          "The coordinator runs these studies.",
+          "Correct the plans that the message names. `coordinator check` lists all mistakes."),
+    Entry("D422", "audit log",
+          "If nobody has cosigned a record, a person could remove this record without detection.",
+          "Connect this program to the program at the other end, which then cosigns the log. `status` shows the number "
+          "of records that are not cosigned."),
+    Entry("D423", "device",
+          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
+          "With `device: cuda`, install a PyTorch build for the card and open the card to the service. Or set `device: "
+          "cpu`."),
+)  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
 FEW_BYTES: Final = 1 << 30

@@ -1,10 +1,12 @@
-"""Sets how the programs request memory from the operating system and return the memory."""
+"""Sets how the programs request memory from the operating system and return it, and computes how much they may use."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 # Constants of malloc.h.
@@ -14,6 +16,8 @@ _M_ARENA_MAX: Final = -8
 _KEPT_BYTES: Final = 8 << 20
 _LARGE_BYTES: Final = 4 << 20
 _LARGE_PAGE: Final = 2 << 20
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_OWN: Final = Path("/proc/self/cgroup")
 _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 
 
@@ -69,6 +73,24 @@ def take_memory(count: int) -> memoryview:
 def return_memory() -> None:
     """Return unused memory from take_memory to the system."""
     _taken[:] = [pages for pages in _taken if not _is_free(pages)]
+
+
+def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
+    """Return the least of the computer's memory and the limits (memory.max) of this process's control groups.
+
+    Memory that other processes use now is not subtracted, so a later start gets the same result.
+
+    Args:
+        groups: where the control groups of version 2 are mounted.
+        own: the file that names this process's group.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError):
+        group = next((line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")), "")
+        for place in (PurePosixPath(group), *PurePosixPath(group).parents):
+            with suppress(OSError, ValueError):  # there is no limit, or the word max
+                limits.append(int((groups / place / "memory.max").read_text()))
+    return min(limits)
 
 
 def _is_free(pages: mmap.mmap) -> bool:

@@ -5,6 +5,8 @@ Only GET of known paths is answered. A request changes nothing.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -64,6 +66,11 @@ def refuse_other_hosts(request: bytes) -> bytes | None:
     if all(map(_is_loopback, _hosts(request))):
         return None
     return answer(b"GET / HTTP/1.1", {"/": lambda: text(421, _OTHER_HOST)})
+
+
+def source_digest(source: str) -> str:
+    """Return the digest by which a page's policy permits one style or script, such as `sha256-...`."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
 def _hosts(request: bytes) -> list[bytes]:

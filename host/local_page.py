@@ -6,19 +6,18 @@ changed.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final, TypeAlias
 
-from host.http_answers import Page, answer, is_asked_here, text
+from host.http_answers import Page, answer, is_asked_here, source_digest, text
 
 REFRESH_SECONDS: Final = 2
 _HTML: Final = "text/html; charset=utf-8"
 Points: TypeAlias = Sequence[tuple[int, float]]  # round and value
 _MOST_DOTS: Final = 40
+# The size of a curve's drawing and of its margins, in its own units.
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640.0, 200.0, 76.0, 24.0, 10.0, 12.0
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--card:#f6f8fa;--rule:#d0d7de;--line:#0072b2;
 --other:#b34700;--good:#116329;--bad:#a40e26}
@@ -71,18 +70,6 @@ setTimeout(look,REFRESH);
 """
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The size of the curve's drawing, in its own units."""
-
-    width: float = 640.0
-    height: float = 200.0
-    left: float = 76.0
-    bottom: float = 24.0
-    top: float = 10.0
-    right: float = 12.0
-
-
 async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[str]]) -> bytes:
     """Return the whole response to a request: the page, its live part at /main, and /health.
 
@@ -113,8 +100,8 @@ def document(title: str, main: str) -> bytes:
     """
     script = _SCRIPT.replace("REFRESH", str(REFRESH_SECONDS * 1000))
     policy = (
-        f"default-src 'none'; connect-src 'self'; img-src data:; style-src '{_digest(_STYLE)}'; "
-        f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; connect-src 'self'; img-src data:; style-src '{source_digest(_STYLE)}'; "
+        f"script-src '{source_digest(script)}'; base-uri 'none'; form-action 'none'"
     )
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -130,17 +117,17 @@ def document(title: str, main: str) -> bytes:
     return text.encode()
 
 
-def curve(points: Points, *, what: str, frame: Frame = Frame()) -> str:
+def curve(points: Points, *, what: str) -> str:
     """Return a line over rounds as SVG, with the lowest point marked. The text is empty if there is no point.
 
     Args:
         points: round and value, in the order of rounds; the first round is 1.
         what: a description in words, for people who cannot see the line.
     """
-    return curves({"": points}, what=what, lowest_is_best=True, frame=frame)
+    return curves({"": points}, what=what, lowest_is_best=True)
 
 
-def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, frame: Frame = Frame()) -> str:
+def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool) -> str:
     """Return one or two lines over the same rounds as SVG, with the first line's best point and a legend.
 
     Args:
@@ -160,12 +147,12 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
     low, high = min(values), max(values)
     if low == high:  # a single height is in the middle
         low, high = low - (0.1 * abs(low) or 1.0), high + (0.1 * abs(high) or 1.0)
-    wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
+    wide, tall = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
 
     def place(point: tuple[int, float]) -> tuple[float, float]:
         number, value = point
         down = tall * (high - value) / (high - low)
-        return frame.left + wide * (number - first) / max(1, last - first), frame.top + down
+        return _LEFT + wide * (number - first) / max(1, last - first), _TOP + down
 
     parts, words = [], []
     for (name, points), style in zip(drawn, ("", " second"), strict=False):
@@ -178,10 +165,10 @@ def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool, fram
             x, y = place(best)
             parts.append(f'<circle class="best" cx="{x:.1f}" cy="{y:.1f}" r="5"/>')
         words.append(f"{f'{what}, {name}' if name else what}: {_in_words(points, best, lowest_is_best)}")
-    axes = _axes(frame, (low, high), (first, last))
+    axes = _axes((low, high), (first, last))
     names = [name for name, _ in drawn if name]
     return (
-        f'<svg viewBox="0 0 {frame.width:g} {frame.height:g}" role="img" aria-label="{escape(" ".join(words))}">'
+        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{escape(" ".join(words))}">'
         f"{axes}{''.join(parts)}</svg>{_legend(names)}"
     )
 
@@ -196,30 +183,21 @@ def _in_words(points: Points, best: tuple[int, float], lowest_is_best: bool) -> 
     )
 
 
-def _axes(frame: Frame, values: tuple[float, float], rounds: tuple[int, int]) -> str:
-    bottom, right = frame.height - frame.bottom, frame.width - frame.right
+def _axes(values: tuple[float, float], rounds: tuple[int, int]) -> str:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    last = f'<text x="{right:g}" y="{_HEIGHT - 6:g}" text-anchor="end">after round {rounds[1]}</text>'
+    last = last if rounds[1] > rounds[0] else ""
     return (
-        f'<path class="axis" d="M{frame.left:g} {frame.top:g}V{bottom:g}H{right:g}"/>'
-        f'<text x="{frame.left - 6:g}" y="{frame.top + 10:g}" text-anchor="end">{values[1]:.3g}</text>'
-        f'<text x="{frame.left - 6:g}" y="{bottom:g}" text-anchor="end">{values[0]:.3g}</text>'
-        f'<text x="{frame.left:g}" y="{frame.height - 6:g}">after round {rounds[0]}</text>'
-        + (
-            f'<text x="{right:g}" y="{frame.height - 6:g}" text-anchor="end">after round {rounds[1]}</text>'
-            if rounds[1] > rounds[0]
-            else ""
-        )
+        f'<path class="axis" d="M{_LEFT:g} {_TOP:g}V{bottom:g}H{right:g}"/>'
+        f'<text x="{_LEFT - 6:g}" y="{_TOP + 10:g}" text-anchor="end">{values[1]:.3g}</text>'
+        f'<text x="{_LEFT - 6:g}" y="{bottom:g}" text-anchor="end">{values[0]:.3g}</text>'
+        f'<text x="{_LEFT:g}" y="{_HEIGHT - 6:g}">after round {rounds[0]}</text>{last}'
     )
 
 
 def _legend(names: Sequence[str]) -> str:
     if not names:
         return ""
-    keys = (
-        f'<span class="key {style}">{escape(name)}</span>'
-        for name, style in zip(names, ("first", "second"), strict=False)
-    )
+    styled = zip(names, ("first", "second"), strict=False)
+    keys = (f'<span class="key {style}">{escape(name)}</span>' for name, style in styled)
     return f'<p class="legend">{"".join(keys)}</p>'
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

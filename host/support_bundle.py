@@ -10,40 +10,36 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn
 
 import click
 
+from host.command_line import PATH, Command, json_option
 from host.diagnosis import AILMENTS, Finding, exit_status
 from host.durable import new_file
 from protos.errors import ConfigurationError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _HELP: Final = {entry.identifier: entry for entry in AILMENTS}
+_bundle_option: Final = click.option(
+    "--bundle",
+    "place",
+    type=PATH,
+    help="Also write a file for a person who helps you. The file contains no names, paths or values.",
+)
 
 
 def report_options(command: Command) -> Command:
     """Add the options `--json` and `--bundle` of both doctors."""
-    for option in (
-        click.option(
-            "--bundle",
-            "place",
-            type=click.Path(path_type=Path),
-            help="Also write a file for a person who helps you. The file contains no names, paths or values.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    ):
-        command = option(command)
-    return command
+    return json_option(_bundle_option(command))
 
 
-def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None) -> NoReturn:
+def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None = None) -> NoReturn:
     """Print a doctor's findings, write the bundle if requested, and exit with the status of the findings."""
     if place is not None:
-        write_bundle(place, bundle_of(program, version("global-layers"), found))
+        write_bundle(place, _bundle_of(program, found))
     if as_json:
         click.echo(json.dumps([finding.facts() for finding in found], indent=2))
     else:
@@ -52,19 +48,12 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
     sys.exit(exit_status(found))
 
 
-def bundle_of(
-    program: str, software: str, findings: Sequence[Finding], counts: Mapping[str, int | float] | None = None
-) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the content of a support bundle.
-
-    Args:
-        findings: the findings, without their results and remedies, because both may contain names.
-        counts: numbers that help, such as records of a log.
-    """
+def _bundle_of(program: str, findings: Sequence[Finding]) -> dict[str, Any]:  # Any: every type that JSON has
+    """Return the content of a support bundle, without results and remedies of findings. Both may contain names."""
     return {
         "format": "global-layers support bundle 1",
         "program": program,
-        "version": software,
+        "version": version("global-layers"),
         "system": {
             "kernel": platform.release(),
             "machine": platform.machine(),
@@ -80,7 +69,7 @@ def bundle_of(
             }
             for finding in findings
         ],
-        "counts": dict(counts or {}),
+        "counts": {},
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from host.durable import sync_folder
 from pki import certificates, store, strict_json
 from pki.certificate_chain import certificates_in
-from pki.identity_key import has_identity_key, identity_key_path, make_identity_key, read_identity_key
+from pki.identity_key import IDENTITY_KEY, has_identity_key, make_identity_key, read_identity_key
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
@@ -89,6 +89,18 @@ class Authority:
     directory: Path
     record: FederationRecord
 
+    root_certificate_path = store.FileIn("root.crt")  # both sides of every connection trust it
+    sealed_root_key_path = store.FileIn("root.key.sealed")  # can be stored elsewhere
+    issuing_certificate_path = store.FileIn("issuing.crt")
+    issuing_key_path = store.FileIn("issuing.key")  # mode 0600
+    coordinator_certificate_path = store.FileIn("coordinator.crt")  # its leaf, then the issuing certificate
+    coordinator_key_path = store.FileIn("coordinator.key")  # for TLS, mode 0600
+    identity_key_path = store.FileIn(IDENTITY_KEY)  # the coordinator's, mode 0600; it signs only log checkpoints
+    register_path = store.FileIn("register.sqlite")
+    next_root_path = store.FileIn("next-root.crt")  # from `pki rotate begin` to `pki rotate complete`
+    previous_root_path = store.FileIn("previous-root.crt")  # from `pki rotate complete` to `pki rotate end`
+    vouching_path = store.FileIn("vouching.crt")  # with it the older of two roots signs the newer one
+
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
         """Create root, issuing authority, coordinator's certificate and register, or nothing.
@@ -121,46 +133,6 @@ class Authority:
         """Return the federation's name."""
         return self.record.federation
 
-    @property
-    def root_certificate_path(self) -> Path:
-        """Return the path of the root certificate, which both sides of every connection trust."""
-        return self.directory / "root.crt"
-
-    @property
-    def sealed_root_key_path(self) -> Path:
-        """Return the path of the root's sealed key. The file can be stored elsewhere."""
-        return self.directory / "root.key.sealed"
-
-    @property
-    def issuing_certificate_path(self) -> Path:
-        """Return the path of the issuing authority's certificate."""
-        return self.directory / "issuing.crt"
-
-    @property
-    def issuing_key_path(self) -> Path:
-        """Return the path of the issuing authority's key, mode 0600."""
-        return self.directory / "issuing.key"
-
-    @property
-    def coordinator_certificate_path(self) -> Path:
-        """Return the path of the coordinator's chain: its leaf, then the issuing certificate."""
-        return self.directory / "coordinator.crt"
-
-    @property
-    def coordinator_key_path(self) -> Path:
-        """Return the path of the coordinator's TLS key, mode 0600."""
-        return self.directory / "coordinator.key"
-
-    @property
-    def register_path(self) -> Path:
-        """Return the path of the register of sites."""
-        return self.directory / "register.sqlite"
-
-    @property
-    def identity_key_path(self) -> Path:
-        """Return the path of the coordinator's identity key, mode 0600. The key signs only log checkpoints."""
-        return identity_key_path(self.directory)
-
     def identity_key(self) -> Ed25519PrivateKey:
         """Return the coordinator's long-term identity key. Create the key if it does not exist, as after an upgrade."""
         if not has_identity_key(self.directory):
@@ -176,19 +148,15 @@ class Authority:
 
         During a change: both roots, and the certificate that joins them.
         """
-        pem = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
-        pem += self.root_pem()
-        for place in (self.next_root_path, self.vouching_path):
-            pem += store.read_public(place) if place.exists() else b""
-        return pem
+        during_a_change = (self.next_root_path, self.vouching_path)
+        return _pem_in(self.previous_root_path) + self.root_pem() + b"".join(map(_pem_in, during_a_change))
 
     def accepted_roots_pem(self) -> bytes:
         """Return the roots under which sites' certificates are accepted, as PEM.
 
         During a change also the previous root.
         """
-        before = store.read_public(self.previous_root_path) if self.previous_root_path.exists() else b""
-        return self.root_pem() + before
+        return self.root_pem() + _pem_in(self.previous_root_path)
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
         """Return every previous, current or next authority of this federation, each with its title."""
@@ -204,21 +172,6 @@ class Authority:
     def is_changing(self) -> bool:
         """Return whether the authority is being changed: a next root exists, or the previous one is still trusted."""
         return self.next_root_path.exists() or self.previous_root_path.exists()
-
-    @property
-    def next_root_path(self) -> Path:
-        """Return the path of the next root certificate, which exists only after `pki rotate begin`."""
-        return self.directory / "next-root.crt"
-
-    @property
-    def previous_root_path(self) -> Path:
-        """Return the path of the old root certificate, which exists from `pki rotate complete` to `pki rotate end`."""
-        return self.directory / "previous-root.crt"
-
-    @property
-    def vouching_path(self) -> Path:
-        """Return the path of the certificate with which the older of two roots signs the newer one."""
-        return self.directory / "vouching.crt"
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Issue a certificate for a site's key. The register decides later whether the certificate is accepted."""
@@ -276,7 +229,7 @@ class Authority:
         self, key: certificates.Key, now: datetime, record: Callable[[datetime], None] = lambda _: None
     ) -> None:
         issuing, issuing_key = self._issuing()
-        hosts: Sequence[str] = self.record.hosts
+        hosts = self.record.hosts
         leaf = certificates.coordinator_certificate(key.public_key(), issuing, issuing_key, self.federation, hosts, now)
         chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
         record(leaf.not_valid_after_utc)
@@ -285,3 +238,7 @@ class Authority:
     def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:
         issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
         return issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path))
+
+
+def _pem_in(place: Path) -> bytes:
+    return store.read_public(place) if place.exists() else b""

@@ -59,7 +59,7 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
     site = name.rpartition("/")[2]
     if not is_name(site) or name != site_uri(federation, site):
         raise _refused("its name is not that of a site of this federation")
-    _check_profile(certificate, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    _check_profile(certificate, now)
     return SiteIdentity(name=SiteName(site), certificate_sha256=certificate_sha256(certificate))
 
 
@@ -77,7 +77,7 @@ def _load(leaf: bytes) -> x509.Certificate:
     return found[0]
 
 
-def _names(certificate: x509.Certificate, *, ignores_others: bool = False) -> list[x509.GeneralName]:
+def _names(certificate: x509.Certificate, *, ignores_others: bool) -> list[x509.GeneralName]:
     try:
         extensions = list(certificate.extensions)
     except Exception as cause:  # an extension is repeated or unreadable
@@ -91,7 +91,7 @@ def _names(certificate: x509.Certificate, *, ignores_others: bool = False) -> li
     return []
 
 
-def _check_profile(certificate: x509.Certificate, usage: x509.ObjectIdentifier, now: datetime) -> None:
+def _check_profile(certificate: x509.Certificate, now: datetime) -> None:
     try:
         key = certificate.public_key()
         extensions = certificate.extensions
@@ -104,7 +104,7 @@ def _check_profile(certificate: x509.Certificate, usage: x509.ObjectIdentifier, 
         raise _refused("its key is not a P-256 key")
     if constraints.ca or key_usage.key_cert_sign or not key_usage.digital_signature:
         raise _refused("it is the certificate of an authority or may not sign a connection")
-    if usages != [usage]:
+    if usages != [ExtendedKeyUsageOID.CLIENT_AUTH]:
         raise _refused("its usage is not that of this side of the connection")
     if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
         raise _refused(f"it is not valid now. {fault.rstrip('.')}")

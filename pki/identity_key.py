@@ -20,12 +20,12 @@ from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint
 from protos.plan.canonical import pack
 
-_NAME: Final = "identity.key"
+IDENTITY_KEY: Final = "identity.key"  # the name of the file
 
 
 def identity_key_path(directory: Path) -> Path:
     """Return the path of the identity key, mode 0600."""
-    return directory / _NAME
+    return directory / IDENTITY_KEY
 
 
 def has_identity_key(directory: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import TypeVar
 
 from cryptography import x509
 
@@ -16,6 +17,7 @@ from pki.invitation import Invitation
 from pki.own_authority import authority_fingerprint
 
 _TIME = "%Y-%m-%d %H:%M UTC"
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 
 def describe(data: bytes, now: datetime) -> Iterator[str]:
@@ -47,22 +49,22 @@ def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[str]:
     yield f"  issued by    {certificate.issuer.rfc4514_string()!a}"
     yield f"  valid        {start:{_TIME}} to {end:{_TIME}}{remark}"
     yield f"  sha256       {certificate_sha256(certificate)}"
-    if _is_authority(certificate):
+    constraints = _extension(certificate, x509.BasicConstraints)
+    if constraints is not None and constraints.ca:
         yield f"  fingerprint  {authority_fingerprint(certificate)}"
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
     try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        return certificate.extensions.get_extension_for_class(kind).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
-        return False
+        return None
 
 
 def _subject(certificate: x509.Certificate) -> str:
     # The text is shown with escapes (`!a`), because a stranger's certificate may have characters that change the
     # terminal's display.
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    if names is None:
         return certificate.subject.rfc4514_string()
     return ", ".join(str(getattr(name, "value", name)) for name in names)

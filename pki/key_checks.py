@@ -1,4 +1,7 @@
-"""Checks directories, keys and certificates for doctor. The checks change nothing."""
+"""Checks directories, keys and certificates for the doctors. The checks change nothing.
+
+For a hospital's own certificate authority the doctors warn early, because people renew by hand.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,25 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from host.diagnosis import Finding, failure, fine, judge_validity, warning
-from pki import store
+from cryptography import x509
+
+from host.diagnosis import RENEWAL_IS_LATE_DAYS, Finding, failure, fine, judge_validity, warning
+from pki import own_keys, store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
-from pki.own_authority_checks import judge_sites
+from pki.own_authority import AUTHORITY_WARNING_DAYS, WARNING_DAYS
+from pki.own_register import OwnAuthorities
 from pki.register import Register
+from pki.register_tables import newest_certificates
+from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
+
+_RENEWAL = (
+    "Its people run `site-agent request-certificate`, have their authority issue it, then `site-agent "
+    "install-certificate`."
+)
+_CHANGE = "Register the hospital's next authority beside it: `pki own-authority add`."
 
 
 def judge_directory(place: Path) -> Finding:
@@ -60,7 +74,7 @@ def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> F
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
         return failure("D404", wrong.what, wrong.remedy)
-    return judge_validity(owner, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal)
+    return _judged(owner, leaf, now, renewal)
 
 
 def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
@@ -112,3 +126,57 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
         says = "A change of the authority is under way."
         found.append(warning("D420", says, "`pki rotate status` shows the next step."))
     return found
+
+
+def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
+    """Check, for the office, each site's certificate and each hospital's own authority.
+
+    Raises:
+        OperatorError: the register cannot be read.
+    """
+    with Register(authority.register_path) as register:
+        own = OwnAuthorities(register)
+        authorities, in_use = own.all(), own.sites_in_use()
+    found = []
+    for site, leaf in sorted(newest_certificates(authority.register_path).items()):
+        is_own = site in in_use
+        renewal = _RENEWAL if is_own else "Ask the site to start its agent, which renews by itself."
+        late_days = WARNING_DAYS if is_own else RENEWAL_IS_LATE_DAYS
+        found.append(_judged(f"The certificate of {site}", leaf, now, renewal, late_days))
+    return found + [_authority(f"The own authority of {one.site}", one.certificate, now) for one in authorities]
+
+
+def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
+    """Check a site's certificate and its hospital's own authority, if the site uses one.
+
+    Raises:
+        OperatorError: the certificate cannot be read.
+    """
+    if not own_keys.is_of_own_authority(keys):
+        return []
+    owner = "This site's certificate, of its hospital's own authority,"
+    certificate = _judged(owner, keys.leaf(), now, _RENEWAL, WARNING_DAYS)
+    return [certificate, _authority("The hospital's own authority", own_keys.authority_of(keys), now)]
+
+
+def judge_waiting(keys: SiteKeys) -> list[Finding]:
+    """Check whether a site's key or certificate still waits for acceptance."""
+    if own_keys.staged_chain(keys) is not None:
+        says = "The coordinator has not yet accepted the next certificate of the hospital's own authority."
+        remedy = "Start the agent, or run `site-agent renew`. If it is refused, the log has the reason."
+        return [warning("D404", says, remedy)]
+    if own_keys.waiting_key_path(keys).exists():
+        says = "A requested certificate of the hospital's own authority is not installed yet."
+        return [warning("D404", says, "Install the issued certificate with `site-agent install-certificate`.")]
+    return []
+
+
+def _authority(owner: str, certificate: x509.Certificate, now: datetime) -> Finding:
+    return _judged(owner, certificate, now, _CHANGE, AUTHORITY_WARNING_DAYS)
+
+
+def _judged(
+    owner: str, certificate: x509.Certificate, now: datetime, renewal: str, late_days: float = RENEWAL_IS_LATE_DAYS
+) -> Finding:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return judge_validity(owner, start, end, now=now, renewal=renewal, late_days=late_days)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from host.command_line import PATH
 from pki import store
 from pki.authority import Authority
 from pki.names import site_name
@@ -15,7 +16,6 @@ from pki.own_authority import OwnAuthority
 from pki.own_register import OwnAuthorities
 from pki.register import Register
 
-PATH = click.Path(path_type=Path)
 directory_option = click.option(
     "--directory",
     type=PATH,

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 
 from audit.reading.log_keys import keys_text
-from host.command_line import finish
-from host.diagnosis import exit_status
+from host.command_line import PATH, finish, json_option
+from host.support_bundle import report_findings
 from pki import inspection, key_checks, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
@@ -24,7 +24,6 @@ from pki.enrolment_decisions import invite_site
 from pki.identity_key import public_bytes
 from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
-from pki.own_authority_commands import PATH as _PATH
 from pki.own_authority_commands import directory_option as _directory
 from pki.own_authority_commands import own_authority
 from pki.register import Register, SiteRecord, SiteState
@@ -34,7 +33,7 @@ from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
 _passphrase_file = click.option(
     "--passphrase-file",
-    type=_PATH,
+    type=PATH,
     envvar="GLOBAL_LAYERS_PASSPHRASE_FILE",
     help="File (mode 0600) with the root key's passphrase in its first line.",
 )
@@ -105,7 +104,7 @@ def init(
 @commands.command(epilog="Example: pki invite st-mary --directory /var/lib/coordinator/pki --output st-mary.invitation")
 @click.argument("site")
 @_directory
-@click.option("--output", type=_PATH, required=True, help="Output file for the invitation, mode 0600.")
+@click.option("--output", type=PATH, required=True, help="Output file for the invitation, mode 0600.")
 @click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
 @click.option(
     "--pre-approved", is_flag=True, help="Issue the certificate without `pki approve` to anyone who has this file."
@@ -219,7 +218,7 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
 
 @commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
 @_directory
-@click.option("--output", type=_PATH, required=True, help="Output file for the public keys.")
+@click.option("--output", type=PATH, required=True, help="Output file for the public keys.")
 def keys(directory: Path, output: Path) -> None:
     """Write the public identity keys of coordinator and sites. A verifier of audit logs needs this file."""
     authority = Authority.load(directory)
@@ -232,7 +231,7 @@ def keys(directory: Path, output: Path) -> None:
 
 
 @commands.command(epilog="Example: pki inspect st-mary.invitation")
-@click.argument("file", type=_PATH)
+@click.argument("file", type=PATH)
 def inspect(file: Path) -> None:
     """Explain a certificate or an invitation in plain words. The token of an invitation is not shown."""
     for line in inspection.describe(store.read_public(file), _now()):
@@ -247,7 +246,7 @@ def rotate() -> None:
 @rotate.command(name="begin", epilog="Example: pki rotate begin --directory /var/lib/coordinator/pki")
 @_directory
 @_passphrase_file
-@click.option("--next-passphrase-file", type=_PATH, help="File (mode 0600) with the next root key's passphrase.")
+@click.option("--next-passphrase-file", type=PATH, help="File (mode 0600) with the next root key's passphrase.")
 def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
     """Create the next root key. The current root key signs the next root certificate.
 
@@ -304,18 +303,14 @@ def rotate_status(directory: Path) -> None:
 
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def doctor(directory: Path, as_json: bool) -> None:
     """Check the certificate authority, its keys and the remaining days of every certificate.
 
     The command changes nothing. The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
-    for finding in () if as_json else found:
-        click.echo(finding.line)
-    if as_json:
-        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
-    sys.exit(exit_status(found))
+    report_findings("pki", found, as_json=as_json)
 
 
 commands.add_command(own_authority)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from pki import register_tables
@@ -102,9 +101,7 @@ class Register:
     def __enter__(self) -> Register:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def invite(

@@ -67,7 +67,7 @@ _LATER: Final = (
 def create(path: Path) -> None:
     """Create an empty register. An existing file is an error."""
     store.write_secret(path, b"", replace=False)
-    with explained(path), _connection(path) as connection:
+    with explained(path), closing(_open(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         for statement in (*_SCHEMA, *_LATER):
@@ -141,15 +141,6 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-@contextmanager
-def _connection(path: Path) -> Iterator[sqlite3.Connection]:
-    connection = _open(path)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
 def certificate_ends(register: Path) -> dict[str, datetime]:
     """Return for each site the end of its newest accepted certificate, in UTC. Sites without one are omitted.
 
@@ -166,14 +157,10 @@ def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
         OperatorError: the register's file cannot be read.
     """
     with store.explained(register, "read"), closing(connect(register)) as connection:
-        rows = _accepted(connection)
+        rows = connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()
     newest: dict[str, x509.Certificate] = {}
     for site, chain in rows:
         leaf = x509.load_pem_x509_certificates(chain)[0]
         if site not in newest or leaf.not_valid_after_utc > newest[site].not_valid_after_utc:
             newest[site] = leaf
     return newest
-
-
-def _accepted(connection: sqlite3.Connection) -> list[tuple[str, bytes]]:
-    return connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()

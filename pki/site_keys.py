@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from host.durable import sync_folder
 from pki import certificates, store
@@ -30,6 +29,10 @@ class SiteKeys:
     """The directory of a site's TLS key and certificates. The key is read when it is used, and not kept in memory."""
 
     directory: Path
+
+    tls_key_path = store.FileIn("tls.key")  # mode 0600
+    certificate_path = store.FileIn("tls.crt")  # the site's certificate, then the issuing certificate
+    root_certificate_path = store.FileIn("root.crt")  # of the federation
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -57,28 +60,13 @@ class SiteKeys:
         keys = cls(directory)
         keys._finish_interrupted_renewal()
         key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
-        if keys.is_enrolled() and not _is_for(keys.leaf(), key):
+        if keys.is_enrolled() and keys.leaf().public_key() != key.public_key():
             raise ConfigurationError(
                 what=f"{keys.certificate_path} does not belong to {keys.tls_key_path}.",
                 consequence="No connection was made and nothing was sent.",
                 remedy="Restore both files from the same backup, or enrol again with a new invitation.",
             )
         return keys
-
-    @property
-    def tls_key_path(self) -> Path:
-        """Return the path of the TLS key, mode 0600."""
-        return self.directory / "tls.key"
-
-    @property
-    def certificate_path(self) -> Path:
-        """Return the path of the site's certificate, which is followed by the issuing certificate in the file."""
-        return self.directory / "tls.crt"
-
-    @property
-    def root_certificate_path(self) -> Path:
-        """Return the path of the federation's root certificate."""
-        return self.directory / "root.crt"
 
     def is_enrolled(self) -> bool:
         """Return whether a certificate is installed."""
@@ -91,10 +79,6 @@ class SiteKeys:
     def certificate_sha256(self) -> str:
         """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
         return certificates.certificate_sha256(self.leaf())
-
-    def expiry(self) -> datetime:
-        """Return the end of the current certificate, with a time zone."""
-        return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
         """Return the federation that the current certificate names."""
@@ -224,8 +208,3 @@ class SiteKeys:
     @staticmethod
     def _previous(path: Path) -> Path:
         return path.with_name(f"{path.name}.previous")
-
-
-def _is_for(leaf: x509.Certificate, key: certificates.Key) -> bool:
-    held = leaf.public_key()
-    return isinstance(held, ec.EllipticCurvePublicKey) and held == key.public_key()

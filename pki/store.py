@@ -17,14 +17,30 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, Protocol
 
 from host.durable import give_to_owner, make_folder, opened_folder, replace_in
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
 
-_SECRET_MODE = 0o600
-_PUBLIC_MODE = 0o644
+_SECRET_MODE: Final = 0o600
+_PUBLIC_MODE: Final = 0o644
+
+
+class _HasDirectory(Protocol):
+    @property
+    def directory(self) -> Path: ...
+
+
+class FileIn:
+    """An attribute of an object with a `directory`: the path of the file with this name in that directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: _HasDirectory, _: object) -> Path:
+        return owner.directory / self._name
 
 
 def write_secret(path: Path, data: bytes, *, replace: bool) -> None:

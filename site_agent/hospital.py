@@ -15,10 +15,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from audit.audit_log import AuditSettings
 from protos.errors import ConfigurationError
-from protos.plan.configuration_fields import Address, LocalAddress, PathText
-from protos.plan.documents import Document, read_document
+from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
-from protos.plan.nearest import did_you_mean
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
 from protos.plan.plan import Name
 

@@ -21,6 +21,7 @@ from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
 from audit.reading.log_report import Choice, as_csv, chosen, line, moment
 from audit.reading.log_verification import KnownKeys, Verification, facts_in, verify_log
+from host.command_line import PATH
 from host.durable import new_file
 from protos.errors import UsageError
 from protos.wire.log_checkpoints import COORDINATOR, LogCheckpoint, owner_of_site
@@ -132,7 +133,6 @@ def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
     ]
 
 
-_PATH: Final = click.Path(path_type=Path)
 _since: Final = click.option("--since", help="Show records from this day or time, UTC.")
 _until: Final = click.option("--until", help="Show records before this day or time, UTC.")
 
@@ -164,9 +164,9 @@ class LogProgram:
         if self.is_site:
             command = click.option("--site", help="Name of the site that wrote the log.")(command)
         copy = click.option(
-            "--log", "copy", type=_PATH, help="A copy of audit.log. The older files of the log are in the same folder."
+            "--log", "copy", type=PATH, help="A copy of audit.log. The older files of the log are in the same folder."
         )
-        return click.option("--config", "path", type=_PATH, help=f"The file {self.file}.")(copy(command))
+        return click.option("--config", "path", type=PATH, help=f"The file {self.file}.")(copy(command))
 
     def opened(self, path: Path | None, copy: Path | None, site: str | None) -> Desk:
         """Return the log that these options select. Raises UsageError if they select none or two."""
@@ -188,10 +188,10 @@ def _verify(program: LogProgram) -> click.Command:
         f"elsewhere.\n\nExample: {program.command} audit verify --config {program.file}"
     )
     @program.reading
-    @click.option("--keys", type=_PATH, help="File of public keys, written by `pki keys`.")
+    @click.option("--keys", type=PATH, help="File of public keys, written by `pki keys`.")
     @click.option(
         "--checkpoints",
-        type=_PATH,
+        type=PATH,
         help="Checkpoints of this log that the program at the other end kept. The command `audit checkpoints` of that "
         "program writes this file.",
     )
@@ -241,7 +241,7 @@ def _export(program: LogProgram) -> click.Command:
     @click.option("--study", help="Include only the runs and plans of this study.")
     @_since
     @_until
-    @click.option("--output", type=_PATH, required=True, help="Output file. The file name ends with .csv or .html.")
+    @click.option("--output", type=PATH, required=True, help="Output file. The file name ends with .csv or .html.")
     def export(
         path: Path | None,
         copy: Path | None,

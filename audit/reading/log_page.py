@@ -20,42 +20,29 @@ _REFUSED: Final = "What was refused"
 _IDENTITY: Final = "Sites, certificates and keys"
 _LOG: Final = "The log itself"
 _OTHER: Final = "Everything else"
-_GROUP_OF: Final = {
-    **dict.fromkeys(
-        (
-            "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted",
-            "data_withdrawn", "model_adopted", "model_handed_over", "release_approved", "maintenance_announced",
-            "maintenance_cancelled", "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
-        ),
-        _PEOPLE,
-    ),
-    **dict.fromkeys(
-        (
-            "approval_refused", "plan_refused", "release_refused", "coordinator_refused", "renewal_refused",
-            "peer_refused", "foreign_name_refused", "log_refused", "refusals_counted", "site_state_refused",
-        ),
-        _REFUSED,
-    ),
-    **dict.fromkeys(
-        (
-            "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed", "own_certificate_shown",
-            "certificate_in_use", "certificate_put_back", "renewal_requested", "trusted_roots_changed",
-            "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed", "own_authority_counts",
-            "own_authority_removed", "own_certificate_accepted", "site_connected", "site_revoked", "identity_replaced",
-        ),
-        _IDENTITY,
-    ),
-    **dict.fromkeys(
-        ("checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored"), _LOG
-    ),
+# For each group its description, and the events that belong to it.
+_GROUPS: Final = {
+    _PEOPLE: ("Approvals, withdrawals and other acts of a person.", (
+        "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted", "data_withdrawn",
+        "model_adopted", "model_handed_over", "release_approved", "maintenance_announced", "maintenance_cancelled",
+        "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
+    )),
+    _REFUSED: ("Requests that this program or its policy did not allow.", (
+        "approval_refused", "plan_refused", "release_refused", "coordinator_refused", "renewal_refused", "peer_refused",
+        "foreign_name_refused", "log_refused", "refusals_counted", "site_state_refused",
+    )),
+    _IDENTITY: ("Sites and programs that were accepted, with their keys.", (
+        "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed", "own_certificate_shown",
+        "certificate_in_use", "certificate_put_back", "renewal_requested", "trusted_roots_changed",
+        "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed", "own_authority_counts",
+        "own_authority_removed", "own_certificate_accepted", "site_connected", "site_revoked", "identity_replaced",
+    )),
+    _LOG: ("Confirmations by the program at the other end, and changes of the log's files.", (
+        "checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored",
+    )),
+    _OTHER: ("Records that belong to no run.", ()),
 }  # fmt: skip
-_WHAT: Final = {
-    _PEOPLE: "Approvals, withdrawals and other acts of a person.",
-    _REFUSED: "Requests that this program or its policy did not allow.",
-    _IDENTITY: "Sites and programs that were accepted, with their keys.",
-    _LOG: "Confirmations by the program at the other end, and changes of the log's files.",
-    _OTHER: "Records that belong to no run.",
-}
+_GROUP_OF: Final = {event: group for group, (_, events) in _GROUPS.items() for event in events}
 
 
 def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Record]) -> str:
@@ -97,7 +84,7 @@ def _section(heading: str, records: Sequence[Record]) -> Section:
     if not records:
         return Section(heading=heading, parts=[])
     drawn = table(heading, _HEAD, [_line(_time(facts), [(number, facts)]) for number, facts in records], style="log")
-    return Section(heading=heading, parts=[paragraph(_WHAT[heading], "soft"), drawn])
+    return Section(heading=heading, parts=[paragraph(_GROUPS[heading][0], "soft"), drawn])
 
 
 def _run(name: str, records: Sequence[Record]) -> Section:

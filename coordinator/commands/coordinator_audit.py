@@ -9,27 +9,29 @@ from pathlib import Path
 
 import click
 
+from audit.checkpoint_memory import kept_checkpoints, own_checkpoint
 from audit.reading.log_commands import Desk, LogProgram
+from audit.reading.log_keys import checkpoints_text
+from audit.reading.log_verification import KnownKeys
 from coordinator.commands.operator_commands import config_option
+from coordinator.configuration import read_configuration
+from coordinator.operations.coordinator_log import log_path
+from host.command_line import PATH
+from pki.authority import Authority
+from pki.identity_key import public_bytes
+from pki.register import Register
+from pki.store import write_public
+from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
 
 def _desk_of(path: Path) -> Desk:
-    from audit.checkpoint_memory import own_checkpoint
-    from audit.reading.log_verification import KnownKeys
-    from coordinator.configuration import read_configuration
-    from coordinator.operations.coordinator_log import log_path as own_log
-    from pki.authority import Authority
-    from pki.identity_key import public_bytes
-    from pki.register import Register
-    from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-
     configuration = read_configuration(path)
     authority, state = Authority.load(Path(configuration.authority)), Path(configuration.state)
     with Register(authority.register_path) as register:
         keys = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
     last = own_checkpoint(state / "witness")
     known = KnownKeys({**keys, COORDINATOR: public_bytes(authority.identity_key())})
-    return Desk(own_log(state), COORDINATOR, known, (last,) if last else ())
+    return Desk(log_path(state), COORDINATOR, known, (last,) if last else ())
 
 
 audit = LogProgram(command="coordinator", file="coordinator.yaml", desk_of=_desk_of, is_site=False).group(
@@ -39,17 +41,12 @@ audit = LogProgram(command="coordinator", file="coordinator.yaml", desk_of=_desk
 
 @audit.command()
 @config_option
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Output file for the checkpoints.")
+@click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
     """Write the newest cosigned checkpoint of each site's log to a file. A person who verifies a log needs this file.
 
     Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """
-    from audit.checkpoint_memory import kept_checkpoints
-    from audit.reading.log_keys import checkpoints_text
-    from coordinator.configuration import read_configuration
-    from pki.store import write_public
-
     found = kept_checkpoints(Path(read_configuration(path).state) / "witness")
     write_public(output, checkpoints_text(found).encode())
     click.echo(f"{len(found)} checkpoints written to {output}.")

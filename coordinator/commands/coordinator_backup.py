@@ -17,26 +17,33 @@ from typing import Final
 
 import click
 
+from audit.own_log import AuditLog
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration
+from coordinator.operations.coordinator_log import log_path
+from coordinator.storage.history import History
+from coordinator.storage.journal import Journal
+from host import restoring
+from host.backup_archive import read_catalogue, write_backup
+from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
+from host.command_line import PATH
+from host.state_format import settle_format
+from pki.authority import Authority
+from pki.register import Register
+from pki.store import hold_directory
 from protos.errors import ConfigurationError
 
 PROGRAM: Final = "coordinator"
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @config_option
 def backup(file: Path, path: Path) -> None:
     """Write the certificate authority and the state of a stopped coordinator to one file, with secret keys.
 
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
     """
-    from host.backup_archive import write_backup
-    from host.backup_key import made_key, sealing_key
-    from host.state_format import settle_format
-    from pki.store import hold_directory
-
     configuration = read_configuration(path)
     state, authority = _existing(configuration)
     hold_directory(state, PROGRAM)
@@ -60,29 +67,20 @@ def backup_key(path: Path) -> None:
 
     Example: coordinator backup-key --config coordinator.yaml
     """
-    from host.backup_key import made_key
-
     state, _ = _existing(read_configuration(path))
     click.echo(made_key(state))
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @config_option
-@click.option(
-    "--key-file", type=click.Path(path_type=Path), help="Read the backup key from this file, as on the paper."
-)
+@click.option("--key-file", type=PATH, help="Read the backup key from this file, as on the paper.")
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup without proof of who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. The command never replaces newer state or an existing authority.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """
-    from host.backup_archive import read_catalogue
-    from host.backup_key import keep_key, key_for_restoring, sealing_key
-    from host.restoring import restore as bring_back
-    from pki.store import hold_directory
-
     configuration = read_configuration(path)
     key = key_for_restoring(Path(configuration.state), key_file, unauthenticated=unauthenticated)
     catalogue = read_catalogue(file, None if key is None else sealing_key(key))
@@ -106,7 +104,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         if key is not None:
             keep_key(staged["state"], key)
 
-    before = bring_back(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
+    before = restoring.restore(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
     click.echo(f"Restored the state of {catalogue.made} to {configuration.state}.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
@@ -120,11 +118,6 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 def _mark(state: Path, made: str) -> None:
     """Record in the audit log, and in the journal of every unfinished run, that the state was restored."""
-    from audit.own_log import AuditLog
-    from coordinator.operations.coordinator_log import log_path
-    from coordinator.storage.history import History
-    from coordinator.storage.journal import Journal
-
     for place in sorted(state.glob("runs/*/journal.jsonl")):
         journal, history = Journal(place, _now), History()
         for entry in journal.entries():
@@ -142,9 +135,6 @@ def _mark(state: Path, made: str) -> None:
 @contextmanager
 def _still(authority: Path) -> Iterator[None]:
     """Prevent every `pki` command from changing the register until the block ends."""
-    from pki.authority import Authority
-    from pki.register import Register
-
     place = Authority.load(authority).register_path
     Register(place).close()  # Closing moves the content of the write-ahead file into the register's file.
     with Register(place) as register, register.held():

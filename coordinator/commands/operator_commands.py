@@ -18,16 +18,15 @@ import click
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import control_path
 from host import address_checks, computer_checks
+from host.command_line import configuration_option
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
-from host.listening import check_local, listen_option, until_ended
+from host.local_server import check_local, listen_option, serve_page, until_ended
 from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
 from protos.errors import OperatorError
 
-config_option = click.option(
-    "--config", "path", required=True, type=click.Path(path_type=Path), help="The file coordinator.yaml."
-)
+config_option: Final = configuration_option("coordinator.yaml")
 
 
 @click.command()
@@ -71,7 +70,6 @@ async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
     import sdnotify
 
     from coordinator.operations.status_page import StatusPage
-    from host.local_server import serve_page
 
     server = await serve_page(listen, StatusPage(configuration).respond, "coordinator")
     sdnotify.SystemdNotifier().notify("READY=1")

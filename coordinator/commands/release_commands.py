@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
+from audit.own_log import AuditLog
 from coordinator.commands.operator_commands import config_option
+from coordinator.configuration import CoordinatorConfiguration, read_configuration
+from coordinator.operations.coordinator_log import log_path
+from host.command_line import PATH
+from host.durable import give_to_owner, opened_folder, replace_file
+from pki.authority import Authority
 from protos.errors import ConfigurationError, UsageError
-
-if TYPE_CHECKING:
-    from coordinator.configuration import CoordinatorConfiguration
-    from protos.plan.plan import Plan
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.release_statements import check_release, read_release_approval
 
 _PARTS = ("parameters.safetensors", "plan.json", "record.json")
 
@@ -27,20 +37,15 @@ _PARTS = ("parameters.safetensors", "plan.json", "record.json")
     "files",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Approval file of a site, written by `site-agent release approve`. Repeat the option for each site.",
 )
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
+@click.option("--output", required=True, type=PATH, help="New folder for the output.")
 def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> None:
     """Write the final parameters for a recipient that every site of the run approved.
 
     Example: coordinator release --config coordinator.yaml --run RUN --approval st-mary.release --output release
     """
-    from coordinator.configuration import read_configuration
-    from host.durable import replace_file
-    from protos.plan.announced_plan import plan_from_wire
-    from protos.wire.release_statements import check_release, read_release_approval
-
     configuration = read_configuration(path)
     folder = Path(configuration.state) / "runs" / name
     if "/" in name or not (folder / "record.json").is_file():
@@ -77,8 +82,6 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
 
 def _keep(run: Path, facts: dict[str, object]) -> None:
     """Append a record of the release to the file `releases.jsonl` of the run."""
-    from host.durable import give_to_owner, opened_folder
-
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with opened_folder(run) as folder, os.fdopen(os.open("releases.jsonl", flags, 0o600, dir_fd=folder), "a") as kept:
         give_to_owner(kept.fileno(), folder)
@@ -87,13 +90,6 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
     """Check that the tensors in the file, in the manifest's order, have the digest that the sites signed."""
-    import hashlib
-
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    from protos.plan.manifest import manifest_of
-
     tensors = manifest_of(plan).tensors
     try:
         found = load(content)
@@ -118,16 +114,8 @@ def _other_parameters() -> ConfigurationError:
 
 def _record(configuration: CoordinatorConfiguration, facts: dict[str, object]) -> None:
     """Write the release into the coordinator's audit log. A running coordinator may also be writing to this log."""
-    from datetime import UTC, datetime
-
-    from audit.own_log import AuditLog
-    from coordinator.operations.coordinator_log import log_path
-    from pki.authority import Authority
-
     key = Authority.load(Path(configuration.authority)).identity_key()
     limits, place = configuration.audit.limits, log_path(Path(configuration.state))
     log = AuditLog(place, site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
-    try:
+    with closing(log):
         log.write("parameters_released", **facts)
-    finally:
-        log.close()

@@ -133,7 +133,8 @@ def _area(
         arrays = _with_shared(first, places, manifest.views(parameters).values())
         for site, part in enumerate(parts):
             draw = None if noise is None else partial(noise.normal, 0.0, deviations)
-            moved = _steps(training, arrays, moving, kept[site], partial(_scaled_sum, scale, part, training), draw)
+            sum_at = partial(_clipped_sum, part, training.promise.clip, scale)
+            moved = _steps(training, arrays, moving, kept[site], sum_at, draw)
             sums += moved[~training.is_own]
             kept[site] = np.where(training.is_own, moved, 0.0)
         numbers = np.rint(sums * training.scale).astype(np.int64).tolist()
@@ -168,12 +169,6 @@ def _steps(
     return followed if training.follow else moved
 
 
-def _scaled_sum(
-    scale: float, part: tuple[Float64, Float64], training: PrivateTraining, layers: int, arrays: Sequence[Float64]
-) -> Float64:
-    return scale * _clipped_sum(arrays, layers, training.promise.clip, *part)
-
-
 def _with_shared(
     arrays: Sequence[Float64], places: Sequence[int], values: Iterable[npt.NDArray[np.float32]]
 ) -> list[Float64]:
@@ -201,11 +196,14 @@ def _read(arrays: Sequence[Float64], features: Float64) -> list[Float64]:
     return read
 
 
-def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: Float64, outcomes: Float64) -> Float64:
-    """Return the sum over rows of the clipped gradients of the first `shared` layers.
+def _clipped_sum(
+    part: tuple[Float64, Float64], clip: float, scale: float, shared: int, arrays: Sequence[Float64]
+) -> Float64:
+    """Return `scale` times the sum over rows of the clipped gradients of the first `shared` layers.
 
     Each row's gradient has at most the norm 1 in units of the clip.
     """
+    features, outcomes = part
     read = _read(arrays, features)
     moves = [1 / (1 + np.exp(-np.clip(read[-1], -40, 40))) - outcomes[:, None]]
     for place in range(len(arrays) - 2, 0, -2):
@@ -213,6 +211,7 @@ def _clipped_sum(arrays: Sequence[Float64], shared: int, clip: float, features: 
     pairs = list(zip(moves, read, strict=False))[:shared]
     squares = np.sum([(move**2).sum(axis=1) * (1 + (own**2).sum(axis=1)) for move, own in pairs], axis=0)
     factors = (1 / np.maximum(np.sqrt(squares), clip))[:, None]
-    return np.concatenate(
-        [part for move, own in pairs for part in (((move * factors).T @ own).ravel(), (move * factors).sum(axis=0))]
+    clipped = [(move * factors, own) for move, own in pairs]
+    return scale * np.concatenate(
+        [sums for move, own in clipped for sums in ((move.T @ own).ravel(), move.sum(axis=0))]
     )

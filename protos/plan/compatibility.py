@@ -123,7 +123,8 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
             yield f"{wanted} layers cannot be shared: the network has {count}, and at least the last one stays private"
     if isinstance(method.federated, Layers):
         yield from _of_named_layers(method.federated.names, network)
-    if isinstance(method.federated, SensitivePrefix | Prefix) and _has_linear_path(network):
+    has_path = isinstance(network, GlobalLayersNetwork) and network.linear_path
+    if isinstance(method.federated, SensitivePrefix | Prefix) and has_path:
         yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
 
 
@@ -240,7 +241,3 @@ def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
 
 def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:
     return layers[-1] if isinstance(network, ParallelNetwork) else flat_width(network.image, layers)
-
-
-def _has_linear_path(network: Architecture) -> bool:
-    return isinstance(network, GlobalLayersNetwork) and network.linear_path

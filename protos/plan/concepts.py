@@ -1,7 +1,8 @@
-"""Defines concepts: columns with the same meaning at several sites, each with one definition, unit and range.
+"""Defines what a study means: its question in words, and its concepts.
 
-A plan lists concepts. Each hospital's contract maps a column of its own to a concept, and a plan's conversions convert
-the column's unit to the concept's. The rules:
+A concept is a column with the same meaning at several sites, with one definition, unit and range. Each hospital's
+contract maps a column of its own to a concept, and a plan's conversions convert the column's unit to the concept's. The
+rules:
 
 * a concept is a number within a range, or one of several codes;
 * a unit that is not the concept's needs a conversion that the plan declares;
@@ -24,7 +25,25 @@ from protos.plan.documents import Document, read_document
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
+Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
 Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
+
+
+class Question(Document):
+    """The question of a study, for a clinician and an ethics board.
+
+    Attributes:
+        time: the time of the prediction, and how far ahead it looks.
+        responsible: the person, with the institution.
+        approval_number: the number from the ethics board or authority.
+    """
+
+    outcome: Definition
+    population: Definition
+    time: Definition
+    use: Definition
+    responsible: Definition
+    approval_number: Definition
 
 
 class Conversion(Document):

@@ -8,24 +8,34 @@ and 90 of YAML 1.1.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from protos.errors import ConfigurationError
-from protos.plan.nearest import did_you_mean
 
 LARGEST_DOCUMENT_BYTES: Final = 1 << 20
 DEEPEST_NESTING: Final = 32
 _LONGEST_NAME_SHOWN: Final = 80
+# A similar name has half of its letters in place. If no name is similar, the message lists all known names.
+_LIKENESS: Final = 0.5
 
 
 class Document(BaseModel):
@@ -41,7 +51,45 @@ class Document(BaseModel):
         return copied
 
 
+class GrownDocument(Document):
+    """A part of a plan with keys that plans of earlier versions lack.
+
+    A plan's bytes omit such a key while it has its default. So a plan that hospitals approved earlier keeps its digest.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        unset = {key for key in self.later if getattr(self, key) == fields[key].default}
+        return {key: value for key, value in serialise(self).items() if key not in unset}
+
+
 Record = TypeVar("Record", bound=BaseModel)
+
+
+def _with_a_real_port(address: str) -> str:
+    if not address.startswith("unix:") and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+        raise ValueError("a port lies between 1 and 65535")
+    return address
+
+
+# Addresses and paths in configurations. Nothing checks that they exist.
+PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
+Address: TypeAlias = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$", max_length=260),
+    AfterValidator(_with_a_real_port),
+]
+# An address for programs of this computer only: loopback, or a Unix socket as unix:/path.
+LocalAddress: TypeAlias = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^((127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}|unix:/[^\x00-\x1f\x7f]+)$", max_length=108
+    ),
+    AfterValidator(_with_a_real_port),
+]
 
 
 class Reasons(ValueError):
@@ -247,6 +295,20 @@ def _unknown(word: str, known: str) -> str:
     words = re.findall(r"'([^']*)'", known)
     hint = did_you_mean(word, [each if each[:1].isalnum() else f'"{each}"' for each in words])
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to this name, ignoring case, or None if no name is similar."""
+    by_small_letters = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_small_letters, n=1, cutoff=_LIKENESS)
+    return by_small_letters[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean fedprox?`, or `known are fedavg, fedprox` if no known name is similar."""
+    names = list(known)
+    near = nearest_name(name, names)
+    return f"did you mean {near}?" if near is not None else f"known are {', '.join(sorted(names))}"
 
 
 def _child(node: Node, step: str | int) -> Node | None:

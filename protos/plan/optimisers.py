@@ -25,58 +25,50 @@ _Kept: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 _Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
-class AdamW(Document):
-    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: squared gradients never fall. Reddi et al. 2018."""
+class _Moments(Document):
+    """The settings of Adam and of the optimisers that follow from it."""
 
-    name: Literal["adamw"]
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.01
-    first_decay: _Kept = 0.9
-    second_decay: _Kept = 0.999
-    offset: _Offset = 1e-8
-    amsgrad: bool = False
-
-
-class Adam(Document):
-    """Adam. Kingma and Ba 2015, algorithm 1. `weight_decay` is added to the gradient, unlike in AdamW."""
-
-    name: Literal["adam"]
+    name: str
     learning_rate: _LearningRate
     weight_decay: _WeightDecay = 0.0
     first_decay: _Kept = 0.9
     second_decay: _Kept = 0.999
     offset: _Offset = 1e-8
+
+
+class AdamW(_Moments):
+    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: squared gradients never fall. Reddi et al. 2018."""
+
+    name: Literal["adamw"]
+    weight_decay: _WeightDecay = 0.01
     amsgrad: bool = False
 
 
-class NesterovAdam(Document):
+class Adam(_Moments):
+    """Adam. Kingma and Ba 2015, algorithm 1. `weight_decay` is added to the gradient, unlike in AdamW."""
+
+    name: Literal["adam"]
+    amsgrad: bool = False
+
+
+class NesterovAdam(_Moments):
     """NAdam: Adam that looks one step ahead. The momentum rises from half of `first_decay`. Dozat 2016.
 
     `momentum_rise` is torch's momentum_decay; `decoupled` shrinks parameters as AdamW does.
     """
 
     name: Literal["nadam"]
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.0
-    first_decay: _Kept = 0.9
-    second_decay: _Kept = 0.999
-    offset: _Offset = 1e-8
     momentum_rise: float = Field(default=0.004, ge=0, le=1)
     decoupled: bool = False
 
 
-class RectifiedAdam(Document):
+class RectifiedAdam(_Moments):
     """Adam that starts its quotient only when the variance can be estimated. Liu et al. 2020, algorithm 2.
 
     `decoupled` shrinks parameters as AdamW does.
     """
 
     name: Literal["radam"]
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.0
-    first_decay: _Kept = 0.9
-    second_decay: _Kept = 0.999
-    offset: _Offset = 1e-8
     decoupled: bool = False
 
 

@@ -19,10 +19,9 @@ from protos.plan.architecture import TENSOR_NAME, Architecture, ColumnsNetwork, 
 from protos.plan.augmentation import Augmentation, why_not_augmented
 from protos.plan.canonical import digest
 from protos.plan.compatibility import Conditions, agreed_sizes, missing_parts, why_impossible
-from protos.plan.concepts import Concept, columns_of
+from protos.plan.concepts import Answers, Concept, Question, columns_of
 from protos.plan.documents import Document, refuse_for
 from protos.plan.federated_statistics import Statistics
-from protos.plan.held_out_rule import HeldOutLoss
 from protos.plan.ingredients import (
     Adaptive,
     Blend,
@@ -43,8 +42,7 @@ from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.private_statistics import PrivateStatistics, why_not_counted_privately
 from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
-from protos.plan.question import Answers, Question
-from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, Schedule, Snapshots
+from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, HeldOutLoss, Schedule, Snapshots
 from protos.plan.soft_targets import BaselineUse
 from protos.plan.sweep import Sweep
 from protos.plan.weighting import EqualWeights, RowWeights, Weighting

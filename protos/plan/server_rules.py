@@ -90,8 +90,8 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     pace = _Pace(rates, sums.contributors / len(plan.sites))
     if training is not None:
         noisy = np.array([sums.scalars[name] for name in training.names], np.float64)
-        moved = _step(rule, training.mean_change(noisy), state, pace)
-        np.add(parameters, moved, out=parameters, casting="same_kind")
+        step = _step(rule, training.mean_change(noisy), state, pace)
+        np.add(parameters, step, out=parameters, casting="same_kind")
         return
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
@@ -103,7 +103,9 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
             step = _step(rule, mean, {name: array[block.place] for name, array in state.items()}, pace)
             moving[...] = np.add(moving, step, out=step)
 
-    blocks = [block for stretch in _stretches(plan, manifest, sums) for block in stretch.blocks()]
+    weight = sums.weight(plan.weighting)
+    moved = (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
+    blocks = [block for stretch in moved for block in stretch.blocks()]
     if len(blocks) < _FEWEST_FOR_THREADS:
         move(blocks)
     else:  # no block reads data that another writes, so the bits do not depend on the order
@@ -137,12 +139,6 @@ def largest_step(plan: Plan) -> float:
             return rate * ratio
         case _:
             assert_never(rule)
-
-
-def _stretches(plan: Plan, manifest: Manifest, sums: Sums) -> Iterator[_Stretch]:
-    """Return the parameters that change, as contiguous stretches."""
-    weight = sums.weight(plan.weighting)
-    yield from (_Stretch(place, part, weight) for place, part in spans(manifest, sums.exchange.up))
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:

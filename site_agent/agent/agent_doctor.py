@@ -18,7 +18,7 @@ from cryptography import x509
 from host import address_checks, computer_checks
 from host.clock_words import at, spelled
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
-from pki import key_checks, own_authority_checks, own_keys, store
+from pki import key_checks, own_keys, store
 from pki.invitation import Invitation
 from pki.names import Address
 from pki.site_keys import SiteKeys
@@ -62,7 +62,7 @@ def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
     """Check the current certificate, and the new certificate that is not in use yet, if there is one."""
     usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
     try:
-        return [*(own_authority_checks.judge_own(keys, now) or [usual]), *own_authority_checks.judge_waiting(keys)]
+        return [*(key_checks.judge_own(keys, now) or [usual]), *key_checks.judge_waiting(keys)]
     except OperatorError:  # unreadable, and reported already
         return [usual]
 

@@ -6,17 +6,17 @@ These commands open no connection. `review --dry-run` starts the trainer, which 
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
 
 import click
 
+from host.command_line import PATH
+from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
+from pki.store import write_public
 from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
@@ -35,29 +35,22 @@ from site_agent.approvals import (
 from site_agent.approvals import approve as record_approval
 from site_agent.approvals import refuse as record_refusal
 from site_agent.approvals import withdraw as record_withdrawal
-from site_agent.commands.site_options import config_option, plan_option
+from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
+from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder
 
-if TYPE_CHECKING:
-    from audit.own_log import AuditLog
-
-
-from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
-
-_by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
+_NOTHING_APPROVED: Final = "Nothing was approved. Nothing left this site."
 
 
 @click.command()
 @config_option
 @plan_option
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path), help="Also write the review as a page for printing and signing."
-)
+@click.option("--html", "page", type=PATH, help="Also write the review as a page for printing and signing.")
 @click.option("--dry-run", is_flag=True, help="Train one round without network, and show what would be sent.")
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows it.
@@ -68,28 +61,23 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     """
     hospital = read_hospital(path)
     plan = read_plan(hospital, plan_path)
-    refused, lacking = _refusals(hospital, plan), _table(hospital, plan)
+    refused, (table, is_lacking) = _refusals(hospital, plan), _table(hospital, plan)
     title_section, *exact = review_sections(plan, manifest_of(plan))
-    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused), lacking.section]
+    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused), table]
     sections = [title_section, *_of_receiver(hospital, plan), _in_words(hospital, plan), *exact, *own]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
-    for line in as_lines(sections):
-        click.echo(line)
-    if page is not None:
-        from pki.store import write_public
-
-        title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
-        write_public(page, review_page(title, sections, signatures=hospital.policy.approvers).encode())
-        click.echo(f"Written to {page}.")
-    if refused or lacking.is_lacking:
+    _print(sections)
+    title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
+    _write_page(page, title, sections, hospital.policy.approvers)
+    if refused or is_lacking:
         sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
 
 
 @click.command()
 @config_option
 @plan_option
-@_by_option
+@by_option
 @click.option("--yes", is_flag=True, help="Approve without asking for y or n. Scripts need this option.")
 @click.option(
     "--until",
@@ -119,7 +107,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
-            consequence="Nothing was approved. Nothing left this site.",
+            consequence=_NOTHING_APPROVED,
             remedy=decision.remedy or remedy_of_refusal(plan, hospital.site, identity),
         )
     if not yes:
@@ -129,8 +117,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     for alternative in plan.alternatives:
         log.write("plan_approved", until=until_text, **_facts(alternative, by))
     approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
-    for line in as_lines([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)]):
-        click.echo(line)
+    _print([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)])
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
@@ -152,16 +139,15 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
     if not sys.stdin.isatty():
         raise UsageError(
             what="There is no terminal at which a person can answer.",
-            consequence="Nothing was approved. Nothing left this site.",
+            consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
-    for line in as_lines([*_of_receiver(hospital, plan), _in_words(hospital, plan)]):
-        click.echo(line)
+    _print([*_of_receiver(hospital, plan), _in_words(hospital, plan)])
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
             what="The answer was not `y`.",
-            consequence="Nothing was approved. Nothing left this site.",
+            consequence=_NOTHING_APPROVED,
             remedy="Read the whole plan with `site-agent review`, and run `site-agent approve` again to agree.",
         )
 
@@ -174,7 +160,7 @@ def _in_words(hospital: Hospital, plan: Plan) -> Section:
 @click.command()
 @config_option
 @plan_option
-@_by_option
+@by_option
 def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     """Remove this site from a plan at once, even during training. The other sites continue or wait, as the plan sets.
 
@@ -203,7 +189,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
 @click.command()
 @config_option
 @plan_option
-@_by_option
+@by_option
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     """Record that a person read a plan and refuses it. No training starts without an approval, so nothing else changes.
@@ -235,15 +221,26 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
         OperatorError: the plan is wrong, or there is none.
     """
     if path is not None:
-        return read_document(path, Plan, consequence="Nothing was approved. Nothing left this site.")
+        return read_document(path, Plan, consequence=_NOTHING_APPROVED)
     announced = announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
-            consequence="Nothing was approved. Nothing left this site.",
+            consequence=_NOTHING_APPROVED,
             remedy="Name the plan's file with --plan, or run `site-agent join` once to receive the plan.",
         )
     return plan_from_wire(announced[-1].read_bytes())
+
+
+def _print(sections: Sequence[Section]) -> None:
+    for line in as_lines(sections):
+        click.echo(line)
+
+
+def _write_page(page: Path | None, title: str, sections: Sequence[Section], signatures: int) -> None:
+    if page is not None:
+        write_public(page, review_page(title, sections, signatures=signatures).encode())
+        click.echo(f"Written to {page}.")
 
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
@@ -255,8 +252,8 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
             "This command could not read this site's identity key. So it did not check whether the plan lists the key."
         )
     said = _said(hospital, plan, approval, is_refused=bool(refused))
-    compared = [_since(plan, earlier)] if earlier else [_no_earlier()]
-    compared += _beside_others(hospital, plan)
+    none = Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
+    compared = [_since(plan, earlier) if earlier else none, *_beside_others(hospital, plan)]
     return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who decided", tuple(said))]
 
 
@@ -290,23 +287,11 @@ def _beside_others(hospital: Hospital, plan: Plan) -> list[Section]:
     return [] if found is None else [found]
 
 
-def _no_earlier() -> Section:
-    return Section("Changes since the last approval", ("No other plan of this study was ever approved here.",))
-
-
 def _refusals(hospital: Hospital, plan: Plan) -> tuple[str, ...]:
     from site_agent.gate.policy import refusals
 
     identity = own_fingerprint(hospital)
     return refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=identity)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The review's section about this site's table, and whether the table is too small."""
-
-    section: Section
-    is_lacking: bool
 
 
 def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
@@ -336,30 +321,31 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     return concept_sections(plan, contract, hospital.site, find_suspicions(hospital.state_path))
 
 
-def _table(hospital: Hospital, plan: Plan) -> _Table:
-    """Compare the plan with the row counts that `data check` stored. The table itself is not read."""
+def _table(hospital: Hospital, plan: Plan) -> tuple[Section, bool]:
+    """Compare the plan with the row counts that `data check` stored. The table itself is not read.
+
+    Return a section of the review, and whether the table is too small.
+    """
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
     if plan.tier_of(hospital.site) == "receiving":
         told = (
             "This site only receives, so no row of it takes part. The table needs the plan's concepts and no outcome."
         )
-        return _Table(Section(heading, (told,)), False)
+        return Section(heading, (told,)), False
     if rows is None:
         unknown = (
             "This command did not check whether the table has enough rows, because it cannot read the counts of "
             "`site-agent data check`. With `--dry-run` it tries the table itself."
         )
-        return _Table(Section(heading, (unknown,)), False)
+        return Section(heading, (unknown,)), False
     lacking = lacking_rows(hospital.policy, plan, hospital.site, rows)
     counted = f"Counted at {rows.at}: {rows.training} training, {rows.validation} validation and {rows.test} test rows."
     said = [f"The table is too small: {reason}." for reason in lacking] or ["It has enough rows for this plan."]
-    return _Table(Section(heading, (counted, *said)), bool(lacking))
+    return Section(heading, (counted, *said)), bool(lacking)
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:
     """Return the fingerprint of this site's identity key, or None if this user account cannot read the key."""
-    from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-
     folder = gate_folder(hospital.state_path)
     try:
         return identity_fingerprint(read_identity_key(folder)) if has_identity_key(folder) else None
@@ -386,43 +372,9 @@ def _of_bytes(plan: Plan) -> str:
     return "In a real round, these bytes would be masked first. The masked bytes differ each time."
 
 
-def audit_log_of(hospital: Hospital) -> AuditLog:
-    """Open this site's audit log for a person's command."""
-    from audit.own_log import AuditLog
-
-    return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
-
-
 def _facts(plan: Plan, by: str) -> dict[str, str | int]:
     digests = {"plan": plan.digest.hex(), "manifest": manifest_of(plan).digest.hex()}
     return {"study": plan.study, "version": plan.version, **digests, "by": by, "account": account()}
-
-
-def account() -> str:
-    """Return the name of the computer account that runs the command. Environment variables cannot change it."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-_MEANT = {"--by": "name of the person", "--to": "recipient and the purpose"}
-
-
-def person(by: str, option: str = "--by") -> str:
-    """Return the text of --by, or of another option with a person's name, with single blanks between words.
-
-    Raises:
-        UsageError: the text is empty.
-    """
-    if not by.strip() or not by.isprintable():
-        meant = _MEANT.get(option, "reason in a few words")
-        raise UsageError(
-            what=f"{option} is empty.",
-            consequence="Nothing was changed. Nothing left this site.",
-            remedy=f"Enter the {meant} for the audit log.",
-        )
-    return " ".join(by.split())
 
 
 def _end_of(text: str, now: datetime) -> datetime:
@@ -448,7 +400,7 @@ def _moment(ends: datetime) -> str:
 def _no_end(text: str) -> UsageError:
     return UsageError(
         what=f"--until must be in the future: {text}.",
-        consequence="Nothing was approved. Nothing left this site.",
+        consequence=_NOTHING_APPROVED,
         remedy="Write a day as 2027-06-30, or a time as 2027-06-30T18:00+02:00.",
     )
 
@@ -456,7 +408,7 @@ def _no_end(text: str) -> UsageError:
 @click.command()
 @config_option
 @plan_option
-@click.option("--html", "page", type=click.Path(path_type=Path), help="Also write the sheet as a page for printing.")
+@click.option("--html", "page", type=PATH, help="Also write the sheet as a page for printing.")
 def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
     """Print the sheet of all sites' identity keys, to compare with the other hospitals and to sign.
 
@@ -467,13 +419,8 @@ def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
     hospital = read_hospital(path)
     plan, own = read_plan(hospital, plan_path), own_fingerprint(hospital)
     sections = list(sheet_sections(plan, site=hospital.site, own=own))
-    for line in as_lines(sections):
-        click.echo(line)
-    if page is not None:
-        from pki.store import write_public
-
-        title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
-        write_public(page, review_page(title, sections, signatures=SIGNATURES).encode())
-        click.echo(f"Written to {page}.")
+    _print(sections)
+    title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
+    _write_page(page, title, sections, SIGNATURES)
     if own_line(plan, site=hospital.site, own=own).endswith("Do not approve it."):
         sys.exit(RefusedError.exit_status)

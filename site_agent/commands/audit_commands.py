@@ -7,19 +7,23 @@ from pathlib import Path
 
 import click
 
+from audit.checkpoint_memory import kept_checkpoints, own_checkpoint, peer_key
+from audit.log_files import set_aside
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk, LogProgram
+from audit.reading.log_keys import checkpoints_text
+from audit.reading.log_verification import KnownKeys
+from host.command_line import PATH
+from pki.identity_key import has_identity_key, public_bytes, read_identity_key
+from pki.store import hold_directory, write_public
 from protos.errors import UsageError
+from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 from site_agent.commands.site_options import config_option
+from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
 
 def _desk_of(path: Path) -> Desk:
-    from audit.checkpoint_memory import own_checkpoint, peer_key
-    from audit.reading.log_verification import KnownKeys
-    from pki.identity_key import has_identity_key, public_bytes, read_identity_key
-    from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-    from site_agent.hospital import read_hospital
-
     hospital = read_hospital(path)
     folder = gate_folder(hospital.state_path)
     keys, witness = {}, folder / "witness"
@@ -41,17 +45,12 @@ audit = LogProgram(command="site-agent", file="hospital.yaml", desk_of=_desk_of,
 
 @audit.command()
 @config_option
-@click.option("--output", type=click.Path(path_type=Path), required=True, help="Output file for the checkpoints.")
+@click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
     """Write the last checkpoint of the coordinator's log that this site cosigned. A verifier needs this file.
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
-    from audit.checkpoint_memory import kept_checkpoints
-    from audit.reading.log_keys import checkpoints_text
-    from pki.store import write_public
-    from site_agent.hospital import read_hospital
-
     found = kept_checkpoints(gate_folder(read_hospital(path).state_path) / "witness")
     write_public(output, checkpoints_text(found).encode())
     click.echo(f"Written to {output}.")
@@ -72,26 +71,12 @@ def restart_log(path: Path, by: str, because: str) -> None:
             consequence="The log is unchanged.",
             remedy="Enter the person's name and the reason for the audit log.",
         )
-
-    from audit.log_files import set_aside
-    from audit.own_log import AuditLog
-    from pki.identity_key import read_identity_key
-    from pki.store import hold_directory
-    from site_agent.hospital import read_hospital
-
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
-    log_path = audit_log_path(hospital.state_path)
-    generation = set_aside(log_path, datetime.now(UTC), least=_witnessed_generation(hospital.state_path))
+    log_path, known = audit_log_path(hospital.state_path), own_checkpoint(gate_folder(hospital.state_path) / "witness")
+    generation = set_aside(log_path, datetime.now(UTC), least=known.generation if known else 0)
     key = read_identity_key(gate_folder(hospital.state_path))
     log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
     log.write("log_began_anew", generation=generation, by=by, reason=because)
     log.close()
     click.echo(f"{by} restarted the log. It is generation {generation}. The earlier files are kept beside it.")
-
-
-def _witnessed_generation(state: Path) -> int:
-    from audit.checkpoint_memory import own_checkpoint
-
-    known = own_checkpoint(gate_folder(state) / "witness")
-    return known.generation if known else 0

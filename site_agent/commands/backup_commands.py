@@ -15,27 +15,29 @@ from typing import Final
 
 import click
 
+from audit.own_log import AuditLog
+from host import restoring
+from host.backup_archive import read_catalogue, write_backup
+from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
+from host.command_line import PATH
+from host.state_format import settle_format
+from pki.store import hold_directory, make_private_directory
 from protos.errors import ConfigurationError
 from site_agent.commands.site_options import config_option
+from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
 PROGRAM: Final = "site agent"
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @config_option
 def backup(file: Path, path: Path) -> None:
     """Write the state of a stopped site to one file. Protect this file like patient data.
 
     Example: site-agent backup /mnt/safe/st-mary.backup --config hospital.yaml
     """
-    from host.backup_archive import write_backup
-    from host.backup_key import made_key, sealing_key
-    from host.state_format import settle_format
-    from pki.store import hold_directory, make_private_directory
-    from site_agent.hospital import read_hospital
-
     hospital = read_hospital(path)
     state = hospital.state_path
     if not state.is_dir():
@@ -70,33 +72,21 @@ def backup_key(path: Path) -> None:
 
     Example: site-agent backup-key --config hospital.yaml
     """
-    from host.backup_key import made_key
-    from pki.store import make_private_directory
-    from site_agent.hospital import read_hospital
-
     folder = gate_folder(read_hospital(path).state_path)
     make_private_directory(folder)
     click.echo(made_key(folder))
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @config_option
-@click.option(
-    "--key-file", type=click.Path(path_type=Path), help="Read the backup key from this file, as on the paper."
-)
+@click.option("--key-file", type=PATH, help="Read the backup key from this file, as on the paper.")
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. The command never replaces newer state.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """
-    from host.backup_archive import read_catalogue
-    from host.backup_key import keep_key, key_for_restoring, sealing_key
-    from host.restoring import restore as bring_back
-    from pki.store import hold_directory
-    from site_agent.hospital import read_hospital
-
     hospital = read_hospital(path)
     key = key_for_restoring(gate_folder(hospital.state_path), key_file, unauthenticated=unauthenticated)
     catalogue = read_catalogue(file, None if key is None else sealing_key(key))
@@ -115,13 +105,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         if key is not None and gate_folder(staged["state"]).is_dir():
             keep_key(gate_folder(staged["state"]), key)
 
-    before = bring_back(
-        file,
-        catalogue,
-        {"state": state},
-        stamp=f"{now:%Y%m%dT%H%M%S}",
-        mark=mark,
-    )
+    before = restoring.restore(file, catalogue, {"state": state}, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
     click.echo(f"Restored the state of {catalogue.made} to {state}.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
@@ -132,8 +116,6 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 def _mark(state: Path, site: str, made: str) -> None:
     """Write into the audit log that the state was restored."""
-    from audit.own_log import AuditLog
-
     # A backup of an earlier version has the log in the state directory itself. Converting the state moves the log.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
     log = AuditLog(place, site=site, now=_now)

@@ -7,27 +7,26 @@ sends it.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from host.command_line import PATH
+from pki import own_keys, store
+from pki.names import site_name, site_uri
+from pki.own_authority import authority_fingerprint
+from pki.site_keys import SiteKeys
 from protos.errors import ConfigurationError, UsageError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import agent_folder
 
-if TYPE_CHECKING:
-    from pki.site_keys import SiteKeys
-import asyncio
-
 
 @click.command("request-certificate")
 @config_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), required=True, help="Output file for the certificate request."
-)
+@click.option("--output", type=PATH, required=True, help="Output file for the certificate request.")
 @click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     """Write a certificate request for the hospital's own authority. The private key stays at this site.
@@ -44,10 +43,6 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
             consequence="The existing file is unchanged, and no request was made.",
             remedy="Choose another name for --output, or move the existing file away.",
         )
-
-    from pki import own_keys, store
-    from pki.names import site_name, site_uri
-
     keys = _keys_of(hospital)
     request = own_keys.waiting_request(keys, site_name(hospital.site), has_new_key=has_new_key)
     store.write_public(output, request)
@@ -59,7 +54,7 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
 
 @click.command("install-certificate")
 @config_option
-@click.argument("chain", type=click.Path(path_type=Path))
+@click.argument("chain", type=PATH)
 def install_certificate(path: Path, chain: Path) -> None:
     """Install the certificate chain from the hospital's authority.
 
@@ -71,11 +66,6 @@ def install_certificate(path: Path, chain: Path) -> None:
     Example: site-agent install-certificate --config hospital.yaml st-mary.chain
     """
     hospital = read_hospital(path)
-
-    from pki import own_keys, store
-    from pki.names import site_name
-    from pki.own_authority import authority_fingerprint
-
     found = own_keys.stage(_keys_of(hospital), store.read_public(chain), site_name(hospital.site), datetime.now(UTC))
     ends = found.leaf.not_valid_after_utc
     click.echo(f"The certificate of {hospital.site} is in order, until {ends:%Y-%m-%d %H:%M} UTC.")
@@ -84,8 +74,6 @@ def install_certificate(path: Path, chain: Path) -> None:
 
 
 def _keys_of(hospital: Hospital) -> SiteKeys:
-    from pki.site_keys import SiteKeys
-
     directory = agent_folder(hospital.state_path)
     if not SiteKeys.exists(directory) or not SiteKeys(directory).is_enrolled():
         raise ConfigurationError(

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import click
 
+from host.command_line import PATH
 from protos.errors import OperatorError, UsageError
 from protos.plan.concepts import read_concepts
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path
 from site_agent.trainer.isolation import give_up_network
 
 
@@ -28,13 +28,13 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path), help="Output file. Without this option, print the draft.")
+@click.argument("table", type=PATH)
+@click.option("--output", type=PATH, help="Output file. Without this option, print the draft.")
 @click.option("--sheet", help="Name of the sheet in a workbook. Without this option, use the first sheet.")
-@click.option("--query", type=click.Path(path_type=Path), help="File with the SQL query, if TABLE is a database.")
+@click.option("--query", type=PATH, help="File with the SQL query, if TABLE is a database.")
 @click.option(
     "--concepts",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File with a plan, or with its key `concepts`. Propose a column for each concept. A person must confirm each "
     "proposal.",
 )
@@ -61,10 +61,10 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 @config_option
 @click.option(
     "--html",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Output file for the page. Without this option, the page is in the state folder.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the findings, as JSON.")
+@click.option("--json", "json_path", type=PATH, help="Output file for the findings, as JSON.")
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     """Compare the table with its contract and list every finding. Run this command before the first round.
 
@@ -121,7 +121,6 @@ def accept(path: Path, by: str, digest: str) -> None:
     if not by.strip() or not by.isprintable():
         raise _refused("--by is empty.", "Give the name of the person who accepts.")
 
-    from audit.own_log import AuditLog
     from site_agent.desk.examination.admitted_rows import check_errors, examined
     from site_agent.desk.examination.finding import Acceptance, counted, moment
     from site_agent.desk.examination.finding import accept as record
@@ -135,8 +134,7 @@ def accept(path: Path, by: str, digest: str) -> None:
         )
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
-    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
-    log.write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
+    audit_log_of(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
     query = examination.query_digest
     acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))
     record(hospital.state_path, acceptance)
@@ -145,8 +143,8 @@ def accept(path: Path, by: str, digest: str) -> None:
 
 
 @data.command()
-@click.option("--contract", "contract_path", required=True, type=click.Path(path_type=Path), help="The contract.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the made-up table.")
+@click.option("--contract", "contract_path", required=True, type=PATH, help="The contract.")
+@click.option("--output", required=True, type=PATH, help="Output file for the made-up table.")
 @click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of patients.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the random numbers.")
 def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:

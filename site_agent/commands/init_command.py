@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from host.command_line import PATH
 from protos.errors import UsageError
 from protos.plan.documents import parse_document
 from protos.plan.methods import METHOD_NAMES
@@ -36,7 +37,7 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
 
 @click.command()
 @click.option("--site", prompt="Name of this hospital", help="Name of this hospital, as in the invitation.")
-@click.option("--table", prompt="Path of the table", type=click.Path(path_type=Path), help="The table with patients.")
+@click.option("--table", prompt="Path of the table", type=PATH, help="The table with patients.")
 @click.option(
     "--policy",
     prompt="Policy (strict, usual, open)",
@@ -44,9 +45,7 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     type=click.Choice(list(POLICIES)),
     help=" ".join(f"{name}: {words}" for name, (words, _) in POLICIES.items()),
 )
-@click.option(
-    "--invitation", type=click.Path(path_type=Path), help="File of the invitation, if this computer already has it."
-)
+@click.option("--invitation", type=PATH, help="File of the invitation, if this computer already has it.")
 def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     """Write hospital.yaml and a draft of contract.yaml for a new hospital into this folder.
 
@@ -61,7 +60,11 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     files = (Path("hospital.yaml"), Path("contract.yaml"))
     for file in files:
         if file.exists():
-            raise _refused(f"{file} exists already.", f"Move {file} away, or run this command in another folder.")
+            raise UsageError(
+                what=f"{file} exists already.",
+                consequence="No file was written, and nothing left this site.",
+                remedy=f"Move {file} away, or run this command in another folder.",
+            )
     draft = describe(table)
     text = hospital_text(site, table, policy, invitation)
     parse_document(text.encode(), Hospital, source="hospital.yaml", consequence="No file was written.")
@@ -90,7 +93,3 @@ def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) 
         "  split: {seed: 0, stratified: true}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _refused(what: str, remedy: str) -> UsageError:
-    return UsageError(what=what, consequence="No file was written, and nothing left this site.", remedy=remedy)

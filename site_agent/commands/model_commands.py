@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
+from host.command_line import PATH
 from protos.errors import DataError, UsageError
-from site_agent.commands.approval_commands import account, audit_log_of, person
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import account, audit_log_of, config_option, person, run_option
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.isolation import give_up_network
 
 if TYPE_CHECKING:
     from site_agent.desk.use.adoption import Adoption
@@ -23,9 +24,9 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 
 @click.command()
 @config_option
-@click.option("--input", "table", required=True, type=click.Path(path_type=Path), help="Table with the new rows.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="Output file for the predictions.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
+@click.option("--input", "table", required=True, type=PATH, help="Table with the new rows.")
+@click.option("--output", required=True, type=PATH, help="Output file for the predictions.")
+@run_option
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Apply the model in use to new rows. Nothing leaves this computer.
 
@@ -35,10 +36,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
     hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()  # before anything starts a thread: this command needs no network
+    give_up_network()  # before anything starts a thread
 
     from site_agent.desk.prediction import predict_table
     from site_agent.desk.result_files import check_place
@@ -69,18 +67,15 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     type=click.Choice(["platt", "isotonic", "none"]),
     help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
 )
-@click.option("--table", type=click.Path(path_type=Path), help="Table of later patients with known outcomes.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
+@click.option("--table", type=PATH, help="Table of later patients with known outcomes.")
+@run_option
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
     """Fit the model's probabilities to this site's patients. The model itself does not change.
 
     Example: site-agent recalibrate --config hospital.yaml --kind platt --table last-year.csv
     """
     hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()
+    give_up_network()  # before anything starts a thread
 
     from site_agent.desk.use.recalibrating import recalibrate_run
 
@@ -219,9 +214,9 @@ def _refused(what: str, remedy: str) -> UsageError:
 
 @click.command()
 @config_option
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="New folder for the output.")
+@click.option("--output", required=True, type=PATH, help="New folder for the output.")
 @click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
+@run_option
 @click.option(
     "--model", help="Name of the model as in `adopt`, such as siloed. Without this option, export the model in use."
 )
@@ -246,10 +241,7 @@ def export(
     Example: site-agent export --config hospital.yaml --output model --onnx
     """
     hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()  # before anything starts a thread: this command needs no network
+    give_up_network()  # before anything starts a thread
 
     from site_agent.desk.export.export_folder import export_model
     from site_agent.desk.results.saved_model import latest_run
@@ -293,19 +285,16 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
 
 @click.command()
 @config_option
-@click.option("--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Output file for the model card, in Markdown.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Output file for the model card, in JSON.")
+@run_option
+@click.option("--markdown", type=PATH, help="Output file for the model card, in Markdown.")
+@click.option("--json", "json_path", type=PATH, help="Output file for the model card, in JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
     """Write a model card of the model in use. Counts below 10 are not shown.
 
     Example: site-agent card --config hospital.yaml --markdown card.md
     """
     hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()
+    give_up_network()  # before anything starts a thread
 
     from site_agent.desk.model_card import card_facts, card_markdown
     from site_agent.desk.result_files import check_places, write_result

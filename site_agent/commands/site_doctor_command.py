@@ -16,7 +16,7 @@ from host.diagnosis import Finding, Severity, failure, fine
 from host.support_bundle import report_findings, report_options
 from protos.errors import OperatorError
 from site_agent.commands.site_options import config_option
-from site_agent.hospital import Hospital, read_hospital
+from site_agent.hospital import read_hospital
 
 Side: TypeAlias = Literal["all", "agent", "gate", "trainer"]
 _TRAINER_SECONDS = 600.0
@@ -52,24 +52,16 @@ def _examine(path: Path, side: Side) -> list[Finding]:
         return [failure("D401", wrong.what, wrong.remedy)]
     found = [fine("D401", f"{path.name} is correct.")]
     if side in ("all", "gate"):
-        found += _gate(hospital)
+        from site_agent.service import gate_doctor
+
+        found += asyncio.run(gate_doctor.examine(hospital))
     if side in ("all", "agent"):
-        found += _agent(hospital)
+        from site_agent.agent import agent_doctor
+
+        found += asyncio.run(agent_doctor.examine(hospital, os.environ))
     if side in ("all", "trainer"):
         found += _trainer(path)
     return found
-
-
-def _gate(hospital: Hospital) -> list[Finding]:
-    from site_agent.service.gate_doctor import examine
-
-    return asyncio.run(examine(hospital))
-
-
-def _agent(hospital: Hospital) -> list[Finding]:
-    from site_agent.agent.agent_doctor import examine
-
-    return asyncio.run(examine(hospital, os.environ))
 
 
 def _trainer(path: Path) -> list[Finding]:

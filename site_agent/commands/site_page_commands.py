@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
-from host.listening import check_local, listen_option, until_ended
+from host.command_line import PATH
+from host.local_server import check_local, listen_option, serve_page, until_ended
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
+from site_agent.trainer.isolation import give_up_network
 
 
 @click.command()
@@ -53,8 +55,6 @@ def curves(path: Path, listen: str) -> None:
 
 
 async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> None:
-    from host.local_server import serve_page
-
     await until_ended(await serve_page(listen, respond, running), listen)
 
 
@@ -81,14 +81,12 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     "--with",
     "received",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder with a model that another hospital exported and handed over. Test this model on the same test rows. "
     "Repeat the option for more folders.",
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Output file for the page. The page needs no other file.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Output file for all numbers and curves, as JSON."
-)
+@click.option("--html", type=PATH, help="Output file for the page. The page needs no other file.")
+@click.option("--json", "json_path", type=PATH, help="Output file for all numbers and curves, as JSON.")
 def report(
     path: Path,
     run_name: str | None,
@@ -103,10 +101,7 @@ def report(
     Example: site-agent report --config hospital.yaml --threshold 0.1 --threshold 0.2 --html report.html
     """
     hospital = read_hospital(path)
-
-    from site_agent.trainer.isolation import give_up_network
-
-    give_up_network()  # before anything starts a thread: this command needs no network
+    give_up_network()  # before anything starts a thread
 
     from site_agent.desk.findings.facts import saved_facts, site_facts
     from site_agent.desk.findings.received_report import RECEIVING, received_lines, received_page

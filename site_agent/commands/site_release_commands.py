@@ -12,14 +12,15 @@ from typing import Any
 
 import click
 
+from host.command_line import PATH
+from pki.identity_key import read_identity_key
+from pki.store import write_public
 from protos.errors import UsageError
-from site_agent.commands.approval_commands import audit_log_of
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import audit_log_of, by_option, config_option
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_folder
 
 _run_option = click.option("--run", required=True, help="Name of the run, as in the audit log.")
-_by_option = click.option("--by", required=True, help="Name of the person, for the audit log.")
 
 
 @click.group()
@@ -30,14 +31,9 @@ def release() -> None:
 @release.command()
 @config_option
 @_run_option
-@_by_option
+@by_option
 @click.option("--to", "recipient", required=True, help="Recipient of the parameters and the purpose, in one line.")
-@click.option(
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Output file. Send the file to the federation office.",
-)
+@click.option("--output", required=True, type=PATH, help="Output file. Send the file to the federation office.")
 def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
     """Approve that a recipient receives the final shared parameters of a run. Every site must approve.
 
@@ -45,8 +41,6 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     """
     hospital = read_hospital(path)
 
-    from pki.identity_key import read_identity_key
-    from pki.store import write_public
     from protos.wire.release_statements import approve_release
 
     log = audit_log_of(hospital)
@@ -76,7 +70,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @release.command("withdraw-data")
 @config_option
 @_run_option
-@_by_option
+@by_option
 @click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     """Record that this site withdraws its data after training. The output shows which effects can be undone.

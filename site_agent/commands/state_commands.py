@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from host.command_line import json_option
 from protos.errors import UnavailableError, UsageError
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +29,7 @@ _SEPARATION: Final = {
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def status(path: Path, as_json: bool) -> None:
     """Show the state of the running agent, and what this site sent.
 
@@ -117,9 +118,7 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 
     Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
     """
-    from audit.own_log import AuditLog
     from site_agent.gate.announced_absence import keep_window, window_from
-    from site_agent.hospital import read_hospital
 
     hospital, now = read_hospital(path), datetime.now(UTC)
     if cancel == bool(begins or ends) or bool(begins) != bool(ends):
@@ -129,7 +128,7 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
             remedy="Read `site-agent maintenance --help`.",
         )
     window = window_from(begins, ends, now) if begins and ends else None
-    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    log = audit_log_of(hospital)
     if window is None:
         log.write("maintenance_cancelled")
     else:
@@ -160,7 +159,6 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 
     Example: site-agent move-state --config hospital.yaml
     """
-    from protos.errors import UsageError
     from site_agent.service.state_moves import move_old_state
 
     hospital = read_hospital(path)
@@ -178,7 +176,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def privacy(path: Path, as_json: bool) -> None:
     """Show what is spent of the patients' privacy budget (epsilon), by whom and on what, and the limits.
 
@@ -219,12 +217,11 @@ def privacy(path: Path, as_json: bool) -> None:
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
-    from audit.own_log import AuditLog
     from site_agent.desk.spent_budget import described
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
-    log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
+    log = audit_log_of(hospital)
     ledger = PrivacyLedger(hospital.state_path, log)
     payments = ledger.payments()
     losses = [loss.model_dump() | {"until": f"{loss.until:%F}"} for loss in ledger.losses]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import click
 
-from host.listening import browser_host, check_local, listen_option, plain_address
+from host.local_server import browser_host, check_local, listen_option, plain_address, serve_page
 from protos.errors import UsageError
-from site_agent.commands.approval_commands import account, person
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import account, config_option, person
 from site_agent.hospital import read_hospital
 
 _ROLES = ("data-manager", "officer", "clinician")
@@ -94,7 +93,6 @@ async def _serve(
     config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float], signals: list[signal.Signals]
 ) -> str:
     """Print the links and serve pages until the console ends. Return the reason why the console ended."""
-    from host.local_server import serve_page
     from site_agent.console.console_links import LINK_SECONDS, Links, Role
     from site_agent.console.console_server import Console, Setting
 

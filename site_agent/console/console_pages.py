@@ -106,8 +106,7 @@ class Desk:
             until = '<label>Last day of the approval (empty: no end) <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
-                words = "A second person can also approve the plan. The first person can change the last day of the "
-                "approval."
+                words = "Another person can also approve the plan. The first person can change the last day."
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))
@@ -117,8 +116,7 @@ class Desk:
             sections.append(Section(heading="Or end the approval", parts=parts))
         elif not plan.is_damaged:
             because = '<label>Reason <input name="because" required maxlength="300"></label>'
-            words = "The audit log records your name and your reason. Nothing is trained under a plan without an "
-            "approval."
+            words = "The audit log records your name and your reason. Nothing is trained under a plan without approval."
             parts = [paragraph(words), self._form("refuse", hidden=known, fields=name + because)]
             sections.append(Section(heading="Or refuse the plan", parts=parts))
         opening = [self._back(), paragraph(f"Plan digest {plan.digest}", "soft")]

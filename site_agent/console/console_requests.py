@@ -11,13 +11,12 @@ rules:
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
+from host.http_answers import source_digest
 from site_agent.console.console_links import COOKIE
 from site_agent.state_folders import is_run_name
 
@@ -119,7 +118,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
         is_page: whether it is HTML.
         fields: further lines of the head.
     """
-    styles = " ".join(f"'{_digest(style)}'" for style in _STYLE.findall(content)) if is_page else ""
+    styles = " ".join(f"'{source_digest(style)}'" for style in _STYLE.findall(content)) if is_page else ""
     policy = (
         f"default-src 'none'; style-src {styles or _NO_STYLE}; form-action 'self'; base-uri 'none'; "
         "frame-ancestors 'none'"
@@ -186,7 +185,3 @@ def _form_bytes(fields: dict[str, list[str]]) -> int:
 def _cookies(fields: dict[str, list[str]]) -> list[str]:
     pairs = (pair.strip().partition("=") for line in fields.get("cookie", ()) for pair in line.split(";"))
     return [value for name, _, value in pairs if name == COOKIE]
-
-
-def _digest(style: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from host.usable_memory import usable_memory_bytes
+from host.heap import usable_memory_bytes
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
 from protos.plan.plan import Plan

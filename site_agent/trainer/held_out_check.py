@@ -3,7 +3,7 @@
 The received model is compared with the one that the sites accepted last, on this site's own rows
 (docs/design/acceptance.md). The site accepts or refuses. Neither a loss nor a row leaves the site. The rules:
 
-* a site refuses if its loss rises beyond noise and by much (protos/plan/held_out_rule.py). It also refuses parameters
+* a site refuses if its loss rises beyond noise and by much (protos/plan/schedules.py). It also refuses parameters
   that moved further than any server rule moves by clipped updates, and outputs that are not finite;
 * a site that lacks the parameters accepted last cannot compare, so it accepts;
 * if the run returns to earlier parameters, this site returns to its own state before it loaded the refused ones. If the
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from protos.plan.exchange import is_measured
-from protos.plan.held_out_rule import HeldOutLoss
 from protos.plan.plan import Plan
+from protos.plan.schedules import HeldOutLoss
 from protos.plan.server_rules import largest_step
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.training.state import State, part_of, prefixed

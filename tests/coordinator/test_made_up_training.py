@@ -80,7 +80,8 @@ def test_its_gradient_is_that_of_the_deployed_trainer(shared: int) -> None:
     rows = PrivateRows.of(features, outcomes, None)
     exact = np.array(clipped_gradients(layers, 0.7, rows, shared=shared)) / PRIVATE_SCALE
 
-    np.testing.assert_allclose(_clipped_sum(arrays, shared, 0.7, features.astype(float), outcomes), exact, atol=5e-3)
+    part = (features.astype(float), outcomes)
+    np.testing.assert_allclose(_clipped_sum(part, 0.7, 1.0, shared, arrays), exact, atol=5e-3)
 
 
 def test_a_plan_without_a_network_or_with_too_much_work_is_skipped() -> None:

@@ -152,6 +152,7 @@ def test_an_expired_coordinator(tmp_path: Path) -> None:
         renewed = look(target_of(office, port))
 
     assert "The coordinator's certificate has expired." in ended.says
+    assert ended.remedy.endswith("ask the office to run `pki renew` and to start the coordinator.")
     assert f"to {at(ends)}. This computer's clock shows {datetime.now(UTC):%Y-%m-%d}" in ended.says
     assert "10 days after the end." in ended.says
     assert ended.remedy.startswith(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from host.listening import check_local
+from host.local_server import check_local
 from protos.errors import UsageError
 
 

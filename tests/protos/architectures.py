@@ -20,9 +20,18 @@ from protos.plan.architecture import (
     NoteSize,
     ParallelConvolutionalNetwork,
     ParallelNetwork,
+    Part,
+    TensorSpec,
     UNetNetwork,
+    network_tensors,
 )
 from protos.plan.networks.convolutional_networks import ImageSize
+
+
+def body_of(architecture: Architecture, columns: int = 2, outputs: int = 1) -> tuple[TensorSpec, ...]:
+    """The tensors of a network's body."""
+    network = network_tensors(architecture, columns=columns, outputs=outputs, common=1)
+    return tuple(tensor for tensor in network if tensor.part is Part.BODY)
 
 
 @dataclass(frozen=True)

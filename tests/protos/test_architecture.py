@@ -20,10 +20,10 @@ from protos.plan.architecture import (
     Part,
     TensorSpec,
     Uniform,
-    body_tensors,
     network_tensors,
 )
 from tests.for_each import for_each
+from tests.protos.architectures import body_of
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
 COVERTYPE = GlobalLayersNetwork(name="global-layers-network", latent=176, gate=True, input_normalisation=True)
@@ -52,7 +52,7 @@ def test_a_head_of_one_layer_stays_out_of_a_plans_bytes() -> None:
 @pytest.mark.parametrize(("preset", "tensors", "numbers"), [(HEART, 16, 298_688), (COVERTYPE, 18, 717_640)])
 def test_the_body_has_the_counts_of_the_paper(preset: GlobalLayersNetwork, tensors: int, numbers: int) -> None:
     """The shared part has exactly as many tensors and numbers as the published experiment."""
-    body = body_tensors(preset)
+    body = body_of(preset)
 
     assert (len(body), number_count(body)) == (tensors, numbers)
 
@@ -62,8 +62,8 @@ def test_the_body_follows_its_formula_for_every_latent_size(latent: int) -> None
     """The body has 18s² + 29.5s numbers without a gate and 23s² + 29.5s with one."""
     plain, gated = network(latent=latent), network(latent=latent, gate=True)
 
-    assert number_count(body_tensors(plain)) == 18 * latent**2 + 59 * latent // 2
-    assert number_count(body_tensors(gated)) == 23 * latent**2 + 59 * latent // 2
+    assert number_count(body_of(plain)) == 18 * latent**2 + 59 * latent // 2
+    assert number_count(body_of(gated)) == 23 * latent**2 + 59 * latent // 2
 
 
 @pytest.mark.parametrize(("columns", "numbers"), [(13, 448_339), (9, 415_211), (12, 440_057), (31, 597_415)])
@@ -86,7 +86,7 @@ def test_the_body_is_the_same_for_all_columns_and_outputs(preset: GlobalLayersNe
     """The tensors of part body do not depend on a site's columns or classes."""
     complete = network_tensors(preset, columns=columns, outputs=columns)
 
-    assert tuple(spec for spec in complete if spec.part is Part.BODY) == body_tensors(preset)
+    assert tuple(spec for spec in complete if spec.part is Part.BODY) == body_of(preset, columns=7, outputs=2)
     assert {spec.part for spec in complete} == {Part.INPUT, Part.BODY, Part.HEAD}
 
 
@@ -117,7 +117,7 @@ def test_listed_tensors_are_all_body_and_in_their_order() -> None:
     tensors = (NamedTensor(name="b", shape=(2, 3), bound=0.5), NamedTensor(name="a", shape=(), bound=0.0))
     listed = NamedTensors(name="named-tensors", tensors=tensors)
 
-    specs = body_tensors(listed)
+    specs = body_of(listed)
 
     assert specs == network_tensors(listed, columns=1, outputs=1)
     assert specs == (
@@ -176,5 +176,5 @@ def test_listed_tensors_beyond_the_limit_are_refused() -> None:
     tensors = tuple(NamedTensor(name=f"t{i}", shape=(2**16, 2**14), bound=1.0) for i in range(3))
 
     with pytest.raises(ConfigurationError):
-        body_tensors(NamedTensors(name="named-tensors", tensors=tensors))
-    assert body_tensors(NamedTensors(name="named-tensors", tensors=tensors[:2]))
+        body_of(NamedTensors(name="named-tensors", tensors=tensors))
+    assert body_of(NamedTensors(name="named-tensors", tensors=tensors[:2]))

@@ -22,11 +22,10 @@ from protos.plan.architecture import (
     NamedTensors,
     Part,
     TensorSpec,
-    body_tensors,
     network_tensors,
 )
 from tests.for_each import for_each
-from tests.protos.architectures import KINDS, drawn
+from tests.protos.architectures import KINDS, body_of, drawn
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(Architecture)
 HEART = {"name": "global-layers-network", "latent": 128, "gate": False, "input_normalisation": False}
@@ -69,7 +68,6 @@ def test_parts_depend_on_what_their_site_has_to_agree_on(kind: str, seed: int) -
         specs = network_tensors(network.architecture, **(sizes | other))
         return [spec for spec in specs if spec.part in parts]
 
-    assert tuple(part(Part.BODY)) == body_tensors(network.architecture)
     assert part(Part.BODY) == part(Part.BODY, columns=sizes["columns"] + 3, outputs=sizes["outputs"] + 1)
     assert part(Part.INPUT) == part(Part.INPUT, outputs=sizes["outputs"] + 1)
     assert part(Part.COMMON) == part(Part.COMMON, columns=sizes["columns"] + 3)
@@ -118,7 +116,7 @@ def test_the_linear_path_is_private_and_starts_at_nothing() -> None:
 
     assert [(spec.name, spec.shape) for spec in path] == [("unique.path.weight", (3, 5)), ("unique.path.bias", (3,))]
     assert {spec.initial for spec in path} == {Constant(0.0)}
-    assert body_tensors(network) == body_tensors(read(**HEART))
+    assert body_of(network) == body_of(read(**HEART))
 
 
 def test_without_entities_layer_1_sees_the_columns_themselves() -> None:
@@ -130,7 +128,7 @@ def test_without_entities_layer_1_sees_the_columns_themselves() -> None:
     assert found["input.layer1.linear.weight"] == (512, 5)
     assert found["input.layer1.normalisation.weight"] == (5,)
     assert not any("embedding" in name for name in found)
-    assert body_tensors(network) == body_tensors(read(**HEART))
+    assert body_of(network) == body_of(read(**HEART))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +203,7 @@ def test_a_listed_tensors_layer_is_its_name_up_to_the_last_dot() -> None:
         name="named-tensors", tensors=tuple(NamedTensor(name=name, shape=(1,), bound=0.0) for name in names)
     )
 
-    assert [spec.layer for spec in body_tensors(listed)] == ["encoder.0", "encoder.0", "scale"]
+    assert [spec.layer for spec in body_of(listed)] == ["encoder.0", "encoder.0", "scale"]
 
 
 def test_layer_normalisations_are_normalisations() -> None:

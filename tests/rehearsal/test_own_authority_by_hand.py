@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from host.diagnosis import Finding, Severity
-from pki import own_authority_checks, own_keys
+from pki import key_checks, own_keys
 from pki.authority import Authority
 from pki.certificates import certificate_pem, requested_key
 from pki.names import SiteName
@@ -130,15 +130,15 @@ def test_people_hear_of_it_long_before_it_ends(tmp_path: Path, capsys: pytest.Ca
     soon, early = utc_now(), utc_now() - timedelta(days=60)
 
     site = "This site's certificate, of its hospital's own authority, expires in 25 days."
-    assert lines(own_authority_checks.judge_own(keys, soon))[site] is Severity.WARNING
-    assert [one.severity for one in own_authority_checks.judge_own(keys, early)] == [Severity.FINE] * 2
-    office_says = lines(own_authority_checks.judge_sites(authority, soon))
+    assert lines(key_checks.judge_own(keys, soon))[site] is Severity.WARNING
+    assert [one.severity for one in key_checks.judge_own(keys, early)] == [Severity.FINE] * 2
+    office_says = lines(key_checks.judge_sites(authority, soon))
     assert office_says["The certificate of a expires in 25 days."] is Severity.WARNING
     assert office_says["The own authority of a expires in 65 days."] is Severity.WARNING
-    assert {one.severity for one in own_authority_checks.judge_sites(authority, early)} == {Severity.FINE}
-    assert own_authority_checks.judge_waiting(keys) == []
+    assert {one.severity for one in key_checks.judge_sites(authority, early)} == {Severity.FINE}
+    assert key_checks.judge_waiting(keys) == []
     own_keys.waiting_request(keys, A, has_new_key=False)
-    assert "is not installed yet" in own_authority_checks.judge_waiting(keys)[0].says
+    assert "is not installed yet" in key_checks.judge_waiting(keys)[0].says
     upkeep, audit = upkeep_of(keys, tmp_path / "log")
     assert isinstance(upkeep, SiteUpkeep)
     assert [asyncio.run(upkeep._renewal()), asyncio.run(upkeep._renewal())] == [[], []]

@@ -40,7 +40,7 @@ from benchmarks.experiments.tables.heart import (
 )
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row, Variant, predicted_by, predicted_by_stack, row_of
-from protos.plan.architecture import GlobalLayersNetwork, Uniform, body_tensors, network_tensors
+from protos.plan.architecture import GlobalLayersNetwork, Part, Uniform, network_tensors
 from protos.plan.plan import Plan
 
 SEEDS: Final = range(20)
@@ -140,7 +140,8 @@ def measured_plan(sites: Sites, seed: int, method: str) -> Plan:
 def listed_tensors() -> list[dict[str, Any]]:
     """Return the tensors of the network's body, with the module's names, in the form in which a plan lists tensors."""
     found = []
-    for tensor in body_tensors(heart_batch_normalisation.NETWORK):
+    network = network_tensors(heart_batch_normalisation.NETWORK, columns=1, outputs=1)
+    for tensor in (tensor for tensor in network if tensor.part is Part.BODY):
         owner, _, kind = tensor.name.removeprefix("body.").rpartition(".")
         kind = _KINDS[kind] if tensor.is_normalisation else kind
         bound = tensor.initial.bound if isinstance(tensor.initial, Uniform) else 0.0

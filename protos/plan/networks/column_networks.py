@@ -18,23 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from protos.plan.documents import Document
+from protos.plan.documents import Document, GrownDocument
 from protos.plan.networks.dense_networks import ActivationName, Widths
-from protos.plan.networks.network_tensors import Rate, TensorSpec, Width, linear
+from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Width, linear
 
 ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)]
 
 
-class ParallelNetwork(Document):
-    """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head.
+class ParallelNetwork(GrownDocument):
+    """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head."""
 
-    A plan's bytes omit a head without hidden widths, so a plan that was approved earlier keeps its digest.
-    """
-
+    later: ClassVar = ("head",)
     name: Literal["parallel"]
     common: ExtractorWidths
     unique: ExtractorWidths
@@ -42,19 +40,13 @@ class ParallelNetwork(Document):
     dropout: Rate = 0.0
     head: Widths = ()
 
-    @model_serializer(mode="wrap")
-    def _leave_out_an_empty_head(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key != "head" or value}
-
-
-def parallel_tensors(network: ParallelNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from _extractor("common", (common, *network.common))
-    yield from _extractor("unique", (columns, *network.unique))
-    widths = (network.common[-1] + network.unique[-1], *network.head)
-    yield from _extractor("head", widths)
-    yield from linear("head.output", widths[-1], outputs, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        yield from _extractor("common", (sizes.common, *self.common))
+        yield from _extractor("unique", (sizes.columns, *self.unique))
+        widths = (self.common[-1] + self.unique[-1], *self.head)
+        yield from _extractor("head", widths)
+        yield from linear("head.output", widths[-1], sizes.outputs, bias=True)
 
 
 def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:
@@ -70,20 +62,16 @@ class ColumnsNetwork(Document):
     activation: ActivationName = "relu"
     lateral: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters. At least one column is not common."""
+        yield from self._column("common", sizes.common, sizes.outputs, has_lateral=False)
+        yield from self._column("unique", sizes.columns - sizes.common, sizes.outputs, has_lateral=self.lateral > 0.0)
 
-def columns_tensors(network: ColumnsNetwork, columns: int, outputs: int, common: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters. `common` is less than `columns`."""
-    yield from _column(network, "common", common, outputs, has_lateral=False)
-    yield from _column(network, "unique", columns - common, outputs, has_lateral=network.lateral > 0.0)
-
-
-def _column(
-    network: ColumnsNetwork, part: str, inputs: int, outputs: int, *, has_lateral: bool
-) -> Iterator[TensorSpec]:
-    widths = (inputs, *network.hidden, outputs)
-    for number, (inner, outer) in enumerate(pairwise(widths), start=1):
-        name = f"{part}.output" if number == len(widths) - 1 else f"{part}.layer{number}"
-        yield from linear(name, inner, outer, bias=True)
-        if has_lateral and number > 1:
-            # The columns have equal widths, so the lateral input of layer `number` is as wide as the layer's own input.
-            yield from linear(f"{name}.lateral", inner, outer, bias=False)
+    def _column(self, part: str, inputs: int, outputs: int, *, has_lateral: bool) -> Iterator[TensorSpec]:
+        widths = (inputs, *self.hidden, outputs)
+        for number, (inner, outer) in enumerate(pairwise(widths), start=1):
+            name = f"{part}.output" if number == len(widths) - 1 else f"{part}.layer{number}"
+            yield from linear(name, inner, outer, bias=True)
+            if has_lateral and number > 1:
+                # The columns have equal widths, so a lateral input is as wide as the layer's own input.
+                yield from linear(f"{name}.lateral", inner, outer, bias=False)

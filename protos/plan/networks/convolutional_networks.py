@@ -19,7 +19,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from protos.plan.documents import Document
 from protos.plan.networks.dense_networks import ActivationName, Widths
-from protos.plan.networks.network_tensors import Rate, TensorSpec, Uniform, linear, normalisation, spec
+from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 LARGEST_IMAGE_NUMBERS = 2**18
 KERNEL = 3
@@ -72,6 +72,16 @@ class ConvolutionalNetwork(Document):
     activation: ActivationName = "relu"
     dropout: Rate = 0.0
 
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        for number, (inner, outer) in enumerate(pairwise((self.image.channels, *self.blocks)), start=1):
+            part = "input" if number == 1 else "body"
+            yield from block_tensors(f"{part}.block{number}", inner, outer, self.normalisation)
+        widths = (flat_width(self.image, self.blocks), *self.hidden)
+        for number, (inner, outer) in enumerate(pairwise(widths), start=len(self.blocks) + 1):
+            yield from linear(f"body.layer{number}", inner, outer, bias=True)
+        yield from linear("head.output", widths[-1], sizes.outputs, bias=True)
+
 
 class ParallelConvolutionalNetwork(Document):
     """Channels of the blocks of the common and the unique extractor. The head is a linear map of both results.
@@ -87,30 +97,13 @@ class ParallelConvolutionalNetwork(Document):
     activation: ActivationName = "relu"
     dropout: Rate = 0.0
 
-
-def convolutional_tensors(network: ConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from block_tensors("input.block1", network.image.channels, network.blocks[0], network.normalisation)
-    yield from convolutional_body(network)
-    yield from linear("head.output", _last_width(network), outputs, bias=True)
-
-
-def convolutional_body(network: ConvolutionalNetwork) -> Iterator[TensorSpec]:
-    """Yield the blocks after the first, and the hidden linear layers. These layers do not depend on the outputs."""
-    for number, (inner, outer) in enumerate(pairwise(network.blocks), start=2):
-        yield from block_tensors(f"body.block{number}", inner, outer, network.normalisation)
-    widths = (flat_width(network.image, network.blocks), *network.hidden)
-    for number, (inner, outer) in enumerate(pairwise(widths), start=len(network.blocks) + 1):
-        yield from linear(f"body.layer{number}", inner, outer, bias=True)
-
-
-def parallel_convolutional_tensors(network: ParallelConvolutionalNetwork, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    for part, blocks in (("common", network.common), ("unique", network.unique)):
-        for number, (inner, outer) in enumerate(pairwise((network.image.channels, *blocks)), start=1):
-            yield from block_tensors(f"{part}.block{number}", inner, outer, network.normalisation)
-    both = sum(flat_width(network.image, blocks) for blocks in (network.common, network.unique))
-    yield from linear("head.output", both, outputs, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        for part, blocks in (("common", self.common), ("unique", self.unique)):
+            for number, (inner, outer) in enumerate(pairwise((self.image.channels, *blocks)), start=1):
+                yield from block_tensors(f"{part}.block{number}", inner, outer, self.normalisation)
+        both = sum(flat_width(self.image, blocks) for blocks in (self.common, self.unique))
+        yield from linear("head.output", both, sizes.outputs, bias=True)
 
 
 def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
@@ -131,10 +124,6 @@ def flat_width(image: ImageSize, blocks: Sequence[int]) -> int:
     """Return how many numbers the last of these blocks computes from an image."""
     height, width = sides_after(image, len(blocks))
     return blocks[-1] * height * width
-
-
-def _last_width(network: ConvolutionalNetwork) -> int:
-    return network.hidden[-1] if network.hidden else flat_width(network.image, network.blocks)
 
 
 def block_tensors(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from protos.plan.documents import Document
-from protos.plan.networks.network_tensors import Part, Rate, TensorSpec, Width, linear
+from protos.plan.networks.network_tensors import Part, Rate, Sizes, TensorSpec, Width, linear
 
 Widths: TypeAlias = Annotated[tuple[Width, ...], Field(max_length=64)]
 ActivationName: TypeAlias = Literal["relu", "selu", "gelu", "tanh"]
@@ -31,27 +31,9 @@ class DenseNetwork(Document):
     activation: ActivationName = "relu"
     dropout: Rate = 0.0
 
-
-def dense_tensors(network: DenseNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    widths = (columns, *network.hidden, outputs)
-    for index, (inner, outer) in enumerate(pairwise(widths)):
-        yield from _layer(network, index, inner, outer)
-
-
-def dense_body(network: DenseNetwork) -> Iterator[TensorSpec]:
-    """Yield the layers between the first and the last layer. These layers do not depend on columns or outputs."""
-    for index, (inner, outer) in enumerate(zip(network.hidden, network.hidden[1:], strict=False), start=1):
-        yield from _layer(network, index, inner, outer)
-
-
-def dense_layer_part(index: int, hidden_layers: int) -> Part:
-    """Return the part to which layer `index`, counted from 0, belongs in a network with this many hidden layers."""
-    if index == hidden_layers:
-        return Part.HEAD
-    return Part.INPUT if index == 0 else Part.BODY
-
-
-def _layer(network: DenseNetwork, index: int, inner: int, outer: int) -> Iterator[TensorSpec]:
-    part = dense_layer_part(index, len(network.hidden))
-    return linear(f"{part}.layer{index + 1}", inner, outer, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        last = len(self.hidden)
+        for index, (inner, outer) in enumerate(pairwise((sizes.columns, *self.hidden, sizes.outputs))):
+            part = Part.HEAD if index == last else Part.INPUT if index == 0 else Part.BODY
+            yield from linear(f"{part}.layer{index + 1}", inner, outer, bias=True)

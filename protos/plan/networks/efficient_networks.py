@@ -22,7 +22,7 @@ from pydantic import Field
 
 from protos.plan.documents import Document
 from protos.plan.networks.convolutional_networks import ImageSize
-from protos.plan.networks.network_tensors import Constant, Initial, Part, Rate, TensorSpec, Uniform
+from protos.plan.networks.network_tensors import Constant, Initial, Part, Rate, Sizes, TensorSpec, Uniform
 
 ImageNormalisationName: TypeAlias = Literal["fixed", "image"]
 Multiplier = Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)]
@@ -100,22 +100,16 @@ class EfficientNetwork(Document):
         """Return the number of channels that the head reads."""
         return _LAST_EXPANSION * self.stages[-1][-1].outer
 
-
-def efficient_tensors(network: EfficientNetwork, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from _filter("input.features.0", network.image.channels, network.first, FIRST_KERNEL)
-    yield from efficient_body(network)
-    for kind, shape in (("weight", (outputs, network.last)), ("bias", (outputs,))):
-        yield _tensor(f"head.classifier.1.{kind}", shape, Uniform(1.0 / math.sqrt(network.last)))
-
-
-def efficient_body(network: EfficientNetwork) -> Iterator[TensorSpec]:
-    """Yield the stages and the last convolution. These layers do not depend on the outputs."""
-    stages = network.stages
-    for stage, blocks in enumerate(stages, start=1):
-        for number, block in enumerate(blocks):
-            yield from _block(f"body.features.{stage}.{number}.block", block)
-    yield from _filter(f"body.features.{len(stages) + 1}", stages[-1][-1].outer, network.last, 1)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        stages, last = self.stages, self.last
+        yield from _filter("input.features.0", self.image.channels, self.first, FIRST_KERNEL)
+        for stage, blocks in enumerate(stages, start=1):
+            for number, block in enumerate(blocks):
+                yield from _block(f"body.features.{stage}.{number}.block", block)
+        yield from _filter(f"body.features.{len(stages) + 1}", stages[-1][-1].outer, last, 1)
+        for kind, shape in (("weight", (sizes.outputs, last)), ("bias", (sizes.outputs,))):
+            yield _tensor(f"head.classifier.1.{kind}", shape, Uniform(1.0 / math.sqrt(last)))
 
 
 def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:

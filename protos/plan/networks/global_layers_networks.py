@@ -26,19 +26,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictBool, StrictInt, model_serializer, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from protos.plan.documents import Document
-from protos.plan.networks.network_tensors import Constant, Rate, TensorSpec, Uniform, linear, normalisation, spec
-
-# Keys that plans of the first version lack. With these values a plan's bytes omit them, so a plan that hospitals
-# approved earlier keeps its digest.
-_LATER: Final[dict[str, object]] = {"input_dropout": 0.0, "entities": True, "linear_path": False}
+from protos.plan.documents import GrownDocument
+from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 
-class GlobalLayersNetwork(Document):
+class GlobalLayersNetwork(GrownDocument):
     """The network of the paper: entities, transformer blocks and five layers. Widths are multiples of `latent`.
 
     `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
@@ -46,6 +42,7 @@ class GlobalLayersNetwork(Document):
     the part unique. Every method that shares inner layers keeps the path private.
     """
 
+    later: ClassVar = ("input_dropout", "entities", "linear_path")
     name: Literal["global-layers-network"]
     latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
     gate: StrictBool
@@ -67,31 +64,20 @@ class GlobalLayersNetwork(Document):
             raise ValueError("transformer blocks work on entities; entities: false needs transformer_blocks: 0")
         return self
 
-    @model_serializer(mode="wrap")
-    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key not in _LATER or value != _LATER[key]}
-
-
-def global_layers_tensors(network: GlobalLayersNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from _input(network, columns)
-    yield from global_layers_body(network)
-    yield from _fully_connected("head.layer5", 2 * network.latent, network.latent)
-    yield from _fully_connected("head.output", network.latent, outputs)
-    if network.linear_path:
-        # The path starts at 0, so the network begins like one without the path.
-        yield spec("unique.path.weight", (outputs, columns), Constant(0.0))
-        yield spec("unique.path.bias", (outputs,), Constant(0.0))
-
-
-def global_layers_body(network: GlobalLayersNetwork) -> Iterator[TensorSpec]:
-    """Yield layers 2 to 4, which do not depend on columns or outputs."""
-    latent, gate = network.latent, network.gate
-    wide, middle = 4 * latent, 2 * latent
-    yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)
-    yield from _fully_connected("body.layer3", wide, middle)
-    yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        latent, gate = self.latent, self.gate
+        wide, middle = 4 * latent, 2 * latent
+        yield from _input(self, sizes.columns)
+        yield from _feedforward("body.layer2", wide, wide, latent, gate=gate, bias=True)
+        yield from _fully_connected("body.layer3", wide, middle)
+        yield from _feedforward("body.layer4", middle, middle, latent // 2, gate=gate, bias=True)
+        yield from _fully_connected("head.layer5", middle, latent)
+        yield from _fully_connected("head.output", latent, sizes.outputs)
+        if self.linear_path:
+            # The path starts at 0, so the network begins like one without the path.
+            yield spec("unique.path.weight", (sizes.outputs, sizes.columns), Constant(0.0))
+            yield spec("unique.path.bias", (sizes.outputs,), Constant(0.0))
 
 
 def _input(network: GlobalLayersNetwork, columns: int) -> Iterator[TensorSpec]:

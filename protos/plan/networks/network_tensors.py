@@ -115,6 +115,21 @@ def linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[Tens
 TENSOR_NAME = r"^[a-z0-9._-]{1,200}$"
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of one site's network that its plan does not decide.
+
+    Attributes:
+        columns: d, the number of encoded input columns, at least 1.
+        outputs: C, 1 for two classes (one logit), else the number of classes, at least 1.
+        common: the number of first columns that all sites have, from 1 to d.
+    """
+
+    columns: int
+    outputs: int
+    common: int
+
+
 class NamedTensor(Document):
     """One tensor of a module outside this package. Its initial values are uniform in [-bound, bound), or 0.
 
@@ -170,7 +185,6 @@ class NamedTensors(Document):
         """Return the tensors that keep their initial values."""
         return tuple(tensor.spec for tensor in self.tensors if tensor.frozen)
 
-
-def listed_tensors(architecture: NamedTensors) -> Iterator[TensorSpec]:
-    """Yield the tensors in the order of the list, without the frozen tensors."""
-    return (tensor.spec for tensor in architecture.tensors if not tensor.frozen)
+    def specs(self, _: Sizes) -> Iterator[TensorSpec]:
+        """Yield the tensors in the order of the list, without the frozen tensors."""
+        return (tensor.spec for tensor in self.tensors if not tensor.frozen)

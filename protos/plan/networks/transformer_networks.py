@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictInt, model_serializer, model_validator
+from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.documents import Document
-from protos.plan.networks.network_tensors import Rate, TensorSpec, Uniform, Width, linear, normalisation, spec
+from protos.plan.documents import Document, GrownDocument
+from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, Width, linear, normalisation, spec
 
 LARGEST_NOTE_BUCKETS = 2048
 LONGEST_NOTE = 512
@@ -50,9 +50,10 @@ class NoteSize(Document):
         return f"{self.longest} words in {self.buckets} buckets"
 
 
-class FeatureTokensNetwork(Document):
+class FeatureTokensNetwork(GrownDocument):
     """The width of a token, the numbers of heads and blocks, and the activation: the paper's ReGLU or GELU."""
 
+    later: ClassVar = ("note",)
     name: Literal["feature-tokens"]
     width: Annotated[StrictInt, Field(ge=1, le=4096)] = 96
     heads: Annotated[StrictInt, Field(ge=1, le=1024)] = 8
@@ -70,37 +71,24 @@ class FeatureTokensNetwork(Document):
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
         return self
 
-    @model_serializer(mode="wrap")
-    def _leave_out_no_note(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = serialise(self)
-        return {key: value for key, value in written.items() if key != "note" or value is not None}
-
-
-def feature_tokens_tensors(network: FeatureTokensNetwork, columns: int, outputs: int) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    initial = Uniform(1.0 / math.sqrt(network.width))
-    rows = (columns, columns) if network.note is None else (network.note.buckets, network.note.longest)
-    for kind, count in zip(("weight", "bias"), rows, strict=True):
-        yield spec(f"input.tokenizer.{kind}", (count, network.width), initial)
-    yield spec("input.tokenizer.decision", (network.width,), initial)
-    if network.note is not None and columns > network.note.columns:
-        for kind in ("column_weight", "column_bias"):
-            yield spec(f"input.tokenizer.{kind}", (columns - network.note.columns, network.width), initial)
-    yield from feature_tokens_body(network)
-    yield from normalisation("head.output", network.width)
-    yield from linear("head.output.linear", network.width, outputs, bias=True)
-
-
-def feature_tokens_body(network: FeatureTokensNetwork) -> Iterator[TensorSpec]:
-    """Yield the blocks, which do not depend on columns or outputs."""
-    width, hidden = network.width, network.hidden
-    for number in range(1, network.blocks + 1):
-        attention, feedforward = f"body.block{number}.attention", f"body.block{number}.feedforward"
-        yield from normalisation(attention, width)
-        yield from linear(f"{attention}.projections", width, 3 * width, bias=True)
-        yield from linear(f"{attention}.output", width, width, bias=True)
-        yield from normalisation(feedforward, width)
-        yield from linear(
-            f"{feedforward}.inner", width, 2 * hidden if network.activation == "reglu" else hidden, bias=True
-        )
-        yield from linear(f"{feedforward}.outer", hidden, width, bias=True)
+    def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        width, columns, initial = self.width, sizes.columns, Uniform(1.0 / math.sqrt(self.width))
+        rows = (columns, columns) if self.note is None else (self.note.buckets, self.note.longest)
+        for kind, count in zip(("weight", "bias"), rows, strict=True):
+            yield spec(f"input.tokenizer.{kind}", (count, width), initial)
+        yield spec("input.tokenizer.decision", (width,), initial)
+        if self.note is not None and columns > self.note.columns:
+            for kind in ("column_weight", "column_bias"):
+                yield spec(f"input.tokenizer.{kind}", (columns - self.note.columns, width), initial)
+        inner = 2 * self.hidden if self.activation == "reglu" else self.hidden
+        for number in range(1, self.blocks + 1):
+            attention, feedforward = f"body.block{number}.attention", f"body.block{number}.feedforward"
+            yield from normalisation(attention, width)
+            yield from linear(f"{attention}.projections", width, 3 * width, bias=True)
+            yield from linear(f"{attention}.output", width, width, bias=True)
+            yield from normalisation(feedforward, width)
+            yield from linear(f"{feedforward}.inner", width, inner, bias=True)
+            yield from linear(f"{feedforward}.outer", self.hidden, width, bias=True)
+        yield from normalisation("head.output", width)
+        yield from linear("head.output.linear", width, sizes.outputs, bias=True)

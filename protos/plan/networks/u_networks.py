@@ -19,7 +19,7 @@ from pydantic import Field, StrictBool, StrictInt, model_validator
 from protos.plan.documents import Document
 from protos.plan.networks.convolutional_networks import ImageSize, block_tensors
 from protos.plan.networks.dense_networks import ActivationName
-from protos.plan.networks.network_tensors import TensorSpec, linear
+from protos.plan.networks.network_tensors import Sizes, TensorSpec, linear
 
 
 class UNetNetwork(Document):
@@ -53,21 +53,11 @@ class UNetNetwork(Document):
         up = tuple((below + own, own) for own, below in pairwise(widths))
         return tuple(pairwise((self.image.channels, *widths))), up[::-1]
 
-
-def u_net_tensors(network: UNetNetwork) -> Iterator[TensorSpec]:
-    """Yield every tensor in the order of the network's parameters."""
-    yield from _pair(network, "input.block1", *network.ways[0][0])
-    yield from u_net_body(network)
-    yield from linear("head.output", network.width, 1, bias=True)
-
-
-def u_net_body(network: UNetNetwork) -> Iterator[TensorSpec]:
-    """Yield the blocks after the first."""
-    down, up = network.ways
-    for number, (inner, outer) in enumerate((*down[1:], *up), start=2):
-        yield from _pair(network, f"body.block{number}", inner, outer)
-
-
-def _pair(network: UNetNetwork, name: str, inner: int, outer: int) -> Iterator[TensorSpec]:
-    yield from block_tensors(f"{name}.first", inner, outer, network.normalisation)
-    yield from block_tensors(f"{name}.second", outer, outer, network.normalisation)
+    def specs(self, _: Sizes) -> Iterator[TensorSpec]:
+        """Yield every tensor in the order of the network's parameters."""
+        down, up = self.ways
+        for number, (inner, outer) in enumerate((*down, *up), start=1):
+            name = f"{'input' if number == 1 else 'body'}.block{number}"
+            yield from block_tensors(f"{name}.first", inner, outer, self.normalisation)
+            yield from block_tensors(f"{name}.second", outer, outer, self.normalisation)
+        yield from linear("head.output", self.width, 1, bias=True)

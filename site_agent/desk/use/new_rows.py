@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError
-from protos.plan.nearest import nearest_name
+from protos.plan.documents import nearest_name
 from site_agent.desk.examination.read_hints import survey_new_with_hints
 from site_agent.desk.export.onnx_inputs import input_names
 from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown

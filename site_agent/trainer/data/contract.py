@@ -18,10 +18,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from protos.errors import ConfigurationError
+from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
-from protos.plan.question import Answers
 from site_agent.trainer.data.codes import (
     UNKNOWN,
     Code,

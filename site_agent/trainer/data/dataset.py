@@ -19,7 +19,7 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
 from protos.plan.compatibility import agreed_sizes
-from protos.plan.nearest import nearest_name
+from protos.plan.documents import nearest_name
 from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan

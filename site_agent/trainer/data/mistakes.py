@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from protos.errors import DataError
-from protos.plan.nearest import nearest_name
+from protos.plan.documents import nearest_name
 
 KEPT_ROWS: Final = 20
 CORRECT_TABLE: Final = "Correct the table, or its contract if the table is right, and start again."

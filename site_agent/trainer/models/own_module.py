@@ -31,8 +31,8 @@ from torch.nn.parameter import is_lazy
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, TensorSpec
+from protos.plan.documents import nearest_name
 from protos.plan.initial_values import initial_values
-from protos.plan.nearest import nearest_name
 from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.training.training_model import Represents
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from host.usable_memory import usable_memory_bytes
+from host.heap import usable_memory_bytes
 from protos.errors import ConfigurationError
 from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.models.convolutional_models import ReadsImages

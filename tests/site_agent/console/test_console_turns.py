@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from host.listening import browser_host, plain_address
+from host.local_server import browser_host, plain_address
 from site_agent.approvals import find_approval
 from site_agent.console import console_server
 from site_agent.console.console_links import LINK_SECONDS, Role

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from protos.plan.held_out_rule import HeldOutLoss
 from protos.plan.plan import Plan
+from protos.plan.schedules import HeldOutLoss
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.held_out_check import is_harmful
 from site_agent.trainer.site_network import Seeds

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protos.errors import ConfigurationError
-from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, body_tensors
+from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, network_tensors
 from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.own_module import build_own_module, check_batch
 from site_agent.trainer.training.training_model import Represents
@@ -54,7 +54,7 @@ def federated(**shapes: tuple[int, ...]) -> tuple[TensorSpec, ...]:
         NamedTensor(name=name.replace("_", "."), shape=shape, bound=0.5)
         for name, shape in (shapes or {"shared_weight": (4, 4), "shared_bias": (4,)}).items()
     )
-    return body_tensors(NamedTensors(name="named-tensors", tensors=tuple(tensors)))
+    return network_tensors(NamedTensors(name="named-tensors", tensors=tuple(tensors)), columns=1, outputs=1)
 
 
 def written(folder: Path, text: str) -> Path:
