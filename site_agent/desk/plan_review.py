@@ -190,8 +190,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
         steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
         yield f"{steps}: sums over the common columns are sent."
-        yield "1 guard: one number is sent. This number shows whether the score of the other sites improves the "
-        "predictions."
+        yield "1 guard: one number is sent. The number shows if the score of the other sites improves predictions."
         return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
@@ -328,8 +327,7 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield f"Every site receives the sums over all sites, for {columns} columns, which encode {concepts} concepts."
-    yield "The same sites take part in every round. If the connection to a site is lost, the other sites wait for "
-    "this site."
+    yield "The same sites take part in every round. If a site loses its connection, the other sites wait for this site."
     if prior.private is not None:
         yield (
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites "

@@ -83,8 +83,8 @@ def _table(hospital: Hospital) -> Finding:
 
 
 def _closed() -> Finding:
-    remedy = "Run the command under the trainer's user account: sudo -u site-trainer site-agent doctor --side trainer "
-    "--config hospital.yaml"
+    command = "sudo -u site-trainer site-agent doctor --side trainer --config hospital.yaml"
+    remedy = f"Run the command under the trainer's user account: {command}"
     return failure("D412", "Your user account may not read the table or its contract.", remedy)
 
 

@@ -193,3 +193,21 @@ def pages_and_code(*, with_results: bool = False) -> list[Path]:
 def shown(path: Path) -> str:
     """A path as a person writes it."""
     return str(path.relative_to(HOUSE))
+
+
+def test_no_sentence_has_lost_its_second_half() -> None:
+    """A string that is a statement of its own is a docstring, or the rest of a sentence that nobody will read."""
+    lost = []
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text())
+        owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docstrings = {node.body[0] for node in ast.walk(tree) if isinstance(node, owners) and node.body}
+        for node in ast.walk(tree):
+            is_text = isinstance(node, ast.Expr) and (
+                isinstance(node.value, ast.JoinedStr)
+                or (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))
+            )
+            if is_text and node not in docstrings:
+                lost.append(f"{name}:{node.lineno}")
+
+    assert lost == []
