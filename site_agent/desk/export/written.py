@@ -1,28 +1,33 @@
-"""Exports a whole saved model as a graph, from a patient's values to recalibrated probabilities."""
+"""Exports a whole saved model as a graph, from a patient's values to recalibrated probabilities.
+
+The model is a network, perhaps averaged with the site's baseline, a simple model, or the joined model of
+federated-prior.
+"""
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from site_agent.desk.export.exported_encoding import encoded
-from site_agent.desk.export.exported_join import (
-    concept_columns,
-    forest_answers,
-    joined_outputs,
-    scores_of_outputs,
-    shares_on_scale,
-)
-from site_agent.desk.export.graph import Graph
-from site_agent.desk.export.onnx_layers import Layers
-from site_agent.desk.export.onnx_networks import network_outputs
+import numpy as np
+
+from site_agent.desk.export.exported_encoding import encoded, value_of
+from site_agent.desk.export.graph import Graph, Value
+from site_agent.desk.export.onnx_networks import Layers, network_outputs
+from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Baseline
-from site_agent.trainer.data.contract import Task
+from site_agent.trainer.data.contract import Contract, Task
+from site_agent.trainer.data.contract_columns import CategoricalFeature
+from site_agent.trainer.forest import Forest, Lines
+from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
 from site_agent.trainer.soft_target_training import added_columns
 
 _TINIEST = 1e-8  # as in calibration.py
+_DISTANCE = 0.005  # as in baselines.py, which gives the reason
+_FURTHEST = 30.0  # as in joined_model.py
 
 
 def written_down(model: SavedModel, recalibration: Recalibration | None) -> Graph:
@@ -30,110 +35,198 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
     graph, task = Graph(), model.preprocessing.contract.target.task
     own = encoded(graph, model.preprocessing)
     if model.own is not None:
-        scores = _of_simple_model(graph, model.own, task, own)
+        scores = _of_simple_model(model.own, task, own)
     elif model.joined is not None and model.concepts is not None:
-        outputs = joined_outputs(graph, model.joined, model.concepts, model.preprocessing.contract, own)
-        scores = scores_of_outputs(graph, task, outputs)
+        scores = _scores(task, _joined(model.joined, model.concepts, model.preprocessing.contract, own))
     else:
-        outputs = graph.apply("cast", _of_network(graph, model, own), to="float64")
-        scores = scores_of_outputs(graph, task, outputs)
+        scores = _scores(task, _of_network(model, own).cast("float64"))
     scale = model.preprocessing.target_scale
     if scale is not None:
-        wide = graph.apply("multiply", scores, graph.constant([[scale.deviation]], "float64"))
-        scores = graph.apply("add", wide, graph.constant([[scale.mean]], "float64"))
-    if recalibration is not None:
-        scores = _recalibrated(graph, recalibration, scores, model.outputs)
-    graph.finish(scores)
+        scores = scores * [[scale.deviation]] + [[scale.mean]]
+    graph.finish(scores if recalibration is None else _recalibrated(recalibration, scores, model.outputs))
     return graph
 
 
-def _of_simple_model(graph: Graph, model: OwnModel, task: Task, own: str) -> str:
+def _scores(task: Task, outputs: Value) -> Value:
+    """Add to the graph the conversion of outputs, float64 (rows, outputs), to probabilities; numbers stay unchanged."""
+    match task:
+        case "binary" | "segmentation":
+            return outputs.apply("sigmoid")
+        case "multi-class":
+            return outputs.apply("softmax")
+        case "regression":
+            return outputs
+        case _:
+            assert_never(task)
+
+
+def _of_simple_model(model: OwnModel, task: Task, own: Value) -> Value:
     """Add a simple model's predictions to the graph, float64 of shape (rows, outputs). See `own_scores`."""
     match model:
         case LinearModel(lines=lines):
-            products = graph.apply(
-                "matmul", graph.apply("cast", own, to="float64"), graph.constant(lines.slopes.T, "float64")
-            )
-            started = graph.apply("add", products, graph.constant(lines.starts[None], "float64"))
-            return scores_of_outputs(graph, task, started)
+            return _scores(task, _of_lines(own.cast("float64"), lines))
         case VotingForest(forest=forest):
-            return forest_answers(graph, forest, own)
+            return _of_forest(forest, own)
         case BoostedTrees(forest=forest, starts=starts):
-            sums = graph.apply("add", forest_answers(graph, forest, own), graph.constant(starts[None], "float64"))
-            return scores_of_outputs(graph, task, sums)
+            return _scores(task, _of_forest(forest, own) + starts[None])
         case _:
             assert_never(model)
 
 
-def _of_network(graph: Graph, model: SavedModel, own: str) -> str:
+def _of_lines(wide: Value, lines: Lines) -> Value:
+    return wide @ lines.slopes.T + lines.starts[None]
+
+
+def _of_forest(trees: Forest, features: Value) -> Value:
+    """Add a forest to the graph. The result is the mean over trees, float64 of shape (rows, answers).
+
+    `features` are float32 columns. See `Forest.answers`.
+    """
+    # A float32 value is above a float64 threshold exactly if it is above the largest float32 that is not above the
+    # threshold.
+    thresholds = trees.thresholds.astype(np.float32)
+    above = thresholds.astype(np.float64) > trees.thresholds
+    thresholds[above] = np.nextafter(thresholds[above], np.float32(-np.inf))
+    graph = features.graph
+    return features.apply(
+        "forest",
+        graph.constant(trees.roots, "int64"),
+        graph.constant(trees.columns, "int64"),
+        graph.constant(thresholds, "float32"),
+        graph.constant(trees.children, "int64"),
+        graph.constant(trees.values, "float64"),
+    )
+
+
+def _on_scale(task: Task, shares: Value, outputs: int) -> Value:
+    """Add to the graph the operations of `baselines._on_scale`: fractions (rows, outputs) to logits or logarithms."""
+    if task == "regression":
+        return shares
+    raised = shares.apply("add", [[_DISTANCE]])
+    if task == "binary":
+        return (raised / ([[1.0 + _DISTANCE]] - shares)).apply("log")
+    return (raised / [[1.0 + outputs * _DISTANCE]]).apply("log")
+
+
+def _of_network(model: SavedModel, own: Value) -> Value:
     """Add the network to the graph, averaged with the baseline if the plan requires it; float32 (rows, outputs)."""
-    rows = _placed(graph, model, own)
-    said = None if model.baseline is None else _predictions(graph, model.baseline, own)
+    rows = _placed(model, own)
+    said = None if model.baseline is None else _predictions(model.baseline, own)
     use = model.plan.expert
     if said is not None and use is not None and use.path_start:
-        rows = graph.apply("concatenate", rows, graph.apply("cast", said, to="float32"), axis=1)
+        rows = rows.beside(said.cast("float32"))
     columns = len(model.columns) + added_columns(model.plan, model.outputs)
-    layers = Layers(graph, model.values)
     common = columns if model.common is None else model.common
-    outputs = network_outputs(layers, model.plan.architecture, rows, columns, common)
-    if said is not None and use is not None:
-        network = layers.scaled(outputs, 1.0 - use.result_share)
-        outputs = graph.apply("add", network, layers.scaled(graph.apply("cast", said, to="float32"), use.result_share))
-    return outputs
+    outputs = network_outputs(Layers(own.graph, model.values), model.plan.architecture, rows, columns, common)
+    if said is None or use is None:
+        return outputs
+    return outputs * [1.0 - use.result_share] + said.cast("float32") * [use.result_share]
 
 
-def _placed(graph: Graph, model: SavedModel, own: str) -> str:
+def _placed(model: SavedModel, own: Value) -> Value:
     """Add to the graph the columns that the network reads, in the plan's order. A column that this site lacks is 0.
 
     See `dataset.place_columns`. A network on concepts reads other columns: see `concept_inputs.read_places`.
     """
     mine = model.preprocessing.columns
     if model.read_places is not None and model.concepts is not None:
-        shared = concept_columns(graph, model.concepts, model.preprocessing.contract, own)
-        return graph.apply("gather", graph.apply("concatenate", own, shared, axis=1), places=model.read_places)
+        shared = _concept_columns(model.concepts, model.preprocessing.contract, own)
+        return own.beside(shared).apply("gather", places=model.read_places)
     if not model.plan.columns or model.columns == mine:
         return own
-    nothing = graph.apply("multiply", graph.columns(own, 0, 1), graph.constant([[0.0]]))
-    both = graph.apply("concatenate", own, nothing, axis=1)
+    both = own.beside(own.columns(0, 1) * [[0.0]])
     places = {name: place for place, name in enumerate(mine)}
-    return graph.apply("gather", both, places=tuple(places.get(name, len(mine)) for name in model.columns))
+    return both.apply("gather", places=tuple(places.get(name, len(mine)) for name in model.columns))
 
 
-def _predictions(graph: Graph, baseline: Baseline, features: str) -> str:
+def _predictions(baseline: Baseline, features: Value) -> Value:
     """Add the predictions of the site's baseline to the graph, float64 (rows, outputs). See `Baseline.predictions`."""
-    wide = graph.apply("cast", features, to="float64")
-    lines = graph.apply("matmul", wide, graph.constant(baseline.lines.slopes.T, "float64"))
-    lines = graph.apply("add", lines, graph.constant(baseline.lines.starts[None], "float64"))
-    linear = shares_on_scale(
-        graph, baseline.task, scores_of_outputs(graph, baseline.task, lines), len(baseline.lines.starts)
+    task, outputs = baseline.task, len(baseline.lines.starts)
+    linear = _on_scale(task, _scores(task, _of_lines(features.cast("float64"), baseline.lines)), outputs)
+    grown = _on_scale(task, _of_forest(baseline.forest, features), outputs)
+    both = linear * [[1.0 - baseline.forest_share]] + grown * [[baseline.forest_share]]
+    return both - both.apply("exp").apply("sum").apply("log") if task == "multi-class" else both
+
+
+def _joined(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, own: Value) -> Value:
+    """Add the model of federated-prior to the graph. The result is float64 of shape (rows, outputs).
+
+    See `JoinedModel.outputs`. The model adds the site's regression, its forest and the others' score, each times its
+    weight.
+    """
+    line = _of_lines(own.cast("float64"), joined.own)
+    if joined.task == "multi-class":
+        line = line.apply("softmax").apply("log")
+    grown = _on_scale(joined.task, _of_forest(joined.forest, own), len(joined.own.starts))
+    others = _others(joined, concepts, contract, line)
+    first, second, third = (
+        one * [[float(weight)]] for one, weight in zip((line, grown, others), joined.weights, strict=True)
     )
-    answers = forest_answers(graph, baseline.forest, features)
-    grown = shares_on_scale(graph, baseline.task, answers, len(baseline.lines.starts))
-    share = baseline.forest_share
-    both = graph.apply("add", graph.apply("multiply", linear, graph.constant([[1.0 - share]], "float64")),
-                       graph.apply("multiply", grown, graph.constant([[share]], "float64")))  # fmt: skip
-    if baseline.task != "multi-class":
-        return both
-    total = graph.apply("log", graph.apply("sum", graph.apply("exp", both)))
-    return graph.apply("subtract", both, total)
+    return first + second + third
 
 
-def _recalibrated(graph: Graph, recalibration: Recalibration, scores: str, outputs: int) -> str:
+def _others(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, like: Value) -> Value:
+    """Add the score from the other hospitals' coefficients to the graph. The result has the shape of `like`."""
+    places = [place for place, one in enumerate(concepts.mapped) if one is not None and concepts.used[place]]
+    line = like * [[0.0]] + joined.others.starts[None]
+    if places:
+        first, *rest = [_concept(like.graph, concepts, contract, place) for place in places]
+        both = first.beside(*rest).cast("float32").cast("float64")
+        line = line + both @ joined.others.slopes[:, places].T
+    if joined.task != "multi-class":
+        return line
+    shares = line.clipped([[-_FURTHEST]], [[_FURTHEST]]).apply("sigmoid")  # as in joined_model.of_others
+    return (shares / shares.apply("sum")).apply("log")
+
+
+def _concept_columns(concepts: ConceptEncoding, contract: Contract, own: Value) -> Value:
+    """Add to the graph the operations of `ConceptEncoding.encode`. The result is float32 of shape (rows, columns).
+
+    Only the number of rows of `own` is used.
+    """
+    nothing = own.columns(0, 1).cast("float64") * [[0.0]]
+    first, *rest = [
+        nothing if one is None or not concepts.used[place] else _concept(own.graph, concepts, contract, place)
+        for place, one in enumerate(concepts.mapped)
+    ]
+    return first.beside(*rest).cast("float32")
+
+
+def _concept(graph: Graph, concepts: ConceptEncoding, contract: Contract, place: int) -> Value:
+    """Add one standardised concept to the graph, float64 of shape (rows, 1). A missing value is 0."""
+    one, mean, deviation = concepts.mapped[place], concepts.means[place], concepts.deviations[place]
+    assert one is not None
+    number = [feature.name for feature in contract.features].index(one.feature)
+    feature, value = contract.features[number], value_of(graph, contract, number)
+    match one:
+        case MappedNumber():
+            is_there, zero = value.apply("equal", value), graph.constant([[0.0]], "float64")  # only NaN differs
+            width = one.high - one.low
+            scaled = is_there.chosen(value, zero) * [[one.factor / width]] + [[(one.offset - one.low) / width]]
+            return is_there.chosen((scaled.clipped([[0.0]], [[1.0]]) - [[mean]]) / [[deviation]], zero)
+        case MappedCode():
+            assert isinstance(feature, CategoricalFeature)
+            positions = np.arange(len(feature.codes), dtype=np.float64)
+            scores = np.where(np.isin(positions, one.ones), 1.0 - mean, -mean) / deviation
+            known = np.where(np.isin(positions, one.known), scores, 0.0)
+            return value.apply("equal", positions[None]).cast("float64") @ known[:, None]
+        case _:
+            assert_never(one)
+
+
+def _recalibrated(recalibration: Recalibration, scores: Value, outputs: int) -> Value:
     parts = []
     for place, one in enumerate(recalibration.maps):
-        own = graph.columns(scores, place, place + 1)
+        own = scores.columns(place, place + 1)
         if isinstance(one, PlattMap):
-            inside = graph.clipped(own, [[_TINIEST]], [[1.0 - _TINIEST]])
-            rest = graph.apply("subtract", graph.constant([[1.0]], "float64"), inside)
-            logit = graph.apply("log", graph.apply("divide", inside, rest))
-            line = graph.apply("multiply", logit, graph.constant([[one.slope]], "float64"))
-            parts.append(graph.apply("sigmoid", graph.apply("add", line, graph.constant([[one.intercept]], "float64"))))
+            inside = own.clipped([[_TINIEST]], [[1.0 - _TINIEST]])
+            logit = (inside / ([[1.0]] - inside)).apply("log")
+            parts.append((logit * [[one.slope]] + [[one.intercept]]).apply("sigmoid"))
         else:
-            parts.append(graph.interpolated(own, one.xs, one.ys))
+            parts.append(own.interpolated(one.xs, one.ys))
     if outputs == 1:
         return parts[0]
-    mapped = graph.apply("concatenate", *parts, axis=1)
-    total, zero = graph.apply("sum", mapped), graph.constant([[0.0]], "float64")
-    is_known = graph.apply("greater", total, zero)
-    divisor = graph.apply("where", is_known, total, graph.constant([[1.0]], "float64"))
-    return graph.apply("where", is_known, graph.apply("divide", mapped, divisor), scores)
+    mapped = parts[0].beside(*parts[1:])
+    total, zero = mapped.apply("sum"), scores.graph.constant([[0.0]], "float64")
+    is_known = total.apply("greater", zero)
+    return is_known.chosen(mapped / is_known.chosen(total, [[1.0]]), scores)
