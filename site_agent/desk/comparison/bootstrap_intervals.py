@@ -13,9 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.comparison.evaluation import Evaluation, HeldOutRows, Scores
-from site_agent.desk.comparison.resampled_metrics import Values, resampled_metrics
-from site_agent.desk.comparison.resampling import RESAMPLES, resampling_of
+from site_agent.desk.comparison.evaluation import HeldOutRows, Metrics, Scores
+from site_agent.desk.comparison.resampling import RESAMPLES, Values, over_patients, resampled_metrics
 from site_agent.trainer.checkpoints import Json
 
 _PERCENTILES: Final = (2.5, 97.5)
@@ -75,12 +74,12 @@ class Compared:
     """The metrics of several models on the same rows and the same resamples.
 
     Attributes:
-        evaluations: each model's metrics, by the model's name.
+        metrics: of each model, by the model's name.
         resampled: each model's metrics on the same resamples.
         resamples: the number of resamples.
     """
 
-    evaluations: Mapping[str, Evaluation]
+    metrics: Mapping[str, Metrics]
     resampled: Mapping[str, Values]
     resamples: int
 
@@ -90,40 +89,30 @@ class Compared:
 
     def intervals(self, model: str) -> dict[str, Json]:
         """Return the intervals of all metrics of a model, as plain values."""
-        found = {metric: self.interval(model, metric) for metric in self.evaluations[model].metrics}
+        found = {metric: self.interval(model, metric) for metric in self.metrics[model]}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
-    def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """Return the first model's metric minus the second model's, with a paired interval.
+    def difference(self, first: str, second: str, metric: str, other: Compared | None = None) -> Difference | None:
+        """Return the first model's metric minus the second model's, with its 95% interval.
 
-        None if a metric is undefined.
+        Args:
+            other: a comparison on other rows, with equally many resamples, drawn independently. It gives the second
+                metric. Then the interval is that of two samples. Without `other` the interval is paired.
+
+        Returns:
+            None if a metric is undefined.
         """
-        values = [self.evaluations[model].metrics[metric] for model in (first, second)]
-        if values[0] is None or values[1] is None:
+        then = other or self
+        value, second_value = self.metrics[first][metric], then.metrics[second][metric]
+        if value is None or second_value is None:
             return None
-        paired = self.resampled[first][metric] - self.resampled[second][metric]
-        return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
+        drawn = self.resampled[first][metric] - then.resampled[second][metric]
+        return Difference(metric=metric, first=value, second=second_value, interval=_interval(drawn))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
         """Return the differences between two models in all metrics, as plain values."""
-        found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
+        found = {metric: self.difference(first, second, metric) for metric in self.metrics[first]}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
-
-
-def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
-    """Return a model's metric on one group of patients minus its metric on another group, with a two-sample interval.
-
-    Args:
-        first, second: comparisons with equally many resamples, drawn independently.
-
-    Returns:
-        None if the metric is undefined for one of them.
-    """
-    values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
-    if values[0] is None or values[1] is None:
-        return None
-    drawn = first.resampled[model][metric] - second.resampled[model][metric]
-    return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(drawn))
 
 
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
@@ -133,16 +122,16 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
         models: each model's scores by name, as `evaluate` takes them.
         seed: of the resamples; not negative.
     """
-    evaluations = {name: rows.evaluate(scores) for name, scores in models.items()}
+    metrics = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
     parts: dict[str, list[Values]] = {name: [] for name in models}
-    for counts in resampling_of(rows, seed, resamples).blocks():
+    for counts in over_patients(len(rows), rows.patients, seed, resamples).blocks():
         for name, values in prepared.items():
             parts[name].append(values(counts))
     joined = {
         name: {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]} for name, blocks in parts.items()
     }
-    return Compared(evaluations=evaluations, resampled=joined, resamples=resamples)
+    return Compared(metrics=metrics, resampled=joined, resamples=resamples)
 
 
 def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:

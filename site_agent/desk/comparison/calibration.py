@@ -63,14 +63,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
     Returns:
         an empty mapping for regression and segmentation.
     """
-    match rows.task:
-        case "binary":
-            return {rows.classes[1]: calibration(rows.labels, scores)}
-        case "multi-class":
-            by_class = zip(rows.classes, scores.T, strict=True)
-            return {name: calibration(rows.labels == place, column) for place, (name, column) in enumerate(by_class)}
-        case "regression" | "segmentation":
-            return {}
+    return {name: calibration(happened, said) for name, happened, said in rows.outcomes(scores)}
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:

@@ -122,5 +122,4 @@ def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)
-    metrics = dict(found.evaluations[FEDERATED].metrics)
-    return {"rows": len(rows), "metrics": metrics, "intervals": found.intervals(FEDERATED)}
+    return {"rows": len(rows), "metrics": dict(found.metrics[FEDERATED]), "intervals": found.intervals(FEDERATED)}

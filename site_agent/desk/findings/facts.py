@@ -21,7 +21,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
-from site_agent.desk.findings.calibration_spans import calibration_spans
+from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
@@ -29,7 +29,6 @@ from site_agent.desk.findings.curves import (
     precision_recall,
     receiver_operating_characteristic,
 )
-from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
@@ -219,9 +218,9 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
         return {"curves": {}, "treat_all": {}, "predicted_and_observed": points}
     if kept.test.task == "segmentation":
         return {"curves": {}, "treat_all": {}}
-    outcomes = _outcomes(kept.test)
+    outcomes = kept.test.outcomes(kept.scores[FEDERATED])
     curves: dict[str, Json] = {
-        name: {outcome: _of_outcome(happened, _scores_of(scores, place)) for outcome, happened, place in outcomes}
+        name: {outcome: _of_outcome(happened, said) for outcome, happened, said in kept.test.outcomes(scores)}
         for name, scores in kept.scores.items()
     }
     return {
@@ -233,22 +232,16 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
 def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
     """Return each model's results at each threshold, with the uncertainty of calibration and prevalence."""
     rows, chosen = kept.test, sorted(set(thresholds))
-    found: dict[str, Json] = {}
-    spans: dict[str, Json] = {}
-    for name, scores in kept.scores.items():
-        of_model: dict[str, Json] = {}
-        of_line: dict[str, Json] = {}
-        for outcome, happened, place in _outcomes(rows):
-            said = _scores_of(scores, place)
-            made = at_thresholds(happened, said, chosen, rows.patients, _SEED)
-            of_model[outcome] = [one.to_json() for one in made]
-            of_line[outcome] = {
-                **calibration_spans(happened, said, rows.patients, _SEED),
-                **distance_spans(happened, said, rows.patients, _SEED),
-            }
-        found[name], spans[name] = of_model, of_line
-    shares = ((of, prevalence_of(happened, rows.patients)) for of, happened, _ in _outcomes(rows))
-    prevalences: dict[str, Json] = {of: share.to_json() for of, share in shares}
+    found: dict[str, Json] = {
+        name: {
+            outcome: [one.to_json() for one in at_thresholds(happened, said, chosen, rows.patients, _SEED)]
+            for outcome, happened, said in rows.outcomes(scores)
+        }
+        for name, scores in kept.scores.items()
+    }
+    spans: dict[str, Json] = {name: intervals_by_outcome(rows, said, _SEED) for name, said in kept.scores.items()}
+    outcomes = rows.outcomes(kept.scores[FEDERATED])
+    prevalences: dict[str, Json] = {of: prevalence_of(is_so, rows.patients).to_json() for of, is_so, _ in outcomes}
     return {
         "thresholds": [float(threshold) for threshold in chosen],
         "at_thresholds": found,
@@ -284,17 +277,6 @@ def _outcome(contract: Contract) -> str:
             return f"The number {target.name}{unit}.{note}"
         case _:
             assert_never(target)
-
-
-def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return for each predicted outcome its name, which rows have this outcome, and its column in the scores."""
-    if rows.task == "binary":
-        return [(rows.classes[1], rows.labels == 1, 0)]
-    return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
-
-
-def _scores_of(scores: Scores, place: int) -> Scores:
-    return scores if scores.ndim == 1 else scores[:, place]
 
 
 def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:

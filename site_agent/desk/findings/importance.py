@@ -68,9 +68,7 @@ def importances(
         return ()
     # The rows are drawn at random, because some tables are sorted by their outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
-    part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
-    features = features[kept]
-    metric = headline_metric(rows.task)
+    part, features, metric = rows.part(kept), features[kept], headline_metric(rows.task)
     sign = 1.0 if is_lower_better(metric) else -1.0
     whole = _reached(part, metric, score(features))
     if whole is None:
@@ -89,4 +87,4 @@ def importances(
 
 def _reached(rows: HeldOutRows, metric: str, scores: Scores) -> float | None:
     # Only one metric is computed, because all metrics of hundreds of shuffles would take most of a report's time.
-    return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores).metrics[metric]
+    return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores)[metric]

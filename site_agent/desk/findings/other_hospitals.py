@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -80,8 +79,7 @@ def tested_here(
         scores = scores[:, [export.description.classes.index(name) for name in kept.test.classes]]
     wanted = [name for name in (FEDERATED, SILOED, best_local) if isinstance(name, str) and name in kept.scores]
     models = {name: kept.scores[name][places] for name in wanted} | {RECEIVED: scores}
-    patients = None if kept.test.patients is None else kept.test.patients[places]
-    compared = compare(replace(kept.test, targets=kept.test.targets[places], patients=patients), models, _SEED)
+    compared = compare(kept.test.part(places), models, _SEED)
     columns = Counter(shown(found[0].partition(":")[0]) for found in reasons if found)
     return {
         "name": shown(folder.resolve().name),
@@ -89,8 +87,7 @@ def tested_here(
         "rows": len(places),
         "left_out": dict(columns),
         "models": {
-            name: {"metrics": dict(compared.evaluations[name].metrics), "intervals": compared.intervals(name)}
-            for name in models
+            name: {"metrics": dict(compared.metrics[name]), "intervals": compared.intervals(name)} for name in models
         },
         "differences": {name: compared.differences(name, RECEIVED) for name in wanted},
     }

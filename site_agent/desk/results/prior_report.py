@@ -43,7 +43,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     joins = {FEDERATED: join.model, SILOED: join.alone}
     said = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
     models, validation = ({name: both[part] for name, both in said.items()} for part in (0, 1))
-    metrics = rows.evaluate(models[FEDERATED]).metrics
+    metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
     saved = SavedModel(
         plan=study.plan,

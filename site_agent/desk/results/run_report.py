@@ -18,9 +18,8 @@ import structlog
 from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
-from site_agent.desk.comparison.assessment import Assessment, assess
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.recommendation import recommend
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
@@ -66,7 +65,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
     validated, tested = _judged(study, preprocessing, outcome)
     models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
-    metrics = rows.evaluate(models[FEDERATED]).metrics
+    metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)

@@ -9,7 +9,7 @@ import pytest
 from site_agent.desk.comparison.calibration import smoothed
 from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.comparison.resampling import over_patients
-from site_agent.desk.findings.distance_spans import NAMES, distance_spans
+from site_agent.desk.findings.calibration_spans import NAMES, distance_spans
 from site_agent.desk.findings.thresholds import at_thresholds
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
