@@ -137,7 +137,7 @@ class Value:
         knots, heights = knots[kept], heights[kept]
         if len(knots) == 1:
             return self * [[0.0]] + [[heights[0]]]
-        inside = ((self - knots[None, :-1]) / np.diff(knots)[None, :]).clipped([[0.0]], [[1.0]])
+        inside: Value = ((self - knots[None, :-1]) / np.diff(knots)[None, :]).clipped([[0.0]], [[1.0]])
         return inside.apply("matmul", np.diff(heights)[:, None]).apply("add", [[heights[0]]])
 
 

@@ -14,7 +14,7 @@ from site_agent.desk.export.exported_encoding import encoded, value_of
 from site_agent.desk.export.graph import Graph, Value
 from site_agent.desk.export.onnx_networks import Layers, network_outputs
 from site_agent.desk.results.joined_model import JoinedModel
-from site_agent.desk.results.own_models import BoostedTrees, LinearModel, OwnModel, VotingForest
+from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Baseline
@@ -63,10 +63,10 @@ def _scores(task: Task, outputs: Value) -> Value:
 def _of_simple_model(model: OwnModel, task: Task, own: Value) -> Value:
     """Add a simple model's predictions to the graph, float64 of shape (rows, outputs). See `own_scores`."""
     match model:
-        case LinearModel(lines=lines):
-            return _scores(task, _of_lines(own.cast("float64"), lines))
-        case VotingForest(forest=forest):
-            return _of_forest(forest, own)
+        case Lines():
+            return _scores(task, _of_lines(own.cast("float64"), model))
+        case Forest():
+            return _of_forest(model, own)
         case BoostedTrees(forest=forest, starts=starts):
             return _scores(task, _of_forest(forest, own) + starts[None])
         case _:

@@ -12,6 +12,7 @@ Such a site sends no number. Its table has no outcome, or its outcome is not rea
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -235,7 +236,7 @@ def _facts(
             "prevalence_is_of": "the other sites" if own is None else "hospital.yaml",
             "guard": found.guard,
             "newton_rounds": found.rounds,
-            "coefficients": _coefficients(_prior(plan), found, mapped),
+            "coefficients": [*coefficient_facts(_prior(plan), found.standard, mapped, found.slopes, found.errors)],
         },
     }
 
@@ -251,15 +252,22 @@ def _sentence(plan: Plan, found: _Received) -> str:
     )
 
 
-def _coefficients(prior: Prior, found: _Received, mapped: tuple[Mapped, ...]) -> list[Json]:
+def coefficient_facts(
+    prior: Prior, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
+) -> list[dict[str, Json]]:
+    """Return the report's facts about each coefficient of all sites: first all columns of the first output.
+
+    Args:
+        slopes, errors: the coefficients and their standard errors, float64 of shape (outputs, columns).
+    """
     return [
         {
             "output": output,
             "column": column.name,
-            "is_used": bool(found.standard.is_used[place]),
+            "is_used": bool(standard.is_used[place]),
             "is_recorded_here": mapped[place] is not None,
-            "all_sites": float(found.slopes[number, place]),
-            "standard_error": float(found.errors[number, place]),
+            "all_sites": float(slopes[number, place]),
+            "standard_error": float(errors[number, place]),
         }
         for number, output in enumerate(prior.outputs)
         for place, column in enumerate(prior.columns)
