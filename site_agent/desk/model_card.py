@@ -21,8 +21,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.facts import saved_facts
-from site_agent.desk.findings.received_report import RECEIVING
+from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse

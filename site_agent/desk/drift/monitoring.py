@@ -19,8 +19,7 @@ from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
-from site_agent.desk.findings.facts import saved_facts
-from site_agent.desk.findings.received_report import RECEIVING
+from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.prediction import dice_of_new_rows, outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.results.saved_model import other_version
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use

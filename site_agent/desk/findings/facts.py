@@ -54,6 +54,7 @@ from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.sweep_choice import choice_in_words
 
+RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122

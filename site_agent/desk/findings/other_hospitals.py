@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import compare
-from site_agent.desk.comparison.gain import FEDERATED, SILOED
+from site_agent.desk.comparison.gain import FEDERATED, RECEIVED, SILOED
 from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.export.received_description import kind_of_list
 from site_agent.desk.export.received_export import (
@@ -32,7 +32,6 @@ from site_agent.desk.export.received_export import (
     refused,
 )
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
-from site_agent.desk.findings.report_page import RECEIVED
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import ABSENT
 from site_agent.trainer.data.cells_again import cells_again
