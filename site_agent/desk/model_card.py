@@ -79,8 +79,8 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
         "task": contract.target.task,
         "target": contract.target.name,
-        "features": [*(feature.name for feature in contract.features), *_images(contract), *_terms(contract)],
-        "rows": {part: _cell(count) for part, count in saved["rows"].items()},
+        "features": _features(contract),
+        "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_baseline": model.baseline is not None,
@@ -116,17 +116,14 @@ def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def _images(contract: Contract) -> list[Json]:
-    return [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
-
-
-def _terms(contract: Contract) -> list[Json]:
-    kinds = {"codes": "list of codes", "text": "note"}
-    order = {one.name: f", of which {one.longest} for words in their order" for one in contract.terms if one.longest}
-    return [
-        f"{one.name} ({kinds[one.type]} in {len(one.encoded_columns)} columns{order.get(one.name, '')})"
-        for one in contract.terms
-    ]
+def _features(contract: Contract) -> list[Json]:
+    found: list[Json] = [feature.name for feature in contract.features]
+    found += [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
+    for one in contract.terms:
+        kind = "list of codes" if one.type == "codes" else "note"
+        order = f", of which {one.longest} for words in their order" if one.longest else ""
+        found.append(f"{one.name} ({kind} in {len(one.encoded_columns)} columns{order})")
+    return found
 
 
 def _built_of(used: ModelInUse) -> str:
@@ -160,11 +157,12 @@ def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
+    asked = facts["question"]
     lines = [
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
         f"**Not for.** {facts['not_for']}",
-        *_asked(facts),
+        *([] if asked is None else ["## The question", _list({key.replace("_", " "): asked[key] for key in asked})]),
         "## Training",
         _list(
             {
@@ -208,12 +206,6 @@ def _rounds(facts: Mapping[str, Any]) -> str:
     return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
 
 
-def _asked(facts: Mapping[str, Any]) -> list[str]:
-    if facts["question"] is None:
-        return []
-    return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
-
-
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:
     lines = []
     for name, value in facts["metrics"].items():
@@ -241,10 +233,6 @@ def _told(gain: Mapping[str, Any]) -> str:
         return f"{told} There is no placebo to compare with."
     ends = placebo["interval"]
     return f"{told} Against the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to {ends[1]:+.3f}."
-
-
-def _cell(count: int) -> int | str:
-    return count if count >= SMALLEST_CELL else SUPPRESSED
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -23,10 +23,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from protos.plan.gain_sums import GainSums, gain_sums
-from site_agent.desk.comparison.bootstrap_intervals import Compared, Difference, Interval, compare
+from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, Difference, Interval, compare
 from site_agent.desk.comparison.calibration import Calibration, calibrations
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
-from site_agent.desk.comparison.resampling import RESAMPLES
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 

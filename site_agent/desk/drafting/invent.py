@@ -183,7 +183,8 @@ def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.
     assert not isinstance(target, MaskTarget)  # it has an image, which was refused
     match target:
         case BinaryTarget():
-            negative = (target.negative or (_other_code(target.positive),))[0]
+            others = (code for code in ("0", "no", "negative") if code not in target.positive)
+            negative = target.negative[0] if target.negative else next(others)
             return [target.positive[0] if 3 * rank >= 2 * len(ranks) else negative for rank in ranks]
         case MultiClassTarget():
             return [target.codes[rank * len(target.codes) // len(ranks)] for rank in ranks]
@@ -192,10 +193,6 @@ def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.
             return [f"{low + (high - low) * (rank + 1) / (len(ranks) + 1):.6g}" for rank in ranks]
         case _:
             assert_never(target)
-
-
-def _other_code(positive: tuple[str, ...]) -> str:
-    return next(code for code in ("0", "no", "negative") if code not in positive)
 
 
 def _parsed(text: str) -> date | None:

@@ -22,7 +22,7 @@ from site_agent.desk.comparison.bootstrap_intervals import Compared, compare, is
 from site_agent.desk.comparison.calibration import calibrations
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.drift.drift_chance import LEVEL
+from site_agent.desk.drift.column_drift import LEVEL
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.trainer.checkpoints import Json
 

@@ -23,9 +23,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import Counts, over_patients
 from site_agent.desk.comparison.calibration import BINS, SMOOTHING, logits, spline_columns
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.resampling import Counts, over_patients
 from site_agent.desk.findings.thresholds import Happened, Patients
 from site_agent.trainer.checkpoints import Json
 

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.comparison.resampling import over_patients
 from site_agent.trainer.checkpoints import Json
 
 USUAL_THRESHOLDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)

@@ -118,13 +118,12 @@ class NewRows:
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
     """Return a sentence for each column that the model requires and the table lacks."""
-    return tuple(_missing_column(one.column, list(new.others)) for one in new.left_out if one.flaw == ABSENT)
-
-
-def _missing_column(column: str, others: Sequence[str]) -> str:
-    near = nearest_name(column, others)
-    nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
-    return f"The table has no column {column}, which the model requires.{nearest}"
+    found = []
+    for column in (one.column for one in new.left_out if one.flaw == ABSENT):
+        near = nearest_name(column, list(new.others))
+        nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
+        found.append(f"The table has no column {column}, which the model requires.{nearest}")
+    return tuple(found)
 
 
 def require_columns(new: NewRows) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.resampling import over_patients, resampled_metrics
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each

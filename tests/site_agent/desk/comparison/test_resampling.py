@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from site_agent.desk.comparison import resampling
+from site_agent.desk.comparison import bootstrap_intervals
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.comparison.resampling import over_patients
 from tests.for_each import for_each
 
 TWO = ("negative", "positive")
@@ -58,7 +58,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed gives the same resamples, however many are made at once; another seed gives others."""
     rows = HeldOutRows(task="regression", targets=np.arange(9.0), classes=())
     whole = all_counts(rows)
-    monkeypatch.setattr(resampling, "_BLOCK_NUMBERS", 20)
+    monkeypatch.setattr(bootstrap_intervals, "_BLOCK_NUMBERS", 20)
 
     parted = list(over_patients(len(rows), rows.patients, 0, 50).blocks())
 

@@ -11,7 +11,7 @@ import pytest
 
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.drift.drift_chance import stability_index
+from site_agent.desk.drift.column_drift import stability_index
 from site_agent.desk.drift.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.drift.monitoring import monitor_table
 from site_agent.desk.findings.facts import site_facts
