@@ -30,7 +30,7 @@ from protos.plan.architecture import NamedTensors
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export import loader, row_reader
 from site_agent.desk.export.graph import Graph
-from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days, terms_of
+from site_agent.desk.export.onnx_inputs import features_of, made_up_values, other_day, other_days, terms_of
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
@@ -255,9 +255,8 @@ def _interval(contract: Contract, feature: Feature) -> Json:
     """Describe how a date is converted to the number of days or years since or until another day."""
     if not isinstance(feature, DateFeature):
         return None
-    one = interval(contract, feature)
-    other = None if one.column is None else feature.other
-    return {**interval_rule(feature).facts, "other": other, "day": one.day}
+    column, day = other_day(contract, feature)
+    return {**interval_rule(feature).facts, "other": None if column is None else feature.other, "day": day}
 
 
 def _spelling(contract: Contract) -> Spelling:

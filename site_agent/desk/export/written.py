@@ -12,13 +12,14 @@ from typing import assert_never
 import numpy as np
 
 from site_agent.desk.export.graph import Graph, Value
-from site_agent.desk.export.onnx_inputs import input_names, interval
+from site_agent.desk.export.onnx_inputs import input_names, other_day
 from site_agent.desk.export.onnx_networks import Layers, network_outputs
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
 from site_agent.trainer.baselines import Baseline
+from site_agent.trainer.data.cells import interval_rule
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.encodings import (
@@ -268,17 +269,14 @@ def _encoded(graph: Graph, preprocessing: Preprocessing) -> Value:
 def _value_of(graph: Graph, contract: Contract, place: int) -> Value:
     """Add to the graph the value of the feature at this position, float64 (rows, 1). A date becomes its interval.
 
-    See `intervals.interval_of`.
+    See `cells.interval_of`.
     """
     feature, own = contract.features[place], graph.input.columns(place, place + 1)
     if not isinstance(feature, DateFeature):
         return own
-    one = interval(contract, feature)
-    if one.column is None:
-        other = graph.constant([[one.day]], "float64")
-    else:
-        other = graph.input.columns(one.column, one.column + 1)
-    return (own - other if one.sign > 0 else other - own) / [[one.divisor]]
+    (column, day), rule = other_day(contract, feature), interval_rule(feature)
+    other = graph.constant([[day]], "float64") if column is None else graph.input.columns(column, column + 1)
+    return (own - other if rule.sign > 0 else other - own) / [[rule.divisor]]
 
 
 def _terms(counts: Value, weights: TermWeights) -> Value:

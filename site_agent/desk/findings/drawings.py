@@ -7,8 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from host.printed_page import figure, figures, paragraph
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.findings.thresholds import wilson
-from site_agent.desk.pages.plots import (
+from site_agent.desk.findings.plots import (
     COLOURS,
     OTHER_REFERENCE,
     REFERENCE,
@@ -19,6 +18,7 @@ from site_agent.desk.pages.plots import (
     intervals,
     plot,
 )
+from site_agent.desk.findings.thresholds import wilson
 from site_agent.desk.results.simple_models import TITLES
 
 # The facts are JSON. Tests check the names of their keys.

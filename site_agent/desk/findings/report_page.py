@@ -30,7 +30,7 @@ from site_agent.desk.findings.drawings import (
     title_of,
 )
 from site_agent.desk.findings.facts import RECEIVING
-from site_agent.desk.pages.plots import Row, intervals
+from site_agent.desk.findings.plots import Row, intervals
 
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
