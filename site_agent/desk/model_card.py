@@ -91,7 +91,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
 
 
 def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the model's results on this site's test rows."""
     kept = scored_rows(hospital.state_path, used.run)
     reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
     return {
@@ -105,7 +104,6 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
 
 
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the results for a site that only received a model and measured nothing."""
     return {
         "checkpoint_round": saved[RECEIVING]["newton_rounds"],
         "test_rows_by_class": {},

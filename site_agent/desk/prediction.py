@@ -105,7 +105,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         cells = write_masks(output, contract.mask.image, new.usable, parts)
     lines = [head, *_lines(contract, new, cells)]
     try:
-        write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+        write_result(output, as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     except BaseException:
         if contract.mask is not None:
             remove_masks(output)
@@ -252,8 +252,11 @@ def _quoted(cell: str | float | None) -> str:
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
-def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Return the predictions as Parquet. No program reads Parquet cells as formulas, so identifiers stay unchanged."""
+def as_parquet(lines: Sequence[Sequence[str | float | None]]) -> bytes:
+    """Return a table as Parquet. The first line has the names of the columns.
+
+    No program reads Parquet cells as formulas, so identifiers stay unchanged.
+    """
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 

@@ -153,7 +153,6 @@ def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
 
 
 def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    """Return comments on numbers that seem to mean "not known" in several columns."""
     words = []
     for marker, names in shared.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

@@ -13,12 +13,10 @@ from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 from openpyxl import Workbook
 
 from protos.errors import UsageError
-from site_agent.desk.prediction import harmless
+from site_agent.desk.prediction import as_parquet, harmless
 from site_agent.trainer.data.cells import DAYS_PER_YEAR
 from site_agent.trainer.data.contract import (
     BinaryTarget,
@@ -113,10 +111,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
             workbook.save(stream)
             return stream.getvalue()
         case ParquetFormat():
-            columns = dict(zip(table[0], map(list, zip(*table[1:], strict=True)), strict=True))
-            sink = arrow.BufferOutputStream()
-            parquet.write_table(arrow.table(columns), sink)
-            return bytes(sink.getvalue().to_pybytes())
+            return as_parquet(table)
         case SqlFormat():
             raise _unusable(
                 "This contract reads from a database.", "Invent a table for a contract with another format."

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from protos.errors import DataError
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
@@ -94,13 +95,10 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
 
 def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
     """Read the table with its outcome column if all rows have an outcome, otherwise without this column."""
-    from protos.errors import DataError
-
     try:
-        found = read_new_rows(path, contract, profile, has_outcome=True, scratch=temporary_folder())
+        return read_new_rows(path, contract, profile, has_outcome=True, scratch=temporary_folder())
     except DataError:
         return read_new_rows(path, contract, profile, scratch=temporary_folder())
-    return found
 
 
 def _quality(

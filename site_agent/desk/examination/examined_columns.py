@@ -86,7 +86,6 @@ def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
-    """Yield a warning if codes that occur in the column are spelt in two ways."""
     found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
     if found is None:
         return

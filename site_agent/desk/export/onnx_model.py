@@ -129,7 +129,6 @@ class _Writer:
         return name
 
     def _lookup(self, one: Operation) -> None:
-        """Append nodes that look up a row of a table for each whole number."""
         places = f"{one.output}places"
         self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
         self._node("Gather", (one.inputs[0], places), one.output, axis=0)

@@ -150,7 +150,6 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Return a sentence that names the model in use for predictions."""
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -189,7 +188,6 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
 
 
 def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
-    """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
             what="The table cannot be used to test a received model, because the table changed since the run, failed a "
@@ -260,7 +258,6 @@ def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json
 
 
 def _outcome(contract: Contract) -> str:
-    """Describe how this site's contract defines the outcome."""
     target = contract.target
     note = f" {target.note}" if target.note else ""
     match target:

@@ -217,7 +217,6 @@ def _no_forest(outputs: int) -> Forest:
 def _facts(
     hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    """Return the content of the report about a received model that was not tested here."""
     own, is_number = hospital.data.prevalence, _prior(plan).is_number
     return {
         "site": hospital.site,

@@ -184,7 +184,6 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
 
 
 def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
-    """Return the numbers that are outside the limits of the training rows."""
     found = []
     for column in profile.columns if profile is not None else ():
         places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)
