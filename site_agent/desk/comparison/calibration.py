@@ -7,7 +7,7 @@ that its logit is finite.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -48,10 +48,6 @@ class Calibration:
     slope: float | None
     expected_calibration_error: float
     integrated_calibration_index: float | None
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:

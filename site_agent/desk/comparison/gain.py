@@ -17,7 +17,7 @@ models. The rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -140,7 +140,7 @@ class Assessment:
         return {
             "metrics": dict(self.compared.metrics[name]),
             "intervals": self.compared.intervals(name),
-            "calibration": {of: found.to_json() for of, found in self.calibrations[name].items()},
+            "calibration": {of: asdict(found) for of, found in self.calibrations[name].items()},
         }
 
     def differences(self) -> dict[str, Json]:

@@ -13,7 +13,7 @@ the model's metrics, and the model's mean prediction. The rules:
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.use.new_rows import NewRows
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
 # Limits of the stability index (Siddiqi 2006): below SOME a column has hardly changed; at MUCH or above it has drifted.
@@ -83,10 +82,6 @@ class Watched:
             share = _percent(self.outside)
             found.append(f"{self.name} lies beyond the limits of the training rows in {share} of the rows.")
         return tuple(found)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
 
 
 def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:

@@ -8,6 +8,7 @@ the site.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +76,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "abstained": abstained,
         "off_contract": off_contract,
         "training_rows": model.profile.rows,
-        "columns": [column.to_json() for column in columns],
+        "columns": [asdict(column) for column in columns],
         "quality": quality,
         "first_score": _first_score(used, new, scores) if is_received else None,
         "warnings": list[Json](warnings),

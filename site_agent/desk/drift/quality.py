@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
@@ -64,13 +64,13 @@ def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores
         "patients": None if new.patients is None else len(np.unique(new.patients)),
         "metrics": dict(now.metrics[FEDERATED]),
         "intervals": now.intervals(FEDERATED),
-        "calibration": {name: one.to_json() for name, one in calibrations(new, scores).items()},
+        "calibration": {name: asdict(one) for name, one in calibrations(new, scores).items()},
         "calibration_intervals": intervals_by_outcome(new, scores, _SEED),
         "calibration_intervals_at_the_test": intervals_by_outcome(test, then, _SEED),
         "at_the_test": dict(before.metrics[FEDERATED]),
         "differences": {metric: None if one is None else one.to_json() for metric, one in found.items()},
         "is_worse": {metric: _is_worse(metric, now, before, len(found)) for metric in found},
-        "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(test, then).items()},
+        "calibration_at_the_test": {name: asdict(one) for name, one in calibrations(test, then).items()},
         "expected": _expectations(new, scores, test, then),
     }
 

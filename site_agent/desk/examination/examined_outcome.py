@@ -48,12 +48,16 @@ class Part:
     mean: float | None
 
 
+def named_parts(parts: SplitRows) -> list[tuple[str, npt.NDArray[np.int64]]]:
+    """Return each part of the split with its name for a reader."""
+    return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
+
+
 def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | None) -> tuple[Part, ...]:
     """Return the sizes of the training, validation and test parts."""
-    named = (("training", parts.training), ("validation", parts.validation), ("test", parts.test))
     target, classes = table.target, table.contract.target.classes
     found = []
-    for name, rows in named:
+    for name, rows in named_parts(parts):
         values = np.empty(0) if target is None else target[rows]
         values = values[~np.isnan(values)]
         counts = np.bincount(values.astype(np.int64), minlength=len(classes)).tolist() if classes else []

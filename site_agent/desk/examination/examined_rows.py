@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.examination.examined_columns import row_finding
+from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
@@ -32,15 +33,11 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
         return
     yield from _two_people(table, patients)
     if parts is not None:
-        for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+        for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
             both = np.intersect1d(patients[ours], patients[theirs])
             if len(both):
                 words = f"{len(both)} patients are both in {one} and in {other}"
                 yield Finding(level="error", key=f"patients-in-two-parts:{one}:{other}", words=words)
-
-
-def _named(parts: SplitRows) -> list[tuple[str, Places]]:
-    return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
 
 
 def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) -> Iterator[Finding]:
@@ -54,7 +51,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
     yield row_finding(table, "duplicates", words, again)
     if parts is None or patients is not None:
         return  # the split keeps a patient's rows together
-    for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+    for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
         shared = np.intersect1d(inverse[np.intersect1d(ours, again)], inverse[np.intersect1d(theirs, again)])
         if len(shared):
             words = f"{len(shared)} equal rows are both in {one} and in {other}; declare who a row belongs to"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, assert_never, cast
 
@@ -205,7 +205,7 @@ def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRo
 
     applied = AppliedModel(model, run, hospital.training)
     found = importances(rows, part.features, model.columns_of_features, applied.scores, _SEED)
-    return [one.to_json() for one in found]
+    return [asdict(one) for one in found]
 
 
 def _curves(kept: ScoredRows) -> dict[str, Json]:
@@ -223,7 +223,7 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
     }
     return {
         "curves": curves,
-        "treat_all": {outcome: benefit_of_treating_all(happened).to_json() for outcome, happened, _ in outcomes},
+        "treat_all": {outcome: asdict(benefit_of_treating_all(happened)) for outcome, happened, _ in outcomes},
     }
 
 
@@ -279,10 +279,10 @@ def _outcome(contract: Contract) -> str:
 def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:
     roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
     return {
-        "receiver_operating_characteristic": roc.to_json() if roc else None,
-        "precision_recall": precision.to_json() if precision else None,
-        "calibration": calibration_curve(happened, scores).to_json(),
-        "decision": decision_curve(happened, scores).to_json(),
+        "receiver_operating_characteristic": asdict(roc) if roc else None,
+        "precision_recall": asdict(precision) if precision else None,
+        "calibration": asdict(calibration_curve(happened, scores)),
+        "decision": asdict(decision_curve(happened, scores)),
     }
 
 

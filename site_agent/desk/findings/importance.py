@@ -8,7 +8,7 @@ for the patient.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, auroc, headline_metric
-from site_agent.trainer.checkpoints import Json
 
 REPEATS: Final = 10
 MOST_ROWS: Final = 2_000
@@ -30,10 +29,6 @@ class Importance:
     feature: str
     loss: float
     deviation: float
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
 
 
 def cuts(features: int, rows: int) -> list[str]:
