@@ -219,7 +219,9 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     if rows.task == "segmentation":
         return lambda counts: {"dice": counts @ scores / counts.sum(axis=1)}
     labels = rows.labels
-    losses, present = _class_losses(labels, scores), np.unique(labels)
+    ones, is_right = np.ones(len(labels)), (predicted_classes(scores) == labels).astype(np.float64)
+    losses = np.stack([ones, is_right, brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1)
+    present = np.unique(labels)
     if len(present) < 2:
         return lambda counts: _from_losses(counts @ losses, ())
     inside = np.stack([labels == label for label in present], axis=1).astype(np.float64)
@@ -235,13 +237,6 @@ def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
         return {"auroc": ranked[0], "auprc": ranked[1]} | found
 
     return values
-
-
-def _class_losses(labels: npt.NDArray[np.int64], scores: Scores) -> npt.NDArray[np.float64]:
-    is_right = (predicted_classes(scores) == labels).astype(np.float64)
-    return np.stack(
-        [np.ones(len(labels)), is_right, brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1
-    )
 
 
 def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
