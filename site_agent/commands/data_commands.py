@@ -123,7 +123,7 @@ def accept(path: Path, by: str, digest: str) -> None:
 
     from audit.own_log import AuditLog
     from site_agent.desk.examination.admitted_rows import check_errors, examined
-    from site_agent.desk.examination.finding import Acceptance, counted, moment
+    from site_agent.desk.examination.finding import Acceptance, counted
     from site_agent.desk.examination.finding import accept as record
 
     examination = examined(hospital)
@@ -137,8 +137,8 @@ def accept(path: Path, by: str, digest: str) -> None:
     warnings = tuple(warning.key for warning in examination.warnings)
     log = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: now)
     log.write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
-    query = examination.query_digest
-    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))
+    query, at = examination.query_digest, now.isoformat(timespec="seconds")
+    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=at)
     record(hospital.state_path, acceptance)
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")

@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -40,26 +40,21 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
     return survey.table
 
 
-def survey_with_hints(path: Path, contract: Contract, *, scratch: Path | None) -> Survey:
-    """Read a table and list its errors like `survey_table`, with suggestions for correcting them."""
-    return _hinted(path, contract, lambda: survey_table(path, contract, scratch=scratch), is_new=False)
-
-
-def survey_new_with_hints(
-    path: Path, contract: Contract, *, has_outcome: bool = False, scratch: Path | None = None
+def survey_with_hints(
+    path: Path, contract: Contract, *, scratch: Path | None = None, is_new: bool = False, has_outcome: bool = False
 ) -> Survey:
-    """Read new rows and list their errors like `survey_new_rows`, with suggestions for correcting them."""
-    return _hinted(
-        path,
-        contract,
-        lambda: survey_new_rows(path, contract, has_outcome=has_outcome, scratch=scratch),
-        is_new=True,
-    )
+    """Read a table and list its errors like `survey_table`, with suggestions for correcting them.
 
-
-def _hinted(path: Path, contract: Contract, read: Callable[[], Survey], *, is_new: bool) -> Survey:
+    Args:
+        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
+        is_new: whether the rows are new patients for a trained model. They are read like `survey_new_rows`.
+        has_outcome: whether the outcome of new rows is known and read.
+    """
     try:
-        survey = read()
+        if is_new:
+            survey = survey_new_rows(path, contract, has_outcome=has_outcome, scratch=scratch)
+        else:
+            survey = survey_table(path, contract, scratch=scratch)
     except DataError as error:
         if hint := format_hint(path, contract.format, is_new=is_new):
             raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None

@@ -97,9 +97,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     coefficients = coefficient_facts(study.prior, known.standard, known.mapped, known.joint, known.errors)
     promise = study.plan.privacy
     return {
-        "privacy": None
-        if promise is None
-        else promise_facts(promise, has_patients=study.own.training_patients is not None),
+        "privacy": None if promise is None else promise_facts(promise, study.own),
         "sentence": f"The model is a mean of three: {shares}.",
         "weights": weights,
         "suspicions": [one.sentence for one in study.suspicions],

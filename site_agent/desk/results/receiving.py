@@ -28,7 +28,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_method import OneOfClasses
 from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
 from protos.wire.messages import MalformedMessage
-from site_agent.desk.examination.read_hints import survey_new_with_hints
+from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.hospital import Hospital
@@ -79,7 +79,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
     Raises:
         OperatorError: the table cannot be read, does not fit, or has too few rows.
     """
-    survey = survey_new_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    survey = survey_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), is_new=True)
     if survey.mistakes:
         refuse([mistake.line for mistake in survey.mistakes], survey.hints)
     if survey.table.rows < FEWEST_ROWS:

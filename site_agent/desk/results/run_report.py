@@ -62,7 +62,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
-        facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
+        facts["privacy"] = promise_facts(study.plan.privacy, study.own)
     validated, tested = _judged(study, preprocessing, outcome)
     models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED])
@@ -218,9 +218,9 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
     }
 
 
-def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
+def promise_facts(promise: Privacy, own: Dataset) -> dict[str, Json]:
     """Return the report's facts about differential privacy, such as epsilon and delta."""
-    unit = "patient" if has_patients else "row, because the contract has no patient column"
+    unit = "row, because the contract has no patient column" if own.training_patients is None else "patient"
     return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 

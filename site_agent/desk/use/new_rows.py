@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from protos.plan.nearest import nearest_name
-from site_agent.desk.examination.read_hints import survey_new_with_hints
+from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.export.onnx_inputs import input_names
 from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
@@ -155,7 +155,8 @@ def read_new_rows(
     Raises:
         DataError: the file is not a table of this contract.
     """
-    survey = survey_new_with_hints(path, _with_format_of(path, contract), has_outcome=has_outcome, scratch=scratch)
+    form = _with_format_of(path, contract)
+    survey = survey_with_hints(path, form, is_new=True, has_outcome=has_outcome, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)
