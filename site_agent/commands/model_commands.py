@@ -16,7 +16,7 @@ from site_agent.commands.site_options import config_option
 from site_agent.hospital import Hospital, read_hospital
 
 if TYPE_CHECKING:
-    from site_agent.desk.use.model_in_use import Adoption
+    from site_agent.desk.use.adoption import Adoption
 
 _MOST_RUNS: Final = 5  # listed in one sentence
 
@@ -104,7 +104,7 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
     hospital = read_hospital(path)
 
     from site_agent.desk.results.saved_model import latest_run
-    from site_agent.desk.use.model_in_use import find_adoption
+    from site_agent.desk.use.adoption import find_adoption
 
     before = find_adoption(hospital.state_path)
     run = latest_run(hospital.state_path) if run_name is None else run_name
@@ -123,7 +123,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     """Record in the audit log that a person adopts a model. Then put the model in use."""
     from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.results.saved_model import load_model
-    from site_agent.desk.use.model_in_use import Adoption, keep_adoption
+    from site_agent.desk.use.adoption import Adoption, keep_adoption
 
     state, name = hospital.state_path, _name_of(hospital.state_path, run, model)
     digest = load_model(state, run, name).digest

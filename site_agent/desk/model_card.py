@@ -155,12 +155,11 @@ def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
     """Return the model card as Markdown."""
-    asked = facts["question"]
     lines = [
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
         f"**Not for.** {facts['not_for']}",
-        *([] if asked is None else ["## The question", _list({key.replace("_", " "): asked[key] for key in asked})]),
+        *_asked(facts),
         "## Training",
         _list(
             {
@@ -202,6 +201,12 @@ def _rounds(facts: Mapping[str, Any]) -> str:
         return "none: no other hospital's patients took part in this model"
     swept = f". {facts['sweep']}" if facts["sweep"] else ""
     return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
+
+
+def _asked(facts: Mapping[str, Any]) -> list[str]:
+    if facts["question"] is None:
+        return []
+    return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
 
 
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:

@@ -33,7 +33,8 @@ from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
-from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, find_adoption
+from site_agent.desk.use.adoption import find_adoption
+from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name

@@ -1,85 +1,25 @@
-"""Finds the model in use, the only model that predictions, exports and monitoring use, and stores a person's decision.
+"""Finds the model in use: the only model that predictions, exports and monitoring use.
 
 The adopted model is in use. If nobody has adopted a model, the federated model of the latest run is, and a notice
-reports that the next run will change it. The decision is one small file in the folder of the approvals. Only a
-person's command writes the file. No service can write to its folder. The rules:
-
-* one model is adopted, or none;
-* the decision names the model's digest, so no other model can replace it under the same name;
-* a file that cannot be read is an error. It never means that nobody has decided.
+reports that the next run will change it.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
-from host.durable import make_folder, replace_file
 from protos.errors import ConfigurationError, UsageError
-from protos.plan.documents import Document
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
-from site_agent.state_folders import approvals_folder
+from site_agent.desk.use.adoption import Adoption, find_adoption
 
 NOBODY_ADOPTED: Final = (
     "Nobody has adopted a model here. Until somebody does, the federated model of the latest run is in use, and the"
     " next run replaces it."
 )
-
-
-class Adoption(Document):
-    """One named person's decision to adopt a model.
-
-    Attributes:
-        run: the run of the model.
-        model: the model's name in the run's report.
-        digest: of the saved model, BLAKE3 in hexadecimal.
-        by: the person.
-        at: an aware time in ISO 8601.
-    """
-
-    run: str
-    model: str
-    digest: str
-    by: str
-    at: str
-
-
-def keep_adoption(state: Path, adoption: Adoption) -> None:
-    """Store which model a person adopted. The audit log has already recorded the decision."""
-    path = _path(state)
-    # If a service predicts, it runs as another user of the folder's group and reads the decision in this folder.
-    make_folder(path.parent, mode=0o750)
-    replace_file(path, json.dumps(adoption.model_dump(), indent=2).encode(), mode=0o640)
-
-
-def find_adoption(state: Path) -> Adoption | None:
-    """Return the decision about the adopted model, or None if nobody has adopted a model.
-
-    Raises:
-        ConfigurationError: the file exists but cannot be read.
-    """
-    try:
-        return Adoption.model_validate_json(_path(state).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else "it is damaged"
-        raise ConfigurationError(
-            what=f"The record of the adopted model cannot be read: {reason}.",
-            consequence="No model was used, and nothing left this site.",
-            remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command under a user account "
-            "of the site's group.",
-        ) from cause
-
-
-def _path(state: Path) -> Path:
-    return approvals_folder(state) / "models" / "in-use.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

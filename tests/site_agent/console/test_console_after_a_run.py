@@ -13,7 +13,7 @@ import pytest
 from site_agent.console import console_server
 from site_agent.desk.examination.finding import find_acceptance
 from site_agent.desk.results import simple_models
-from site_agent.desk.use.model_in_use import find_adoption
+from site_agent.desk.use.adoption import find_adoption
 from tests.site_agent.console.running_console import Running, running_console
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 

@@ -19,7 +19,7 @@ import pytest
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan
 from site_agent.desk.results import simple_models
-from site_agent.desk.use.model_in_use import find_adoption
+from site_agent.desk.use.adoption import find_adoption
 from site_agent.state_folders import audit_log_path
 from tests.browser import Browser, BrowserError, Page, started_browser
 from tests.site_agent.console.running_console import free_port

@@ -21,7 +21,8 @@ from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.results import simple_models
 from site_agent.desk.results.saved_model import load_model, saved_names
-from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, Adoption, find_adoption, keep_adoption
+from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
+from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path
