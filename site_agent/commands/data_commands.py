@@ -122,7 +122,7 @@ def accept(path: Path, by: str, digest: str) -> None:
         raise _refused("--by is empty.", "Give the name of the person who accepts.")
 
     from site_agent.desk.examination.admitted_rows import check_errors, examined
-    from site_agent.desk.examination.finding import Acceptance, counted, moment
+    from site_agent.desk.examination.finding import Acceptance, counted
     from site_agent.desk.examination.finding import accept as record
 
     examination = examined(hospital)
@@ -135,8 +135,8 @@ def accept(path: Path, by: str, digest: str) -> None:
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
     audit_log_of(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
-    query = examination.query_digest
-    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=moment(now))
+    query, at = examination.query_digest, now.isoformat(timespec="seconds")
+    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=at)
     record(hospital.state_path, acceptance)
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")

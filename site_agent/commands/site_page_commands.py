@@ -103,9 +103,8 @@ def report(
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.findings.facts import saved_facts, site_facts
-    from site_agent.desk.findings.received_report import RECEIVING, received_lines, received_page
-    from site_agent.desk.findings.report_page import report_lines, report_page
+    from site_agent.desk.findings.facts import RECEIVING, saved_facts, site_facts
+    from site_agent.desk.findings.report_page import received_lines, received_page, report_lines, report_page
     from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS
     from site_agent.desk.result_files import check_places, write_result
     from site_agent.desk.results.saved_model import latest_run

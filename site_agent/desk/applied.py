@@ -80,7 +80,6 @@ class AppliedModel:
         return joined(predict(self._flat, read), said, use.result_share)
 
     def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the columns that the network reads, in the order of the network's inputs."""
         model, own = self.model, self.model.preprocessing.columns
         if model.read_places is not None:
             return np.ascontiguousarray(features[:, list(model.read_places)])

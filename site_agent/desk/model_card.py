@@ -21,8 +21,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.facts import saved_facts
-from site_agent.desk.findings.received_report import RECEIVING
+from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
@@ -80,8 +79,8 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
         "task": contract.target.task,
         "target": contract.target.name,
-        "features": [*(feature.name for feature in contract.features), *_images(contract), *_terms(contract)],
-        "rows": {part: _cell(count) for part, count in saved["rows"].items()},
+        "features": _features(contract),
+        "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
         "has_baseline": model.baseline is not None,
@@ -92,7 +91,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
 
 
 def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the model's results on this site's test rows."""
     kept = scored_rows(hospital.state_path, used.run)
     reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
     return {
@@ -106,7 +104,6 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
 
 
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the results for a site that only received a model and measured nothing."""
     return {
         "checkpoint_round": saved[RECEIVING]["newton_rounds"],
         "test_rows_by_class": {},
@@ -117,17 +114,14 @@ def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def _images(contract: Contract) -> list[Json]:
-    return [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
-
-
-def _terms(contract: Contract) -> list[Json]:
-    kinds = {"codes": "list of codes", "text": "note"}
-    order = {one.name: f", of which {one.longest} for words in their order" for one in contract.terms if one.longest}
-    return [
-        f"{one.name} ({kinds[one.type]} in {len(one.encoded_columns)} columns{order.get(one.name, '')})"
-        for one in contract.terms
-    ]
+def _features(contract: Contract) -> list[Json]:
+    found: list[Json] = [feature.name for feature in contract.features]
+    found += [] if contract.image is None else [f"{contract.image.name} (image of {contract.image.image})"]
+    for one in contract.terms:
+        kind = "list of codes" if one.type == "codes" else "note"
+        order = f", of which {one.longest} for words in their order" if one.longest else ""
+        found.append(f"{one.name} ({kind} in {len(one.encoded_columns)} columns{order})")
+    return found
 
 
 def _built_of(used: ModelInUse) -> str:
@@ -242,10 +236,6 @@ def _told(gain: Mapping[str, Any]) -> str:
         return f"{told} There is no placebo to compare with."
     ends = placebo["interval"]
     return f"{told} Against the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to {ends[1]:+.3f}."
-
-
-def _cell(count: int) -> int | str:
-    return count if count >= SMALLEST_CELL else SUPPRESSED
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:

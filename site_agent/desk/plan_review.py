@@ -248,7 +248,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
             scalar.name if count == 1 else f"{_kind(scalar)} ({count} numbers)",
             _meaning(plan, scalar),
             f"{'+-' if scalar.is_signed else ''}{largest(scalar)}",
-            _times(plan, scalar.occasion),
+            f"{scalar.occasion} ({counted(rounds_with(plan, scalar.occasion), 'time')})",
             _masked(plan),
         )
         for scalar, count in _grouped(manifest.scalars)
@@ -294,11 +294,6 @@ def _meaning(plan: Plan, scalar: Scalar) -> str:
     noisy = (f"noisy {first}",) if scalar.is_signed else ()
     kinds = (scalar.name, scalar.name.partition(":")[0], *noisy, first)
     return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
-
-
-def _times(plan: Plan, occasion: Occasion) -> str:
-    count = rounds_with(plan, occasion)
-    return f"{occasion} ({count} {'time' if count == 1 else 'times'})"
 
 
 def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
@@ -444,14 +439,9 @@ def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> 
     """Return the review as a complete HTML document with lines for signatures."""
     lines = tuple((f"{number}.", "", "", "") for number in range(1, signatures + 1))
     signed = table("Signatures", ("line", "name", "date", "signature"), lines, style="sign")
-    parts = [Part(heading=section.heading, parts=_parts(section)) for section in sections]
+    parts = []
+    for section in sections:
+        found, drawn = section.table, [paragraph(sentence) for sentence in section.sentences]
+        drawn += [] if found is None else [table(section.heading, found.head, found.rows)]
+        parts.append(Part(heading=section.heading, parts=drawn))
     return page(title, (), [*parts, Part(heading="Signatures", parts=[signed])])
-
-
-def _parts(section: Section) -> list[str]:
-    drawn = [paragraph(sentence) for sentence in section.sentences]
-    return [*drawn, *([] if section.table is None else [_table(section.heading, section.table)])]
-
-
-def _table(heading: str, found: Table) -> str:
-    return table(heading, found.head, found.rows)

@@ -9,7 +9,8 @@ the model's own test. If the site has recalibrated the model, its probabilities 
 * columns that the contract ignores or does not name are copied to the output unchanged, and never read;
 * the output is written completely or not at all, and only its owner can read it. It replaces an earlier output, but
   never this site's table, its contract, or the input table;
-* masks are written to a new folder next to the output, and no earlier folder is changed;
+* masks are grey PNG files in a new folder next to the output, named after the row's number and never after a patient.
+  The folder is written before the table that names its files, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
 * a row whose prediction is not a finite number stops the command, so nobody uses half a table.
 """
@@ -17,9 +18,12 @@ the model's own test. If the site has recalibrated the model, its probabilities 
 from __future__ import annotations
 
 import io
+import os
 import re
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -27,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
+from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
-from site_agent.desk.predicted_masks import MASK_COLUMNS, check_mask_folder, remove_masks, write_masks
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -42,6 +46,8 @@ _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
 _ABSTAINED: Final = "abstained_because"
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".txt")
+MASK_COLUMNS: Final = ("mask", "mask_share")
+_INSIDE: Final = 255
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         cells = write_masks(output, contract.mask.image, new.usable, parts)
     lines = [head, *_lines(contract, new, cells)]
     try:
-        write_result(output, _as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+        write_result(output, as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
     except BaseException:
         if contract.mask is not None:
             remove_masks(output)
@@ -246,8 +252,11 @@ def _quoted(cell: str | float | None) -> str:
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
 
 
-def _as_parquet(lines: list[list[str | float | None]]) -> bytes:
-    """Return the predictions as Parquet. No program reads Parquet cells as formulas, so identifiers stay unchanged."""
+def as_parquet(lines: Sequence[Sequence[str | float | None]]) -> bytes:
+    """Return a table as Parquet. The first line has the names of the columns.
+
+    No program reads Parquet cells as formulas, so identifiers stay unchanged.
+    """
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -287,3 +296,67 @@ def harmless(text: str) -> str:
 def _is_number(code: str) -> bool:
     """Whether a code is a plain number, such as -1, which a spreadsheet does not compute as a formula."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()
+
+
+def check_mask_folder(output: Path) -> None:
+    """Raise an error if the folder for masks already exists. This is checked before anything is computed.
+
+    Raises:
+        UsageError: the folder exists.
+    """
+    folder = _folder(output)
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(
+            what=f"The masks would be written to {folder.name}, which already exists.",
+            consequence="Nothing was predicted or overwritten, and nothing left this site.",
+            remedy="Name another file with --output, or remove this folder.",
+        )
+
+
+def write_masks(
+    output: Path, size: ImageSize, rows: npt.NDArray[np.int64], parts: Iterable[npt.NDArray[np.bool_]]
+) -> Iterator[list[float | str]]:
+    """Write the predicted masks. Return the path of each mask, and the fraction of pixels that the mask covers.
+
+    Args:
+        rows: the positions of the rows in their table, from 0.
+        parts: the masks in this order, in arrays of shape (some rows, pixels).
+
+    Raises:
+        UsageError: the unfinished folder, or a file in its place, cannot be removed.
+    """
+    from PIL import Image
+
+    folder = _folder(output)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Otherwise the masks could be written into a linked folder or into another user's folder.
+    if os.path.lexists(partial):
+        raise UsageError(
+            what=f"The masks are written to {partial.name} first, and this folder cannot be removed.",
+            consequence="No prediction was written, and nothing left this site.",
+            remedy=f"Remove {partial.name}, or name another file with --output.",
+        )
+    cells: list[list[float | str]] = []
+    try:
+        for row, mask in zip(rows.tolist(), chain.from_iterable(parts), strict=True):
+            name, stream = f"{row + 1:06d}.png", io.BytesIO()
+            pixels = np.where(mask, _INSIDE, 0).astype(np.uint8).reshape(size.height, size.width)
+            Image.fromarray(pixels).save(stream, "PNG")
+            write_result(partial / name, stream.getvalue())
+            cells.append([f"{folder.name}/{name}", float(mask.mean())])
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # nobody uses half of the masks
+        raise
+    if cells:
+        partial.rename(folder)
+    return iter(cells)
+
+
+def remove_masks(output: Path) -> None:
+    """Remove the masks if the table of predictions could not be written, so that the same command can be repeated."""
+    shutil.rmtree(_folder(output), ignore_errors=True)
+
+
+def _folder(output: Path) -> Path:
+    return output.with_name(f"{output.stem}-masks")

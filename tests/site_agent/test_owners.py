@@ -22,7 +22,7 @@ from host.support_bundle import write_bundle
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approvals import withdraw
-from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance, moment
+from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
 from site_agent.trainer.trainer_files import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -49,7 +49,12 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
     log = AuditLog(state / "audit.log", site="st-mary", now=lambda: now)
     log.write("data_accepted", by="A. Jones")
     log.close()
-    accept(state, Acceptance(digest="0" * 64, warnings=("x",), query_digest=None, by="A. Jones", at=moment(now)))
+    accept(
+        state,
+        Acceptance(
+            digest="0" * 64, warnings=("x",), query_digest=None, by="A. Jones", at=now.isoformat(timespec="seconds")
+        ),
+    )
     replace_file(state / "approved.json", b"{}")
     make_private_directory(state / "keys")
     write_secret(state / "keys" / "tls.key", b"", replace=False)

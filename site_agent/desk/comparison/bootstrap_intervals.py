@@ -1,25 +1,41 @@
-"""Computes intervals of a metric, and of the difference between two models on the same rows.
+"""Computes intervals of a metric, and of the difference between two models on the same rows, by the bootstrap.
 
 Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the
 variation between patients of the same hospital. It does not cover other hospitals or another start of the training.
+The rules:
+
+* rows of one patient are drawn together, because they are not independent;
+* patients are drawn from all patients, so the outcome's frequency varies as in another test. With a fixed number of
+  each class, an interval of the Brier score, log loss or accuracy at nominal 95% covered 51 to 91% (simulated);
+* a seed gives the same resamples for every model, so the difference between two models is paired.
+
+A resample is stored as counts of how often each row was drawn. So thousands of resamples are one matrix. Rows are
+ranked once for each model. Then the ranking metrics are running sums of counts, and all other metrics are one matrix
+product. The results equal scikit-learn's on the repeated rows to rounding, also with ties. A metric that is undefined
+on a resample is NaN, because arrays have no None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.comparison.evaluation import Evaluation, HeldOutRows, Scores
-from site_agent.desk.comparison.resampled_metrics import Values, resampled_metrics
-from site_agent.desk.comparison.resampling import RESAMPLES, resampling_of
+from site_agent.desk.comparison.evaluation import HeldOutRows, Metrics, Scores, brier_of_rows, predicted_classes
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.probabilities import log_loss_of_rows
 
 _PERCENTILES: Final = (2.5, 97.5)
 _DEFINED_SHARE: Final = 0.6  # fraction of the resamples; a class with one patient occurs in 63% of the resamples
+Counts: TypeAlias = npt.NDArray[np.float64]
+Values: TypeAlias = dict[str, npt.NDArray[np.float64]]
+Resampled: TypeAlias = Callable[[Counts], Values]
+RESAMPLES: Final = 2_000
+_BLOCK_NUMBERS: Final = 1 << 19  # 4 MiB at once, for any number of rows
+_CONSTANT: Final = 1e-12  # a smaller fraction of the sum of squares is a rounding error, not a spread of values
 
 
 @dataclass(frozen=True)
@@ -75,12 +91,12 @@ class Compared:
     """The metrics of several models on the same rows and the same resamples.
 
     Attributes:
-        evaluations: each model's metrics, by the model's name.
+        metrics: of each model, by the model's name.
         resampled: each model's metrics on the same resamples.
         resamples: the number of resamples.
     """
 
-    evaluations: Mapping[str, Evaluation]
+    metrics: Mapping[str, Metrics]
     resampled: Mapping[str, Values]
     resamples: int
 
@@ -90,40 +106,30 @@ class Compared:
 
     def intervals(self, model: str) -> dict[str, Json]:
         """Return the intervals of all metrics of a model, as plain values."""
-        found = {metric: self.interval(model, metric) for metric in self.evaluations[model].metrics}
+        found = {metric: self.interval(model, metric) for metric in self.metrics[model]}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
-    def difference(self, first: str, second: str, metric: str) -> Difference | None:
-        """Return the first model's metric minus the second model's, with a paired interval.
+    def difference(self, first: str, second: str, metric: str, other: Compared | None = None) -> Difference | None:
+        """Return the first model's metric minus the second model's, with its 95% interval.
 
-        None if a metric is undefined.
+        Args:
+            other: a comparison on other rows, with equally many resamples, drawn independently. It gives the second
+                metric. Then the interval is that of two samples. Without `other` the interval is paired.
+
+        Returns:
+            None if a metric is undefined.
         """
-        values = [self.evaluations[model].metrics[metric] for model in (first, second)]
-        if values[0] is None or values[1] is None:
+        then = other or self
+        value, second_value = self.metrics[first][metric], then.metrics[second][metric]
+        if value is None or second_value is None:
             return None
-        paired = self.resampled[first][metric] - self.resampled[second][metric]
-        return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(paired))
+        drawn = self.resampled[first][metric] - then.resampled[second][metric]
+        return Difference(metric=metric, first=value, second=second_value, interval=_interval(drawn))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
         """Return the differences between two models in all metrics, as plain values."""
-        found = {metric: self.difference(first, second, metric) for metric in self.evaluations[first].metrics}
+        found = {metric: self.difference(first, second, metric) for metric in self.metrics[first]}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
-
-
-def apart(first: Compared, second: Compared, model: str, metric: str) -> Difference | None:
-    """Return a model's metric on one group of patients minus its metric on another group, with a two-sample interval.
-
-    Args:
-        first, second: comparisons with equally many resamples, drawn independently.
-
-    Returns:
-        None if the metric is undefined for one of them.
-    """
-    values = [compared.evaluations[model].metrics[metric] for compared in (first, second)]
-    if values[0] is None or values[1] is None:
-        return None
-    drawn = first.resampled[model][metric] - second.resampled[model][metric]
-    return Difference(metric=metric, first=values[0], second=values[1], interval=_interval(drawn))
 
 
 def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resamples: int = RESAMPLES) -> Compared:
@@ -133,16 +139,16 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
         models: each model's scores by name, as `evaluate` takes them.
         seed: of the resamples; not negative.
     """
-    evaluations = {name: rows.evaluate(scores) for name, scores in models.items()}
+    metrics = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
     parts: dict[str, list[Values]] = {name: [] for name in models}
-    for counts in resampling_of(rows, seed, resamples).blocks():
+    for counts in over_patients(len(rows), rows.patients, seed, resamples).blocks():
         for name, values in prepared.items():
             parts[name].append(values(counts))
     joined = {
         name: {key: np.concatenate([b[key] for b in blocks]) for key in blocks[0]} for name, blocks in parts.items()
     }
-    return Compared(evaluations=evaluations, resampled=joined, resamples=resamples)
+    return Compared(metrics=metrics, resampled=joined, resamples=resamples)
 
 
 def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
@@ -153,3 +159,160 @@ def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
         return None
     low, high = np.percentile(defined, _PERCENTILES)
     return Interval(float(low), float(high))
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """The parameters of a bootstrap of whole patients. Equal parameters draw equal resamples.
+
+    Attributes:
+        owners: int64 of shape (rows,): the patient of each row, numbered from 0.
+        seed: of the draws, not negative.
+        number: the number of resamples.
+    """
+
+    owners: npt.NDArray[np.int64]
+    seed: int
+    number: int = RESAMPLES
+
+    def blocks(self) -> Iterator[Counts]:
+        """Yield how often each resample has each row, in blocks: whole numbers, float64 of shape (resamples, rows)."""
+        generator = np.random.default_rng(self.seed)
+        patients = int(self.owners.max()) + 1
+        is_plain = patients == len(self.owners)
+        size = max(1, _BLOCK_NUMBERS // len(self.owners))
+        for start in range(0, self.number, size):
+            drawn = np.empty((min(size, self.number - start), patients))
+            for resample in drawn:
+                resample[:] = np.bincount(generator.integers(0, patients, size=patients), minlength=patients)
+            yield drawn if is_plain else drawn[:, self.owners]
+
+
+def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
+    """Return the bootstrap that draws whole patients.
+
+    Args:
+        patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
+        seed: from the plan's seed and the site's name; not negative.
+    """
+    if patients is None:
+        return Resampling(np.arange(rows, dtype=np.int64), seed, number)
+    owners = np.unique(patients, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    if int(owners.max()) + 1 == rows:
+        # Each row is a different patient, so patients have the numbers of their rows.
+        owners = np.arange(rows, dtype=np.int64)
+    return Resampling(owners, seed, number)
+
+
+def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
+    """Return a function that computes one model's metrics on many resamples of the rows.
+
+    Args:
+        scores: one model's, as `evaluate` takes them.
+
+    Returns:
+        a function from counts of shape (resamples, rows) to each metric of `measure` that is defined on the rows:
+        float64 of shape (resamples,).
+    """
+    if rows.task == "regression":
+        return _numbers(rows.targets.astype(np.float64), scores)
+    if rows.task == "segmentation":
+        return lambda counts: {"dice": counts @ scores / counts.sum(axis=1)}
+    labels = rows.labels
+    ones, is_right = np.ones(len(labels)), (predicted_classes(scores) == labels).astype(np.float64)
+    losses = np.stack([ones, is_right, brier_of_rows(labels, scores), log_loss_of_rows(labels, scores)], axis=1)
+    present = np.unique(labels)
+    if len(present) < 2:
+        return lambda counts: _from_losses(counts @ losses, ())
+    inside = np.stack([labels == label for label in present], axis=1).astype(np.float64)
+    predicted = (predicted_classes(scores)[:, None] == present).astype(np.float64)
+    columns = np.concatenate([losses, inside * predicted, predicted, inside], axis=1)
+    chosen = [(labels == 1, scores)] if scores.ndim == 1 else [(labels == c, scores[:, c]) for c in present]
+    rankings = [_Ranking.of(is_positive, ranked) for is_positive, ranked in chosen]
+
+    def values(counts: Counts) -> Values:
+        with np.errstate(invalid="ignore"):  # 0 / 0 if a resample lacks a class
+            ranked = np.mean([ranking.values(counts) for ranking in rankings], axis=0)
+            found = _from_losses(counts @ columns, present)
+        return {"auroc": ranked[0], "auprc": ranked[1]} | found
+
+    return values
+
+
+def _from_losses(sums: npt.NDArray[np.float64], present: npt.NDArray[np.int64] | tuple[()]) -> Values:
+    """Compute metrics from sums over rows: losses, and for each class the numbers of hits, predictions and rows."""
+    total, right, brier, log_loss = sums[:, :4].T
+    found = {"accuracy": right / total, "brier": brier / total, "log_loss": log_loss / total}
+    if len(present):
+        hits, guesses, members = np.split(sums[:, 4:], 3, axis=1)
+        found["balanced_accuracy"] = (hits / members).mean(axis=1)
+        found["macro_f1"] = (2.0 * hits / (guesses + members)).mean(axis=1)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranking:
+    """The rows of one class, and all other rows, each list sorted by score from high to low.
+
+    Attributes:
+        positives, negatives: row numbers, by falling score.
+        positives_down_to: for each positive, the number of positives with its score or a higher one.
+        negatives_above, negatives_down_to: for each positive, the number of negatives with a higher score, and with
+            its score or a higher one.
+    """
+
+    positives: npt.NDArray[np.int64]
+    negatives: npt.NDArray[np.int64]
+    positives_down_to: npt.NDArray[np.int64]
+    negatives_above: npt.NDArray[np.int64]
+    negatives_down_to: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(is_positive: npt.NDArray[np.bool_], scores: Scores) -> _Ranking:
+        order = np.argsort(-scores, kind="stable")
+        positives, negatives = order[is_positive[order]], order[~is_positive[order]]
+        high, low = -scores[positives], -scores[negatives]
+        return _Ranking(
+            positives,
+            negatives,
+            positives_down_to=np.searchsorted(high, high, side="right"),
+            negatives_above=np.searchsorted(low, high, side="left"),
+            negatives_down_to=np.searchsorted(low, high, side="right"),
+        )
+
+    def values(self, counts: Counts) -> npt.NDArray[np.float64]:
+        """Return AUROC (Mann and Whitney 1947, ties count half) and average precision, shape (2, resamples)."""
+        drawn = counts.take(self.positives, axis=1)
+        hits, misses = _running(drawn), _running(counts.take(self.negatives, axis=1))
+        false, true = misses.take(self.negatives_down_to, axis=1), hits.take(self.positives_down_to, axis=1)
+        all_hits, all_misses = hits[:, -1], misses[:, -1]
+        beaten = all_misses[:, None] - 0.5 * (misses.take(self.negatives_above, axis=1) + false)
+        auroc = np.einsum("rp,rp->r", drawn, beaten) / (all_hits * all_misses)
+        # If no row with this or a higher score was drawn, the precision has weight 0 in the mean.
+        precision = true / np.maximum(true + false, 1.0)
+        return np.stack([auroc, np.einsum("rp,rp->r", drawn, precision) / all_hits])
+
+
+def _running(counts: Counts) -> Counts:
+    """Return sums over the first 0, 1, 2, ... columns. The sums are exact, because counts are whole numbers."""
+    running = np.zeros((len(counts), counts.shape[1] + 1))
+    np.cumsum(counts, axis=1, out=running[:, 1:])
+    return running
+
+
+def _numbers(targets: Scores, scores: Scores) -> Resampled:
+    # We subtract the mean first, because rounding the square of a large mean would hide the spread of a resample.
+    wrong, centred = scores - targets, targets - targets.mean()
+    columns = np.stack([np.ones(len(targets)), wrong**2, np.abs(wrong), centred, centred**2], axis=1)
+    is_constant = targets.min() == targets.max()
+
+    def values(counts: Counts) -> Values:
+        total, squares, absolutes, first, second = (counts @ columns).T
+        found = {"rmse": np.sqrt(squares / total), "mae": absolutes / total}
+        if not is_constant:
+            spread = second - first**2 / total
+            is_varied = spread > _CONSTANT * second
+            found["r2"] = np.where(is_varied, 1.0 - squares / np.where(is_varied, spread, 1.0), np.nan)
+        return found
+
+    return values

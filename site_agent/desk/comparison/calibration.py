@@ -7,7 +7,7 @@ that its logit is finite.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -49,10 +49,6 @@ class Calibration:
     expected_calibration_error: float
     integrated_calibration_index: float | None
 
-    def to_json(self) -> dict[str, float | None]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
-
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
     """Return how well each class's predicted probability is calibrated. A binary outcome has only the positive class.
@@ -63,14 +59,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
     Returns:
         an empty mapping for regression and segmentation.
     """
-    match rows.task:
-        case "binary":
-            return {rows.classes[1]: calibration(rows.labels, scores)}
-        case "multi-class":
-            by_class = zip(rows.classes, scores.T, strict=True)
-            return {name: calibration(rows.labels == place, column) for place, (name, column) in enumerate(by_class)}
-        case "regression" | "segmentation":
-            return {}
+    return {name: calibration(happened, said) for name, happened, said in rows.outcomes(scores)}
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:

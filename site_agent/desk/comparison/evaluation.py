@@ -8,8 +8,8 @@ has one score for each image, its Dice, so no pixel of a patient is stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 
 import numpy as np
@@ -38,19 +38,6 @@ METRIC_NAMES: Final = {
 }
 _HEADLINES: Final[dict[Task, str]] = {"regression": "rmse", "segmentation": "dice"}
 _OVER_CLASSES: Final = ("balanced_accuracy", "macro_f1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The metrics of one model on one part of the data, and the number of its rows."""
-
-    task: Task
-    rows: int
-    metrics: Mapping[str, float | None]
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain values for `json.dumps`."""
-        return {"task": self.task, "rows": self.rows, "metrics": dict(self.metrics)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -99,14 +86,25 @@ class HeldOutRows:
         """The number of patients in each declared class. A patient with several rows of a class is counted once."""
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
-    def evaluate(self, scores: Scores) -> Evaluation:
+    def part(self, places: npt.NDArray[np.int64]) -> HeldOutRows:
+        """Return the rows at these places, int64 of shape (rows of the part,)."""
+        patients = None if self.patients is None else self.patients[places]
+        return replace(self, targets=self.targets[places], patients=patients)
+
+    def outcomes(self, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.bool_], Scores]]:
+        """Yield for each predicted class its name, which rows are of it, and its probabilities, each of shape (rows,).
+
+        A binary outcome has only the positive class. Regression and segmentation have no class.
+        """
+        if self.task == "binary":
+            yield self.classes[1], self.labels == 1, scores
+        elif self.classes:
+            for place, name in enumerate(self.classes):
+                yield name, self.labels == place, scores[:, place]
+
+    def evaluate(self, scores: Scores) -> Metrics:
         """Return a model's metrics on these rows."""
-        return evaluate(self.task, self.targets, scores, self.classes)
-
-
-def evaluate(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Evaluation:
-    """Return a model's metrics together with the number of rows."""
-    return Evaluation(task=task, rows=len(targets), metrics=measure(task, targets, scores, classes))
+        return measure(self.task, self.targets, scores, self.classes)
 
 
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:

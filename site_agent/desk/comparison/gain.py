@@ -9,19 +9,23 @@ models. The rules:
 * without a placebo nobody can distinguish the effect of averaging from that of other hospitals, so no gain is
   reported;
 * a loss against the best local model is a loss, whatever the result of the placebo;
-* the report also states if there are too few test rows, or if a simple model is clearly better.
+* the report also states if there are too few test rows, or if a simple model is clearly better;
+* nothing leaves the site except the result of `Assessment.sums`, and only if the plan requires sums over the sites
+  and every hospital has approved that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from site_agent.desk.comparison.bootstrap_intervals import Compared, Difference, Interval
-from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, headline_metric
+from protos.plan.gain_sums import GainSums, gain_sums
+from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, Difference, Interval, compare
+from site_agent.desk.comparison.calibration import Calibration, calibrations
+from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 
@@ -29,6 +33,7 @@ Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no cl
 FEDERATED: Final = "federated"
 SILOED: Final = "siloed"
 PLACEBO: Final = "placebo"
+RECEIVED: Final = "received"  # another hospital's model, which is tested on this site's rows
 FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {
@@ -107,6 +112,67 @@ class Gain:
         }
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assessment:
+    """The results of all models, by name, on the same test rows and the same bootstrap resamples."""
+
+    compared: Compared
+    calibrations: Mapping[str, Mapping[str, Calibration]]
+    gain: Gain
+
+    @property
+    def sums(self) -> GainSums:
+        """Return the numbers that this site adds to sums over all sites.
+
+        If the outcome has no AUROC, they are zeros.
+        """
+        if self.gain.metric != "auroc":
+            return gain_sums(None, ())
+        return gain_sums(self.gain.federated, (self.gain.siloed,))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all models."""
+        return tuple(self.compared.metrics)
+
+    def model(self, name: str) -> dict[str, Json]:
+        """Return one model's metrics with intervals, and its calibration, as plain values."""
+        return {
+            "metrics": dict(self.compared.metrics[name]),
+            "intervals": self.compared.intervals(name),
+            "calibration": {of: asdict(found) for of, found in self.calibrations[name].items()},
+        }
+
+    def differences(self) -> dict[str, Json]:
+        """Return the federated model's metrics minus those of each other model, by the name of the other model."""
+        return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
+
+
+def assess(
+    rows: HeldOutRows,
+    models: Mapping[str, Scores],
+    seed: int,
+    *,
+    baselines: Baselines | None = None,
+    resamples: int = RESAMPLES,
+) -> Assessment:
+    """Test all models on the test rows, compare the models, and report whether the site gained by joining.
+
+    Args:
+        models: scores by name, FEDERATED among them.
+        seed: of the resamples; from the plan's seed and the site's name, so that a report can be repeated.
+        baselines: the best local model and the placebo; None takes SILOED and PLACEBO if they exist.
+    """
+    if FEDERATED not in models:
+        raise ValueError(f"a model named {FEDERATED} is needed; {SILOED} and others are compared with it")
+    compared = compare(rows, models, seed, resamples)
+    return Assessment(
+        compared=compared,
+        calibrations={name: calibrations(rows, scores) for name, scores in models.items()},
+        gain=gain_of(rows, compared, baselines or Baselines()),
+    )
+
+
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
     """Return how much the federated model is better than the best local model of this site.
 
@@ -115,7 +181,7 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
             `simple_models.TITLES` if there are any.
     """
     metric = headline_metric(rows.task)
-    values = {name: evaluation.metrics[metric] for name, evaluation in compared.evaluations.items()}
+    values = {name: metrics[metric] for name, metrics in compared.metrics.items()}
     best = baselines.best_local or (SILOED if SILOED in values else None)
     difference = None if best is None else compared.difference(FEDERATED, best, metric)
     has_placebo = baselines.placebo in values
@@ -223,7 +289,7 @@ def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
                 f" (fewer than {FEWEST_OF_A_CLASS})."
             )
     for name in TITLES:
-        is_there = name in compared.evaluations
+        is_there = name in compared.metrics
         found = compared.difference(name, FEDERATED, headline_metric(rows.task)) if is_there else None
         if found is not None and found.better:
             yield (

@@ -45,7 +45,7 @@ def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
     if not models:
         return None
     compared = compare(kept.validation, models, seed)
-    losses = {name: one.metrics[metric] for name, one in compared.evaluations.items()}
+    losses = {name: one[metric] for name, one in compared.metrics.items()}
     found = {name: loss for name, loss in losses.items() if loss is not None}
     sign, most = (1.0, "lowest") if is_lower_better(metric) else (-1.0, "highest")
     best = min(found, key=lambda name: sign * found[name])

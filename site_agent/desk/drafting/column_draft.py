@@ -14,8 +14,7 @@ import numpy as np
 from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
 from site_agent.desk.examination.code_spellings import two_spellings
-from site_agent.desk.examination.disguised import disguised_numbers
-from site_agent.desk.examination.mixed_units import far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import steps_around
 
@@ -93,16 +92,16 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     """
     late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
-        return _line(column, "ignore", (), ("no row has a value",))
+        return _ignored(column, "no row has a value")
     if _NAME.fullmatch(column.name):
-        return _line(column, "ignore", (), ("named as a person's name is; it is never read",))
+        return _ignored(column, "named as a person's name is; it is never read")
     if column.patterns:
         return _date(column, late)
     if column.has_clashing_dates:
-        words = (
-            "suspicious: dates with the day first and with the month first cannot be distinguished: correct the table"
+        return _ignored(
+            column,
+            "suspicious: dates with the day first and with the month first cannot be distinguished: correct the table",
         )
-        return _line(column, "ignore", (), (words,))
     if column.separator:
         return _listed(column, column.separator, late)
     if is_coded(column):
@@ -110,15 +109,11 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     if column.is_numeric:
         return _numeric(column, late, shared)
     if len(column.codes) == 1 and not column.has_many_codes:
-        return _line(column, "ignore", (), ("every row that has a value has the same one",))
-    return _line(
+        return _ignored(column, "every row that has a value has the same one")
+    return _ignored(
         column,
-        "ignore",
-        (),
-        (
-            "text with many different values, such as names or notes. With `role: ignore` it is never read. To read "
-            "its words, write `role: feature, type: text, buckets: 512`",
-        ),
+        "text with many different values, such as names or notes. With `role: ignore` it is never read. To read its "
+        "words, write `role: feature, type: text, buckets: 512`",
     )
 
 
@@ -270,6 +265,10 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
     absent = column.empty + sum(column.markers.values())
     told = [f"{absent} of {column.rows} rows have no value"] if absent and column.values else []
     return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
+
+
+def _ignored(column: ColumnDraft, words: str) -> Line:
+    return _line(column, "ignore", (), (words,))
 
 
 def _shown_codes(column: ColumnDraft) -> list[str]:

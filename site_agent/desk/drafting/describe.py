@@ -30,8 +30,7 @@ from site_agent.desk.drafting.column_draft import (
 )
 from site_agent.desk.drafting.concept_proposal import propose
 from site_agent.desk.drafting.table_profile import ColumnDraft
-from site_agent.desk.examination.format_guess import guess_format
-from site_agent.trainer.data.codes import check_distinct
+from site_agent.desk.examination.read_hints import guess_format
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import blocks_of
@@ -95,7 +94,8 @@ def describe(
         "columns:",
     ]
     is_commented = len(lines) <= _MOST_COMMENTED
-    body = [text for line in lines for text in _written(line, is_commented=is_commented)]
+    comments = ([f"  # {text}" for text in line.words if is_commented] for line in lines)
+    body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
 
 
@@ -104,7 +104,8 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], int, bool]:
         if opened.first is None:
             refuse(["the file has no rows"])
         width = len(opened.first[1])
-        names = [cell.strip() for cell in opened.first[1]] if form.header else _numbered(width)
+        numbered = [f"column_{place}" for place in range(1, width + 1)]
+        names = [cell.strip() for cell in opened.first[1]] if form.header else numbered
         _check_names(names)
         columns = [ColumnDraft(name, form.decimal) for name in names]
         own = iter(()) if form.header else blocks_of(iter([opened.first]), width, range(width))
@@ -121,21 +122,11 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], int, bool]:
         return columns, rows, False
 
 
-def _numbered(count: int) -> list[str]:
-    return [f"column_{place}" for place in range(1, count + 1)]
-
-
 def _check_names(names: list[str]) -> None:
     for place, name in enumerate(names, start=1):
         if not name or not name.isprintable():
             refuse([f"the header's column number {place} has no name, or one that cannot be printed"])
-    try:
-        check_distinct([name.lower() for name in names], "")
-    except ValueError:
-        has_twice = True
-    else:
-        has_twice = False
-    if has_twice:
+    if len({name.lower() for name in names}) < len(names):
         refuse(["the header has a name twice, small and capital letters not distinguished"])
 
 
@@ -162,7 +153,6 @@ def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
 
 
 def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    """Return comments on numbers that seem to mean "not known" in several columns."""
     words = []
     for marker, names in shared.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -241,8 +231,3 @@ def _format_lines(form: Format) -> list[str]:
             return ["format:", "  kind: sql", "  query: |", *(f"    {line}" for line in form.query.splitlines())]
         case _:
             assert_never(form)
-
-
-def _written(line: Line, *, is_commented: bool) -> list[str]:
-    words = [f"  # {text}" for text in line.words] if is_commented else []
-    return [*words, f"  - {line.text}"]

@@ -13,12 +13,10 @@ from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as arrow
-import pyarrow.parquet as parquet
 from openpyxl import Workbook
 
 from protos.errors import UsageError
-from site_agent.desk.prediction import harmless
+from site_agent.desk.prediction import as_parquet, harmless
 from site_agent.trainer.data.cells import DAYS_PER_YEAR
 from site_agent.trainer.data.contract import (
     BinaryTarget,
@@ -113,10 +111,7 @@ def write_table(table: list[Cells], contract: Contract) -> bytes:
             workbook.save(stream)
             return stream.getvalue()
         case ParquetFormat():
-            columns = dict(zip(table[0], map(list, zip(*table[1:], strict=True)), strict=True))
-            sink = arrow.BufferOutputStream()
-            parquet.write_table(arrow.table(columns), sink)
-            return bytes(sink.getvalue().to_pybytes())
+            return as_parquet(table)
         case SqlFormat():
             raise _unusable(
                 "This contract reads from a database.", "Invent a table for a contract with another format."
@@ -183,7 +178,8 @@ def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.
     assert not isinstance(target, MaskTarget)  # it has an image, which was refused
     match target:
         case BinaryTarget():
-            negative = (target.negative or (_other_code(target.positive),))[0]
+            others = (code for code in ("0", "no", "negative") if code not in target.positive)
+            negative = target.negative[0] if target.negative else next(others)
             return [target.positive[0] if 3 * rank >= 2 * len(ranks) else negative for rank in ranks]
         case MultiClassTarget():
             return [target.codes[rank * len(target.codes) // len(ranks)] for rank in ranks]
@@ -192,10 +188,6 @@ def _target(contract: Contract, leaning: npt.NDArray[np.float64], generator: np.
             return [f"{low + (high - low) * (rank + 1) / (len(ranks) + 1):.6g}" for rank in ranks]
         case _:
             assert_never(target)
-
-
-def _other_code(positive: tuple[str, ...]) -> str:
-    return next(code for code in ("0", "no", "negative") if code not in positive)
 
 
 def _parsed(text: str) -> date | None:

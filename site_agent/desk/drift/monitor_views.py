@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Final
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import headline_metric
 from site_agent.desk.drift.column_drift import MUCH, SOME
 from site_agent.desk.findings.clinical_parts import figure_with_interval, verdict
-from site_agent.desk.pages.plots import Row, intervals
+from site_agent.desk.findings.drawings import Facts
+from site_agent.desk.findings.plots import Row, intervals
 
-Facts: TypeAlias = Mapping[str, Any]
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
     f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
@@ -88,7 +88,6 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
 
 
 def _first_score(facts: Facts) -> str:
-    """Return the sentence about a received model that was not tested at this site before."""
     metric, score = headline_metric(facts["task"]), facts["first_score"]
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"

@@ -8,19 +8,20 @@ the site.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from protos.errors import DataError
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.drift.column_drift import watch
 from site_agent.desk.drift.quality import quality_of, quality_warnings
-from site_agent.desk.findings.facts import saved_facts
-from site_agent.desk.findings.received_report import RECEIVING
+from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.prediction import dice_of_new_rows, outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.results.saved_model import other_version
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
@@ -75,7 +76,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "abstained": abstained,
         "off_contract": off_contract,
         "training_rows": model.profile.rows,
-        "columns": [column.to_json() for column in columns],
+        "columns": [asdict(column) for column in columns],
         "quality": quality,
         "first_score": _first_score(used, new, scores) if is_received else None,
         "warnings": list[Json](warnings),
@@ -95,13 +96,10 @@ def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[n
 
 def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
     """Read the table with its outcome column if all rows have an outcome, otherwise without this column."""
-    from protos.errors import DataError
-
     try:
-        found = read_new_rows(path, contract, profile, has_outcome=True, scratch=temporary_folder())
+        return read_new_rows(path, contract, profile, has_outcome=True, scratch=temporary_folder())
     except DataError:
         return read_new_rows(path, contract, profile, scratch=temporary_folder())
-    return found
 
 
 def _quality(
@@ -122,5 +120,4 @@ def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
     if (rows := outcomes_of_new_rows(used, new)) is None:
         return None
     found = compare(rows, {FEDERATED: scores}, _SEED, _RESAMPLES)
-    metrics = dict(found.evaluations[FEDERATED].metrics)
-    return {"rows": len(rows), "metrics": metrics, "intervals": found.intervals(FEDERATED)}
+    return {"rows": len(rows), "metrics": dict(found.metrics[FEDERATED]), "intervals": found.intervals(FEDERATED)}

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.comparison.bootstrap_intervals import Compared, apart, compare, is_lower_better
+from site_agent.desk.comparison.bootstrap_intervals import Compared, compare, is_lower_better
 from site_agent.desk.comparison.calibration import calibrations
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.drift.drift_chance import LEVEL
-from site_agent.desk.findings.calibration_spans import calibration_spans
-from site_agent.desk.findings.distance_spans import distance_spans
+from site_agent.desk.drift.column_drift import LEVEL
+from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.trainer.checkpoints import Json
 
 _SEED: Final = 20_261_122
@@ -59,32 +58,20 @@ def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores
     """
     now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
     before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)
-    found = {metric: apart(now, before, FEDERATED, metric) for metric in now.evaluations[FEDERATED].metrics}
+    found = {metric: now.difference(FEDERATED, FEDERATED, metric, before) for metric in now.metrics[FEDERATED]}
     return {
         "rows": len(new),
         "patients": None if new.patients is None else len(np.unique(new.patients)),
-        "metrics": dict(now.evaluations[FEDERATED].metrics),
+        "metrics": dict(now.metrics[FEDERATED]),
         "intervals": now.intervals(FEDERATED),
-        "calibration": {name: one.to_json() for name, one in calibrations(new, scores).items()},
-        "calibration_intervals": _calibration_spans(new, scores),
-        "calibration_intervals_at_the_test": _calibration_spans(test, then),
-        "at_the_test": dict(before.evaluations[FEDERATED].metrics),
+        "calibration": {name: asdict(one) for name, one in calibrations(new, scores).items()},
+        "calibration_intervals": intervals_by_outcome(new, scores, _SEED),
+        "calibration_intervals_at_the_test": intervals_by_outcome(test, then, _SEED),
+        "at_the_test": dict(before.metrics[FEDERATED]),
         "differences": {metric: None if one is None else one.to_json() for metric, one in found.items()},
         "is_worse": {metric: _is_worse(metric, now, before, len(found)) for metric in found},
-        "calibration_at_the_test": {name: one.to_json() for name, one in calibrations(test, then).items()},
+        "calibration_at_the_test": {name: asdict(one) for name, one in calibrations(test, then).items()},
         "expected": _expectations(new, scores, test, then),
-    }
-
-
-def _calibration_spans(rows: HeldOutRows, scores: Scores) -> dict[str, Json]:
-    if not rows.classes:
-        return {}
-    return {
-        name: {
-            **calibration_spans(happened, said, rows.patients, _SEED),
-            **distance_spans(happened, said, rows.patients, _SEED),
-        }
-        for name, happened, said in _by_outcome(rows, scores)
     }
 
 
@@ -93,11 +80,11 @@ def _is_worse(metric: str, now: Compared, before: Compared, metrics: int) -> boo
 
     The difference is treated as normal, with the standard deviations of the resamples.
     """
-    values = [compared.evaluations[FEDERATED].metrics[metric] for compared in (now, before)]
-    if values[0] is None or values[1] is None:
+    value, then = now.metrics[FEDERATED][metric], before.metrics[FEDERATED][metric]
+    if value is None or then is None:
         return None
     spread = math.hypot(*(float(np.nanstd(compared.resampled[FEDERATED][metric])) for compared in (now, before)))
-    worse_by = (values[1] - values[0]) * (-1.0 if is_lower_better(metric) else 1.0)
+    worse_by = (then - value) * (-1.0 if is_lower_better(metric) else 1.0)
     return worse_by > spread * NormalDist().inv_cdf(1 - LEVEL / 2 / metrics)
 
 
@@ -171,10 +158,5 @@ def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Sco
 def _by_outcome(rows: HeldOutRows, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.generic], Scores]]:
     if rows.task == "regression":
         yield "the outcome", rows.targets, scores
-    elif rows.task == "segmentation":
-        return  # the scores are those of whole images, not of an outcome
-    elif scores.ndim == 1:
-        yield rows.classes[1], rows.labels == 1, scores
-    else:
-        for place, name in enumerate(rows.classes):
-            yield name, rows.labels == place, scores[:, place]
+    else:  # for masks, the scores are those of whole images, not of an outcome
+        yield from rows.outcomes(scores)

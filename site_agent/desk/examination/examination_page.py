@@ -10,7 +10,7 @@ from typing import Final
 
 from host.printed_page import Section, page, paragraph, table
 from site_agent.desk.examination.examine import Examination
-from site_agent.desk.examination.finding import Finding, counted
+from site_agent.desk.examination.finding import Level, counted
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
 
@@ -24,6 +24,7 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
         accepted_by: who accepted the warnings, and when; None if nobody has.
         warnings_stop: whether this hospital trains only after a person has accepted the warnings.
     """
+    head, *lines = examination.table_one
     return page(
         f"The table of {site}",
         [
@@ -36,12 +37,12 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             ),
         ],
         [
-            _findings("Errors", [finding for finding in examination.findings if finding.level == "error"]),
-            _findings("Warnings", [finding for finding in examination.findings if finding.level == "warning"]),
-            _findings("Notes", [finding for finding in examination.findings if finding.level == "note"]),
+            _findings("Errors", examination, "error"),
+            _findings("Warnings", examination, "warning"),
+            _findings("Notes", examination, "note"),
             _parts(examination),
             _columns(examination),
-            Section(heading="Table 1", parts=[_table_one(examination)]),
+            Section(heading="Table 1", parts=[table("Table 1", ("feature", *head[1:]), lines)]),
             _digests(examination),
         ],
     )
@@ -64,19 +65,14 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
     return f"{size}. No error and no warning: the table is ready for training."
 
 
-def _findings(heading: str, findings: list[Finding]) -> Section:
+def _findings(heading: str, examination: Examination, level: Level) -> Section:
     lines = [
-        (
-            as_sentences(finding.words),
-            str(finding.count) if finding.count else "",
-            ", ".join(map(str, finding.rows[:KEPT_ROWS])),
-        )
-        for finding in findings
+        (as_sentences(one.words), str(one.count or ""), ", ".join(map(str, one.rows[:KEPT_ROWS])))
+        for one in examination.findings
+        if one.level == level
     ]
-    parts = (
-        [table(heading, ("what was found", "rows concerned", f"the first {KEPT_ROWS} of them"), lines)] if lines else []
-    )
-    return Section(heading=heading, parts=parts)
+    head = ("what was found", "rows concerned", f"the first {KEPT_ROWS} of them")
+    return Section(heading=heading, parts=[table(heading, head, lines)] if lines else [])
 
 
 def _parts(examination: Examination) -> Section:
@@ -101,15 +97,8 @@ def _columns(examination: Examination) -> Section:
     lines = []
     for column in examination.table.contract.columns[:_MOST_COLUMNS]:
         missing, alone = examination.missing.get(column.name), examination.alone.get(column.name)
-        lines.append(
-            (
-                column.name,
-                _what(column),
-                "" if missing is None else f"{missing:.1%}",
-                "" if alone is None else f"{alone:.2f}",
-                column.note or "",
-            )
-        )
+        shown = "" if missing is None else f"{missing:.1%}", "" if alone is None else f"{alone:.2f}"
+        lines.append((column.name, _what(column), *shown, column.note or ""))
     words = "Alone: how well this one column predicts the outcome, without the test rows. 0.5 is no better than chance."
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
@@ -126,11 +115,6 @@ def _digests(examination: Examination) -> Section:
     if examination.query_digest is not None:
         lines.append(("the query", examination.query_digest))
     return Section(heading="Digests", parts=[table("Digests", ("of", "digest"), lines)])
-
-
-def _table_one(examination: Examination) -> str:
-    head, *lines = examination.table_one
-    return table("Table 1", ("feature", *head[1:]), lines)
 
 
 _MOST_NOTES: Final = 10

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.examination.code_spellings import two_spellings
-from site_agent.desk.examination.columns_alone import sampled
-from site_agent.desk.examination.disguised import disguised_numbers
-from site_agent.desk.examination.finding import Finding
-from site_agent.desk.examination.mixed_units import far_values, mixed_units
+from site_agent.desk.examination.examined_outcome import sampled
+from site_agent.desk.examination.finding import Finding, Level
+from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import CategoricalFeature, Feature, MultiClassTarget
 from site_agent.trainer.data.mistakes import KEPT_ROWS
@@ -73,13 +72,7 @@ def terms_findings(table: Table) -> Iterator[Finding]:
                 f"column {column.name}: {cut.mean():.0%} of the notes have more than {column.longest} words, and only "
                 "the first are read in order"
             )
-            yield Finding(
-                level="warning",
-                key=f"cut:{column.name}",
-                words=words,
-                rows=rows_of(table, np.flatnonzero(cut)),
-                count=int(cut.sum()),
-            )
+            yield row_finding(table, f"cut:{column.name}", words, np.flatnonzero(cut))
 
 
 def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
@@ -93,7 +86,6 @@ def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
-    """Yield a warning if codes that occur in the column are spelt in two ways."""
     found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
     if found is None:
         return
@@ -102,9 +94,7 @@ def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -
     )
     fewer = ones if len(ones) < len(others) else others
     words = f"column {name}: {found.words}; write each code in one way in the table"
-    yield Finding(
-        level="warning", key=f"two-spellings:{name}", words=words, rows=rows_of(table, fewer), count=len(fewer)
-    )
+    yield row_finding(table, f"two-spellings:{name}", words, fewer)
 
 
 def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
@@ -120,26 +110,24 @@ def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]
         lie = "1 value lies" if len(places) == 1 else f"{len(places)} values lie"
         words = f"{what}{lie} too far from the others; is a decimal point missing, or is the unit another one?"
     if places.size:
-        yield Finding(level="warning", key=key, words=words, rows=rows_of(table, places), count=len(places))
+        yield row_finding(table, key, words, places)
 
 
 def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[float, ...]) -> Iterator[Finding]:
     for marker in markers:
-        places = np.flatnonzero(values == marker)
-        yield Finding(
-            level="warning",
-            key=f"disguised:{feature.name}:{marker:g}",
-            words=f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?",
-            rows=rows_of(table, places),
-            count=len(places),
-        )
+        words = f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?"
+        yield row_finding(table, f"disguised:{feature.name}:{marker:g}", words, np.flatnonzero(values == marker))
 
 
-def rows_of(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Return the first few of the selected rows, by their row numbers in a spreadsheet."""
+def row_finding(table: Table, key: str, words: str, places: npt.NDArray[np.int64], level: Level = "warning") -> Finding:
+    """Return a finding about rows, with the row numbers of the first few in a spreadsheet.
+
+    Args:
+        places: the positions of all these rows in the table, from 0.
+    """
     first = places[:KEPT_ROWS]
     numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
-    return tuple(int(number) for number in numbers)
+    return Finding(level=level, key=key, words=words, rows=tuple(map(int, numbers)), count=len(places))
 
 
 def collinear_findings(table: Table) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.examination.examined_columns import rows_of
+from site_agent.desk.examination.examined_columns import row_finding
+from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
@@ -32,15 +33,11 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
         return
     yield from _two_people(table, patients)
     if parts is not None:
-        for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+        for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
             both = np.intersect1d(patients[ours], patients[theirs])
             if len(both):
                 words = f"{len(both)} patients are both in {one} and in {other}"
                 yield Finding(level="error", key=f"patients-in-two-parts:{one}:{other}", words=words)
-
-
-def _named(parts: SplitRows) -> list[tuple[str, Places]]:
-    return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
 
 
 def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) -> Iterator[Finding]:
@@ -51,10 +48,10 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
         return
     who = "" if patients is None else " of the same patient"
     words = f"{len(again)} rows{who} are equal to another in every column that is read"
-    yield Finding(level="warning", key="duplicates", words=words, rows=rows_of(table, again), count=len(again))
+    yield row_finding(table, "duplicates", words, again)
     if parts is None or patients is not None:
         return  # the split keeps a patient's rows together
-    for (one, ours), (other, theirs) in combinations(_named(parts), 2):
+    for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
         shared = np.intersect1d(inverse[np.intersect1d(ours, again)], inverse[np.intersect1d(theirs, again)])
         if len(shared):
             words = f"{len(shared)} equal rows are both in {one} and in {other}; declare who a row belongs to"
@@ -87,13 +84,7 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
         wrong = np.flatnonzero(differs)
         if len(wrong):
             words = f"column {feature.name}: rows of one patient differ; two patients may share an identifier"
-            yield Finding(
-                level="error",
-                key=f"two-people:{feature.name}",
-                words=words,
-                rows=rows_of(table, wrong),
-                count=len(wrong),
-            )
+            yield row_finding(table, f"two-people:{feature.name}", words, wrong, level="error")
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
@@ -106,7 +97,7 @@ def image_findings(table: Table) -> Iterator[Finding]:
     if len(blank):
         words = f"column {name}: {counted(len(blank), 'image')} {'has' if len(blank) == 1 else 'have'} one intensity"
         words += f" in all pixels; {'is it' if len(blank) == 1 else 'are they'} empty?"
-        yield Finding(level="warning", key="blank-images", words=words, rows=rows_of(table, blank), count=len(blank))
+        yield row_finding(table, "blank-images", words, blank)
     patients = patient_numbers(table)
     whose = "row" if patients is None else "patient"
     patients = np.arange(table.rows) if patients is None else patients
@@ -115,4 +106,4 @@ def image_findings(table: Table) -> Iterator[Finding]:
     shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
     if len(shared):
         words = f"column {name}: {len(shared)} images are equal to that of another {whose}"
-        yield Finding(level="warning", key="shared-images", words=words, rows=rows_of(table, shared), count=len(shared))
+        yield row_finding(table, "shared-images", words, shared)

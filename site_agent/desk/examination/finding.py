@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -83,11 +82,6 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
             remedy="Check the table again with `site-agent data check` and accept its warnings again.",
         )
     return found
-
-
-def moment(at: datetime) -> str:
-    """Return a time as text with its time zone, rounded to seconds."""
-    return at.isoformat(timespec="seconds")
 
 
 def _path(state: Path, digest: str) -> Path:

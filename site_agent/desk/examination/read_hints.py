@@ -1,18 +1,31 @@
-"""Reads tables. If a table has errors, suggests which line of the contract or column of the table to correct."""
+"""Reads tables, and guesses formats. If a table has errors, suggests which line of the contract or column to correct.
+
+The guess of a text file's format has encoding, delimiter, decimal comma and header row.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from protos.errors import DataError
-from site_agent.desk.examination.format_guess import format_hint
-from site_agent.desk.examination.mixed_units import unit_hint
+from site_agent.desk.examination.suspicious_numbers import unit_hint
 from site_agent.trainer.data.cell_rules import MISSING, NOT_A_NUMBER
 from site_agent.trainer.data.contract import Contract, MaskTarget
+from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_rows, survey_table
+
+_LOOKED_AT: Final = 1 << 18
+_DELIMITERS: Final = ("\t", ";", "|", ",")
+_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
+_NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
@@ -27,37 +40,29 @@ def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Tab
     return survey.table
 
 
-def survey_with_hints(path: Path, contract: Contract, *, scratch: Path | None) -> Survey:
-    """Read a table and list its errors like `survey_table`, with suggestions for correcting them."""
-    return _hinted(path, contract, lambda: survey_table(path, contract, scratch=scratch), is_new=False)
-
-
-def survey_new_with_hints(
-    path: Path, contract: Contract, *, has_outcome: bool = False, scratch: Path | None = None
+def survey_with_hints(
+    path: Path, contract: Contract, *, scratch: Path | None = None, is_new: bool = False, has_outcome: bool = False
 ) -> Survey:
-    """Read new rows and list their errors like `survey_new_rows`, with suggestions for correcting them."""
-    return _hinted(
-        path,
-        contract,
-        lambda: survey_new_rows(path, contract, has_outcome=has_outcome, scratch=scratch),
-        is_new=True,
-    )
+    """Read a table and list its errors like `survey_table`, with suggestions for correcting them.
 
-
-def _hinted(path: Path, contract: Contract, read: Callable[[], Survey], *, is_new: bool) -> Survey:
+    Args:
+        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
+        is_new: whether the rows are new patients for a trained model. They are read like `survey_new_rows`.
+        has_outcome: whether the outcome of new rows is known and read.
+    """
     try:
-        survey = read()
+        if is_new:
+            survey = survey_new_rows(path, contract, has_outcome=has_outcome, scratch=scratch)
+        else:
+            survey = survey_table(path, contract, scratch=scratch)
     except DataError as error:
         if hint := format_hint(path, contract.format, is_new=is_new):
             raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None
         raise
-    hint = format_hint(path, contract.format, is_new=is_new) if _may_be_other_format(survey) else None
+    may_differ = any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(DELIMITER) for one in survey.mistakes)
+    hint = format_hint(path, contract.format, is_new=is_new) if may_differ else None
     own = () if is_new else (*_missing_outcome(survey, contract), *_units(survey))
     return replace(survey, hints=(*([] if hint is None else [hint]), *own))
-
-
-def _may_be_other_format(survey: Survey) -> bool:
-    return any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(DELIMITER) for one in survey.mistakes)
 
 
 def _missing_outcome(survey: Survey, contract: Contract) -> Iterator[str]:
@@ -75,3 +80,111 @@ def _units(survey: Survey) -> Iterator[str]:
         values = survey.table.features.get(name, survey.table.target)
         if values is not None and (hint := unit_hint(name, values, outside)) is not None:
             yield hint
+
+
+def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
+    """Guess the format of a table from the name of its file and the first 256 KiB.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if query is not None:
+        return SqlFormat(kind="sql", query=query)
+    suffix = path.suffix.lower()
+    if suffix in (".xlsx", ".xlsm"):
+        return ExcelFormat(kind="excel", sheet=sheet)
+    if suffix in (".parquet", ".pq"):
+        return ParquetFormat(kind="parquet")
+    with path.open("rb") as file:
+        start = file.read(_LOOKED_AT)
+    return guess_text(start)
+
+
+def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
+    """Advise which key of the contract to change so that a text file becomes readable, or return None.
+
+    Args:
+        path: a table in which mistakes were found.
+        declared: the format that the contract declares.
+        is_new: whether the file has new patients for a trained model; its contract no longer changes.
+    """
+    if not isinstance(declared, TableFormat):
+        return None
+    try:
+        with path.open("rb") as file:
+            start = file.read(_LOOKED_AT)
+        if start.startswith(b"PK\x03\x04"):
+            return "The file seems to be an Excel workbook: save it as CSV."
+        if not start.strip():
+            return None
+        seems = guess_text(start)
+    except (OSError, csv.Error):  # the reader of tables reports such damage
+        return None
+    # Every file is valid text in both one-byte encodings, so a guess cannot show that the declared encoding is wrong.
+    is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
+    is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
+    wrong = {
+        "delimiter": seems.delimiter != declared.delimiter,
+        "encoding": is_other,
+        "decimal": seems.decimal != declared.decimal and seems.decimal == ",",
+    }
+    keys = [f"{key}: {json.dumps(getattr(seems, key))}" for key, is_wrong in wrong.items() if is_wrong]
+    was = [f"{key}: {json.dumps(getattr(declared, key))}" for key, is_wrong in wrong.items() if is_wrong]
+    if not keys:
+        return None
+    seen, said = ", ".join(keys), ", ".join(was)
+    if is_new:
+        return f"The file seems to have {seen}: save it with {said}, as the table that trained the model."
+    return f"The file seems to have {seen} where the contract says {said}: write {seen} under `format` in the contract."
+
+
+def guess_text(start: bytes) -> TableFormat:
+    """Guess the format of a text file from its first bytes. A person then checks the guess."""
+    encoding = _encoding(start)
+    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
+    lines = lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
+    delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
+    rows = list(csv.reader(lines[:200], delimiter=delimiter))
+    return TableFormat(
+        header=_has_header(rows),
+        delimiter=delimiter,  # type: ignore[arg-type]  # one of the four
+        encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
+        decimal="," if delimiter != "," and _has_commas(rows) else ".",
+    )
+
+
+def _encoding(start: bytes) -> str:
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    try:
+        # Cut off after the last line end, because the last character may be incomplete.
+        start[: start.rfind(b"\n") + 1 or None].decode("utf-8")
+    except UnicodeDecodeError:
+        return "windows-1252"
+    return "utf-8"
+
+
+def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
+    """Return how many rows have the most common number of cells, and this number. Return zeros if the number is one."""
+    try:
+        widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
+    except csv.Error:
+        return (0, 0)
+    width, count = max(widths.items(), key=lambda pair: (pair[1], pair[0]), default=(0, 0))
+    return (count, width) if width > 1 else (0, 0)
+
+
+def _has_header(rows: list[list[str]]) -> bool:
+    """Return whether the first row is a header: all its cells are different words, and no cell is a number."""
+    if not rows:
+        return True
+    first = [cell.strip() for cell in rows[0]]
+    return all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in first) and len(set(first)) == len(first)
+
+
+def _has_commas(rows: list[list[str]]) -> bool:
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    commas = sum(1 for cell in cells if _COMMA_NUMBER.fullmatch(cell))
+    points = sum(1 for cell in cells if re.fullmatch(r"[+-]?\d+\.\d+", cell))
+    return commas > points

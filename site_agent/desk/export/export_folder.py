@@ -30,7 +30,7 @@ from protos.plan.architecture import NamedTensors
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export import loader, row_reader
 from site_agent.desk.export.graph import Graph
-from site_agent.desk.export.onnx_inputs import features_of, interval, made_up_values, other_days, terms_of
+from site_agent.desk.export.onnx_inputs import features_of, made_up_values, other_day, other_days, terms_of
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
 from site_agent.desk.export.written import written_down
@@ -45,7 +45,7 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data import cell_rules
 from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.soft_target_training import added_columns
@@ -212,7 +212,10 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
         "outcome": {"unit": target.unit if target.task == "regression" else None, "answers": target.answers},
         "decimal": contract.format.decimal,
         "features": _features(model),
-        "days": [_day(contract, column) for column in other_days(contract)],
+        "days": [
+            {"name": one.name, "required": True, "rule": date_rule(one, _spelling(contract)).facts}
+            for one in other_days(contract)
+        ],
         "terms": [
             {"name": one.name, "required": one.required, "rule": one.rule(contract.missing_markers).facts}
             for one in contract.terms
@@ -252,13 +255,8 @@ def _interval(contract: Contract, feature: Feature) -> Json:
     """Describe how a date is converted to the number of days or years since or until another day."""
     if not isinstance(feature, DateFeature):
         return None
-    one = interval(contract, feature)
-    other = None if one.column is None else feature.other
-    return {**interval_rule(feature).facts, "other": other, "day": one.day}
-
-
-def _day(contract: Contract, column: DayColumn) -> Json:
-    return {"name": column.name, "required": True, "rule": date_rule(column, _spelling(contract)).facts}
+    column, day = other_day(contract, feature)
+    return {**interval_rule(feature).facts, "other": None if column is None else feature.other, "day": day}
 
 
 def _spelling(contract: Contract) -> Spelling:

@@ -17,43 +17,12 @@ Attribute: TypeAlias = int | str | Sequence[int]
 INPUT: Final = "values"
 # Prefix of the constants that are tensors of a hospital's own module.
 MODULE: Final = "module."
-NAMES: Final = frozenset(
-    {
-        "add",
-        "subtract",
-        "multiply",
-        "divide",
-        "matmul",
-        "maximum",
-        "minimum",
-        "exp",
-        "log",
-        "erf",
-        "tanh",
-        "sigmoid",
-        "relu",
-        "selu",
-        "softmax",
-        "sum",
-        "mean",
-        "sqrt",
-        "equal",
-        "greater",
-        "not",
-        "where",
-        "cast",
-        "concatenate",
-        "reshape",
-        "transpose",
-        "slice",
-        "gather",
-        "lookup",
-        "forest",
-        "convolution",
-        "largest",
-        "module",
-    }
-)
+NAMES: Final = frozenset({
+    "add", "subtract", "multiply", "divide", "matmul", "maximum", "minimum", "exp", "log", "erf", "tanh", "sigmoid",
+    "relu", "selu", "softmax", "sum", "mean", "sqrt", "equal", "greater", "not", "where", "cast", "concatenate",
+    "reshape", "transpose", "slice", "gather", "lookup", "forest", "convolution", "largest", "module",
+})  # fmt: skip
+_CONDITIONS: Final = ("equal", "greater", "not")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,48 +43,102 @@ class Graph:
     constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
     result: str = INPUT
 
-    def constant(self, values: npt.ArrayLike, dtype: str = "float32") -> str:
-        """Add a constant to the graph and return its name. Equal constants are not merged."""
+    @property
+    def input(self) -> Value:
+        """The input of the graph, float64 of shape (rows, inputs)."""
+        return Value(self, INPUT, "float64")
+
+    def constant(self, values: npt.ArrayLike, dtype: str = "float32") -> Value:
+        """Add a constant to the graph. Equal constants are not merged."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = np.ascontiguousarray(np.asarray(values, dtype=dtype)).reshape(np.shape(values))
-        return name
+        return Value(self, name, dtype)
 
-    def apply(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
-        """Add an operation to the graph and return the name of its result."""
+    def finish(self, value: Value) -> None:
+        """Mark a value as the result of the whole graph."""
+        self.result = value.name
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value of a graph. Arithmetic with a value adds an operation to its graph.
+
+    Attributes:
+        graph: the computation to which the value belongs.
+        name: the name of the value in the graph.
+        dtype: the type of its numbers. A number or an array beside it becomes a constant of the same type.
+    """
+
+    graph: Graph
+    name: str
+    dtype: str
+
+    def apply(self, operation: str, *others: Operand, **attributes: Attribute) -> Value:
+        """Add an operation to the graph, with this value as its first input, and return its result."""
         if operation not in NAMES:
             raise ValueError(f"{operation} is no operation of exports")
-        output = f"value{len(self.operations)}"
-        self.operations.append(Operation(name=operation, inputs=inputs, output=output, attributes=attributes))
-        return output
+        inputs = (self, *(one if isinstance(one, Value) else self.graph.constant(one, self.dtype) for one in others))
+        # The last input has the type of the result. The first one can be a condition.
+        dtype = "bool" if operation in _CONDITIONS else str(attributes.get("to", inputs[-1].dtype))
+        output = f"value{len(self.graph.operations)}"
+        names = tuple(one.name for one in inputs)
+        self.graph.operations.append(Operation(name=operation, inputs=names, output=output, attributes=attributes))
+        return Value(self.graph, output, dtype)
 
-    def finish(self, value: str) -> None:
-        """Mark a value as the result of the whole graph."""
-        self.result = value
+    def __add__(self, other: Operand) -> Value:
+        return self.apply("add", other)
 
-    def columns(self, value: str, start: int, stop: int, axis: int = 1) -> str:
-        """Slice a value of the graph along an axis, from `start` up to, but not including, `stop`."""
-        return self.apply("slice", value, axis=axis, start=start, stop=stop)
+    def __sub__(self, other: Operand) -> Value:
+        return self.apply("subtract", other)
 
-    def clipped(self, value: str, low: npt.ArrayLike, high: npt.ArrayLike, dtype: str = "float64") -> str:
-        """Limit a value of the graph to the range from low to high."""
-        raised = self.apply("maximum", value, self.constant(low, dtype))
-        return self.apply("minimum", raised, self.constant(high, dtype))
+    def __rsub__(self, other: npt.ArrayLike) -> Value:
+        return self.graph.constant(other, self.dtype) - self
 
-    def interpolated(self, value: str, xs: npt.ArrayLike, ys: npt.ArrayLike) -> str:
-        """Interpolate a value of the graph, float64 (rows, 1), linearly between rising points.
+    def __mul__(self, other: Operand) -> Value:
+        return self.apply("multiply", other)
 
-        Outside it is constant.
-        """
+    def __truediv__(self, other: Operand) -> Value:
+        return self.apply("divide", other)
+
+    def __matmul__(self, other: Operand) -> Value:
+        return self.apply("matmul", other)
+
+    def cast(self, dtype: str) -> Value:
+        """Convert the numbers of the value to another type."""
+        return self.apply("cast", to=dtype)
+
+    def reshape(self, *shape: int) -> Value:
+        """Give the value another shape. The size -1 stands for the rows."""
+        return self.apply("reshape", shape=shape)
+
+    def columns(self, start: int, stop: int, axis: int = 1) -> Value:
+        """Slice the value along an axis, from `start` up to, but not including, `stop`."""
+        return self.apply("slice", axis=axis, start=start, stop=stop)
+
+    def beside(self, *others: Value, axis: int = 1) -> Value:
+        """Concatenate the value with others along an axis."""
+        return self.apply("concatenate", *others, axis=axis) if others else self
+
+    def chosen(self, value: Value, other: Operand) -> Value:
+        """Return `value` where this condition is true, and `other` elsewhere."""
+        return self.apply(
+            "where", value, other if isinstance(other, Value) else self.graph.constant(other, value.dtype)
+        )
+
+    def clipped(self, low: npt.ArrayLike, high: npt.ArrayLike) -> Value:
+        """Limit the value to the range from low to high."""
+        return self.apply("maximum", low).apply("minimum", high)
+
+    def interpolated(self, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Value:
+        """Interpolate the value, float64 (rows, 1), linearly between rising points. Outside it is constant."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
         # If several points have the same x, as at a step, the last of these points is used, as in numpy's interp.
         kept = np.append(np.diff(knots) > 0, True)
         knots, heights = knots[kept], heights[kept]
         if len(knots) == 1:
-            zero = self.apply("multiply", value, self.constant([[0.0]], "float64"))
-            return self.apply("add", zero, self.constant([[heights[0]]], "float64"))
-        widths = np.diff(knots)
-        shares = self.apply("divide", self.apply("subtract", value, self.constant(knots[None, :-1], "float64")),
-                            self.constant(widths[None, :], "float64"))  # fmt: skip
-        inside = self.clipped(shares, [[0.0]], [[1.0]])
-        climbed = self.apply("matmul", inside, self.constant(np.diff(heights)[:, None], "float64"))
-        return self.apply("add", climbed, self.constant([[heights[0]]], "float64"))
+            return self * [[0.0]] + [[heights[0]]]
+        inside: Value = ((self - knots[None, :-1]) / np.diff(knots)[None, :]).clipped([[0.0]], [[1.0]])
+        return inside.apply("matmul", np.diff(heights)[:, None]).apply("add", [[heights[0]]])
+
+
+Operand: TypeAlias = Value | npt.ArrayLike

@@ -62,6 +62,24 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "not": torch.logical_not,
     "where": torch.where,
 }
+# Operations with attributes, or with a meaning of their own.
+_OTHERS: dict[str, Callable[..., Tensor]] = {
+    "softmax": lambda value: torch.softmax(value, -1),
+    "sum": lambda value: torch.sum(value, -1, keepdim=True),
+    "mean": lambda value: torch.mean(value, -1, keepdim=True),
+    "cast": lambda value, to: value.to(getattr(torch, to)),
+    "concatenate": lambda *values, axis: torch.cat(values, dim=axis),
+    "reshape": lambda value, shape: value.reshape(shape),
+    "transpose": lambda value, order: value.permute(order),
+    "slice": lambda value, axis, start, stop: value.narrow(axis, start, stop - start),
+    "gather": lambda value, places: value[:, places],
+    "lookup": lambda table, places: table[places.long()],
+    "forest": lambda *values: _forest(*values),
+    "convolution": lambda images, weight, bias, stride, groups: torch.nn.functional.conv2d(
+        images, weight, bias, stride, weight.shape[-1] // 2, groups=groups
+    ),
+    "largest": lambda images: torch.nn.functional.max_pool2d(images, 2),
+}
 
 
 def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
@@ -154,34 +172,9 @@ def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Ten
     """Return the result of one operation of an exported model."""
     if name in _PLAIN:
         return _PLAIN[name](*inputs)
-    first = inputs[0]
-    if name in ("softmax", "sum", "mean"):
-        if name == "softmax":
-            return torch.softmax(first, -1)
-        return torch.sum(first, -1, keepdim=True) if name == "sum" else torch.mean(first, -1, keepdim=True)
-    if name == "cast":
-        return first.to(getattr(torch, attributes["to"]))
-    if name == "concatenate":
-        return torch.cat(inputs, dim=attributes["axis"])
-    if name == "reshape":
-        return first.reshape(attributes["shape"])
-    if name == "transpose":
-        return first.permute(attributes["order"])
-    if name == "slice":
-        return first.narrow(attributes["axis"], attributes["start"], attributes["stop"] - attributes["start"])
-    if name == "gather":
-        return first[:, attributes["places"]]
-    if name == "lookup":
-        return first[inputs[1].long()]
-    if name == "forest":
-        return _forest(*inputs)
-    if name == "convolution":
-        weight, stride, groups = inputs[1], attributes["stride"], attributes["groups"]
-        return torch.nn.functional.conv2d(first, weight, inputs[2], stride, weight.shape[-1] // 2, groups=groups)
-    if name == "largest":
-        largest: Tensor = torch.nn.functional.max_pool2d(first, 2)
-        return largest
-    raise ValueError(f"an operation that this loader does not know: {name}")
+    if name not in _OTHERS:
+        raise ValueError(f"an operation that this loader does not know: {name}")
+    return _OTHERS[name](*inputs, **attributes)
 
 
 def _forest(

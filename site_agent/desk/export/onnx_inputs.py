@@ -9,14 +9,13 @@ row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data.cells import DAYS_PER_YEAR, Numbers, Parsed, interval_of
+from site_agent.trainer.data.cells import Numbers, Parsed, interval_of, interval_rule
 from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn
@@ -24,21 +23,6 @@ from site_agent.trainer.data.terms import Counts
 
 FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """How a date is converted to a number: `sign` times (the date minus the other day), divided by `divisor`.
-
-    Attributes:
-        column: the position of the other day among the inputs; None if that day is the same for all rows.
-        day: the other day, in days since 1970-01-01; 0 if it is a column.
-    """
-
-    column: int | None
-    day: float
-    sign: int
-    divisor: float
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
@@ -53,14 +37,15 @@ def input_names(contract: Contract) -> tuple[str, ...]:
     return (*(feature.name for feature in contract.features), *(column.name for column in other_days(contract)))
 
 
-def interval(contract: Contract, feature: DateFeature) -> Interval:
-    """Return how the values of a date feature are converted to numbers."""
+def other_day(contract: Contract, feature: DateFeature) -> tuple[int | None, float]:
+    """Return from which day a date is counted: its position among the inputs, and the day since 1970-01-01.
+
+    The position is None if the day is the same for all rows. Otherwise the day is 0.
+    """
     names = input_names(contract)
-    sign, divisor = (1 if feature.since is not None else -1), (DAYS_PER_YEAR if feature.unit == "years" else 1.0)
     if feature.other in names:
-        return Interval(column=names.index(feature.other), day=0.0, sign=sign, divisor=divisor)
-    day = float(date.fromisoformat(feature.other).toordinal() - FIRST_DAY)
-    return Interval(column=None, day=day, sign=sign, divisor=divisor)
+        return names.index(feature.other), 0.0
+    return None, float(date.fromisoformat(feature.other).toordinal() - FIRST_DAY)
 
 
 def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
@@ -111,7 +96,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
         low, high = limits.get(feature.name, feature.range or (-1.0, 1.0))
         drawn = generator.uniform(0.0 if low is None else low, 1.0 if high is None else high, rows)
         if isinstance(feature, DateFeature):
-            drawn = _dated(interval(contract, feature), drawn, len(contract.features), columns, days)
+            drawn = _dated(contract, feature, drawn, columns, days)
         is_missing = (generator.random(rows) < 0.1) & (feature.missing != "refuse")
         is_missing[0] = feature.missing != "refuse"
         columns.append(np.where(is_missing, np.nan, drawn))
@@ -125,12 +110,15 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
     return np.concatenate([np.reshape([*columns, *days], (-1, rows)).T, *counts], axis=1, dtype=np.float64)
 
 
-def _dated(one: Interval, drawn: Numbers, features: int, before: Sequence[Numbers], days: Sequence[Numbers]) -> Numbers:
+def _dated(
+    contract: Contract, feature: DateFeature, drawn: Numbers, before: Sequence[Numbers], days: Sequence[Numbers]
+) -> Numbers:
     """Return made-up dates, in days since 1970-01-01, so that intervals from the other day are about those drawn."""
-    other: Numbers | float = one.day
-    if one.column is not None and one.column >= features:
-        other = days[one.column - features]
-    elif one.column is not None:
+    other: Numbers | float
+    (column, other), features, rule = other_day(contract, feature), len(contract.features), interval_rule(feature)
+    if column is not None and column >= features:
+        other = days[column - features]
+    elif column is not None:
         # A later feature is not made up yet. The interval of the other date is made up when the loop reaches this date.
-        other = before[one.column] if one.column < len(before) else float(_MADE_UP_DAY)
-    return np.rint(np.nan_to_num(other, nan=_MADE_UP_DAY) + one.sign * drawn * one.divisor)
+        other = before[column] if column < len(before) else float(_MADE_UP_DAY)
+    return np.rint(np.nan_to_num(other, nan=_MADE_UP_DAY) + rule.sign * drawn * rule.divisor)

@@ -6,7 +6,6 @@ hospital's own module. Input `values`: float64 (rows, inputs), see onnx_inputs.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,6 @@ from site_agent.desk.export.graph import INPUT, MODULE, Graph, Operation
 from site_agent.desk.export.own_network import OwnNetwork, traced
 
 OUTPUT: Final = "scores"
-LARGEST_DIFFERENCE: Final = 1e-5
 _OPSET: Final = 17
 _TREES_OPSET: Final = 3
 _FORMAT: Final = 8
@@ -83,36 +81,45 @@ class _Writer:
         self._constants = {name: array for name, array in graph.constants.items() if not name.startswith(MODULE)}
         self._dropped: set[str] = set()
 
-    def write(self, operation: Operation) -> None:
+    def write(self, one: Operation) -> None:
         """Append the ONNX nodes of an operation."""
-        if operation.name in _PLAIN:
-            self._node(_PLAIN[operation.name], operation.inputs, operation.output)
-        else:
-            writers: Mapping[str, Callable[[Operation], None]] = {
-                "softmax": lambda one: self._node("Softmax", one.inputs, one.output, axis=-1),
-                "sum": lambda one: self._node("ReduceSum", (*one.inputs, self._whole([-1])), one.output, keepdims=1),
-                "mean": lambda one: self._node("ReduceMean", one.inputs, one.output, axes=[-1], keepdims=1),
-                "concatenate": lambda one: self._node("Concat", one.inputs, one.output, axis=one.attributes["axis"]),
-                "transpose": lambda one: self._node(
-                    "Transpose", one.inputs, one.output, perm=list(_whole(one, "order"))
-                ),
-                "reshape": lambda one: self._node(
-                    "Reshape", (*one.inputs, self._whole(_whole(one, "shape"))), one.output
-                ),
-                "gather": lambda one: self._node(
-                    "Gather", (*one.inputs, self._whole(_whole(one, "places"))), one.output, axis=1
-                ),
-                "lookup": self._lookup,
-                "convolution": self._convolution,
-                "largest": lambda one: self._node(
-                    "MaxPool", one.inputs, one.output, kernel_shape=[2, 2], strides=[2, 2]
-                ),
-                "cast": self._cast,
-                "slice": self._slice,
-                "forest": self._forest,
-                "module": self._module,
-            }
-            writers[operation.name](operation)
+        match one.name:
+            case name if name in _PLAIN:
+                self._add(_PLAIN[name], one)
+            case "softmax":
+                self._add("Softmax", one, axis=-1)
+            case "sum":
+                self._add("ReduceSum", one, [-1], keepdims=1)
+            case "mean":
+                self._add("ReduceMean", one, axes=[-1], keepdims=1)
+            case "concatenate":
+                self._add("Concat", one, axis=one.attributes["axis"])
+            case "transpose":
+                self._add("Transpose", one, perm=one.attributes["order"])
+            case "reshape":
+                self._add("Reshape", one, one.attributes["shape"])
+            case "gather":
+                self._add("Gather", one, one.attributes["places"], axis=1)
+            case "slice":
+                self._add("Slice", one, *([one.attributes[key]] for key in ("start", "stop", "axis")))
+            case "largest":
+                self._add("MaxPool", one, kernel_shape=[2, 2], strides=[2, 2])
+            case "cast":
+                is_double = one.attributes["to"] == "float64"
+                self._add("Cast", one, to=self._types.DOUBLE if is_double else self._types.FLOAT)
+            case "convolution":
+                side, stride = self._constants[one.inputs[1]].shape[-1], one.attributes["stride"]
+                sizes = {"kernel_shape": [side, side], "pads": [side // 2] * 4, "strides": [stride, stride]}
+                self._add("Conv", one, group=one.attributes["groups"], **sizes)
+            case "lookup":
+                self._node("Cast", one.inputs[1:], f"{one.output}places", to=self._types.INT64)
+                self._node("Gather", (one.inputs[0], f"{one.output}places"), one.output, axis=0)
+            case "forest":
+                self._forest(one)
+            case "module":
+                self._module(one)
+            case _:
+                raise ValueError(f"{one.name} has no ONNX node")
 
     def initializers(self) -> list[Any]:
         """Return the constants of the graph that at least one node reads."""
@@ -123,29 +130,11 @@ class _Writer:
     def _node(self, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> None:
         self.nodes.append(self._helper.make_node(kind, list(inputs), [output], **attributes))
 
-    def _whole(self, numbers: Any) -> str:
-        name = f"whole{len(self._constants)}"
-        self._constants[name] = np.array(numbers, dtype=np.int64)
-        return name
-
-    def _lookup(self, one: Operation) -> None:
-        """Append nodes that look up a row of a table for each whole number."""
-        places = f"{one.output}places"
-        self._node("Cast", one.inputs[1:], places, to=self._types.INT64)
-        self._node("Gather", (one.inputs[0], places), one.output, axis=0)
-
-    def _convolution(self, one: Operation) -> None:
-        side, stride = self._constants[one.inputs[1]].shape[-1], one.attributes["stride"]
-        sizes = {"kernel_shape": [side, side], "pads": [side // 2] * 4, "strides": [stride, stride]}
-        self._node("Conv", one.inputs, one.output, group=one.attributes["groups"], **sizes)
-
-    def _cast(self, one: Operation) -> None:
-        to = self._types.DOUBLE if one.attributes["to"] == "float64" else self._types.FLOAT
-        self._node("Cast", one.inputs, one.output, to=to)
-
-    def _slice(self, one: Operation) -> None:
-        ends = [self._whole([one.attributes[key]]) for key in ("start", "stop", "axis")]
-        self._node("Slice", (*one.inputs, *ends), one.output)
+    def _add(self, kind: str, one: Operation, *numbers: Any, **attributes: Any) -> None:
+        """Append a node with the inputs and the output of an operation. Whole numbers become further inputs."""
+        names = [f"whole{len(self._constants) + place}" for place in range(len(numbers))]
+        self._constants |= {name: np.array(each, dtype=np.int64) for name, each in zip(names, numbers, strict=True)}
+        self._node(kind, (*one.inputs, *names), one.output, **attributes)
 
     def _module(self, one: Operation) -> None:
         """Append the nodes that torch wrote for the hospital's own module, and connect them to the graph."""
@@ -183,12 +172,6 @@ def _module(onnx: Any, own: OwnNetwork) -> Any:
     from onnx import compose
 
     return compose.add_prefix(onnx.load_from_string(traced(own, _OPSET)), "own/").graph
-
-
-def _whole(one: Operation, key: str) -> list[int]:
-    found = one.attributes[key]
-    assert not isinstance(found, int | str)
-    return list(found)
 
 
 def _missing(package: str, cause: ImportError) -> ConfigurationError:

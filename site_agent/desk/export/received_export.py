@@ -137,10 +137,6 @@ class ReceivedExport:
                 work += result.numel() * inputs[1][0].numel()
         return numbers, work
 
-    @property
-    def _operations(self) -> frozenset[str]:
-        return NAMES - {"module"} if self.description.image is not None else _OF_TABLES
-
     def _begun(self, values: npt.NDArray[np.float64]) -> dict[str, Tensor]:
         return dict(self.constants) | {INPUT: torch.from_numpy(values)}
 
@@ -152,9 +148,10 @@ class ReceivedExport:
 
     def _results(self, known: dict[str, Tensor]) -> Iterator[tuple[Step, list[Tensor], Tensor]]:
         """Compute the operations in order, and yield each with its inputs and its result."""
+        allowed = _OF_TABLES if self.description.image is None else NAMES - {"module"}
         for step in self.description.operations:
             inputs = [known[name] for name in step.inputs]
-            if step.name not in self._operations or step.attributes.get("to", "float32") not in ("float32", "float64"):
+            if step.name not in allowed or step.attributes.get("to", "float32") not in ("float32", "float64"):
                 raise ValueError("an operation that no export of this kind has")
             if step.output in known:  # otherwise a forest that was not checked could be computed
                 raise ValueError("two values with one name")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 from host.printed_page import Cell, pairs, paragraph, table
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
-from site_agent.desk.findings.drawings import calibration_plots, decision_plots
+from site_agent.desk.findings.drawings import Facts, calibration_plots, decision_plots, title_of
 
-Facts: TypeAlias = Mapping[str, Any]
 _NOT_RECORDED: Final = "not recorded by the version that made this run"
 _CALIBRATION: Final = (
     "in_the_large", "intercept", "slope", "expected_calibration_error", "integrated_calibration_index",
 )  # fmt: skip
 
 
-def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> str:
+def compared(facts: Facts, models: Sequence[str]) -> str:
     """Return a table that describes the comparison: site, run, sites, outcome, rows and models.
 
     Args:
@@ -39,7 +38,7 @@ def compared(facts: Facts, names: Mapping[str, str], models: Sequence[str]) -> s
             ("task", facts["task"]),
             ("rows", counted),
             ("rows dropped", _NOT_RECORDED if dropped is None else f"{dropped}, because they have no outcome"),
-            ("models", ", ".join(names.get(name, name) for name in models)),
+            ("models", ", ".join(title_of(name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
             ("differential privacy of what left", _promise(facts)),
             ("plan digest", facts["plan_digest"]),
@@ -54,7 +53,7 @@ def _promise(facts: Facts) -> str:
     return f"epsilon {promise['epsilon']:g}, delta {promise['delta']:g} for each {promise['unit']}"
 
 
-def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[str]:
+def calibration(facts: Facts, models: Facts) -> list[str]:
     """Return a calibration plot for each model, and a table of all models. An outcome without classes has neither."""
     if not facts["class_names"]:
         return []
@@ -64,17 +63,17 @@ def calibration(facts: Facts, names: Mapping[str, str], models: Facts) -> list[s
         for outcome, found in one["calibration"].items():
             known = spans.get(name, {}).get(outcome) or {}
             shown = [figure_with_interval(found[key], known.get(key)) for key in _CALIBRATION]
-            lines.append([names.get(name, name), outcome, *shown])
+            lines.append([title_of(name), outcome, *shown])
     head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
     words = (
         "Perfect: 0 in the large, intercept 0, slope 1, error and index 0. In brackets are 95% intervals. An interval"
         " that includes the perfect value shows no clear fault. Error and index are above 0 by chance alone, the more"
         " so the fewer the rows, and their intervals allow for that."
     )
-    return [*calibration_plots(facts, names), table("Calibration", head, lines), paragraph(words, "soft")]
+    return [*calibration_plots(facts), table("Calibration", head, lines), paragraph(words, "soft")]
 
 
-def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
+def at_threshold(facts: Facts) -> list[str]:
     """Return decision curves near the chosen thresholds, and a table with each model's sensitivity and net benefit."""
     if not facts["class_names"]:
         return []
@@ -90,14 +89,14 @@ def at_threshold(facts: Facts, names: Mapping[str, str]) -> list[str]:
         for name in facts["shown_models"]:
             for outcome, found in facts["at_thresholds"][name].items():
                 who = [outcome] if is_several else []
-                lines.append([f"{100 * threshold:g}%", *who, names.get(name, name), *_shares(found[place])])
+                lines.append([f"{100 * threshold:g}%", *who, title_of(name), *_shares(found[place])])
     words = (
         "Read a line as: if every patient with at least this predicted probability is treated. In brackets are 95%"
         " intervals. Net benefit counts true positives, minus false positives weighted by the threshold. It is"
         " compared with the better of treating all and treating nobody. Choose other thresholds with --threshold."
     )
     return [
-        *decision_plots(facts, names),
+        *decision_plots(facts),
         table("Values at each threshold", head, lines),
         paragraph(words, "soft"),
     ]

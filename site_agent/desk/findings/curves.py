@@ -6,20 +6,18 @@ All functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from site_agent.desk.comparison.calibration import BINS, smoothed
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.trainer.checkpoints import Json
+from site_agent.desk.findings.thresholds import Happened
 
 MOST_POINTS: Final = 200
 THRESHOLDS: Final = tuple(round(0.01 * percent, 2) for percent in range(1, 100))
-Happened = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +26,6 @@ class Curve:
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +43,6 @@ class CalibrationCurve:
     groups: Curve
     rows: tuple[int, ...]
     smooth: Curve | None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return {
-            "groups": self.groups.to_json(),
-            "rows": list(self.rows),
-            "smooth": self.smooth.to_json() if self.smooth else None,
-        }
 
 
 def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Curve | None:

@@ -7,8 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from host.printed_page import figure, figures, paragraph
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.findings.thresholds import wilson
-from site_agent.desk.pages.plots import (
+from site_agent.desk.findings.plots import (
     COLOURS,
     OTHER_REFERENCE,
     REFERENCE,
@@ -19,8 +18,20 @@ from site_agent.desk.pages.plots import (
     intervals,
     plot,
 )
+from site_agent.desk.findings.thresholds import wilson
+from site_agent.desk.results.simple_models import TITLES
 
+# The facts are JSON. Tests check the names of their keys.
 Facts: TypeAlias = Mapping[str, Any]
+_TITLES: Final = {
+    FEDERATED: "federated",
+    SILOED: "trained alone (siloed)",
+    PLACEBO: "federated with copies of itself",
+    "expert": "linear model and forest, joined",
+    "majority_guess": "guess by prevalence",
+    "mean_guess": "guess by the mean",
+    **TITLES,
+}
 _MOST_FEATURES: Final = 20
 _SHARE: Final = {"low": 0.0, "high": 1.0}
 _KINDS: Final = {
@@ -29,61 +40,74 @@ _KINDS: Final = {
     "calibration": ("Calibration", "predicted probability", "share that had the outcome"),
     "decision": ("Decision curve", "threshold probability", "net benefit per row"),
 }
+_RANKING: Final = ("receiver_operating_characteristic", "precision_recall")
 # If there are several classes, only these models have decision curves, one curve for each class.
 _CALIBRATED: Final = (FEDERATED, SILOED)
 _BEYOND: Final = 1.2
 _BIN: Final = 0.011  # a little more than the step between two thresholds
 
 
-def model_curves(facts: Facts, kinds: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Draw the curves of one outcome, with a line for each model. List the models that have no line."""
+def title_of(name: str) -> str:
+    """Return a model's name for a reader of the report."""
+    return _TITLES.get(name, name)
+
+
+def ranking_plots(facts: Facts) -> list[str]:
+    """Draw the ROC curve, and precision by recall, with a line for each model. List the models that have no line.
+
+    If there are several classes, the lines are those of the federated model, of each of the first classes against all
+    other classes.
+    """
     if not facts["curves"]:
         return []
-    outcome = next(iter(facts["treat_all"]))
-    chosen = [name for name in facts["curves"] if not name.endswith("guess")][:COLOURS]
-    lines = {names.get(name, name): facts["curves"][name][outcome] for name in chosen}
-    drawn = [_drawing(kind, lines, facts["prevalence"]) for kind in kinds]
-    return [figures(*drawn), *_without(facts, names, chosen)]
-
-
-def class_curves(facts: Facts, kinds: Sequence[str]) -> list[str]:
-    """Draw the federated model's curves, with a line for each of the first classes against all other classes."""
     outcomes = list(facts["treat_all"])
-    lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
-    words = "These are curves of the federated model, of each class against the rest. The table has the other models."
-    return [figures(*(_drawing(kind, lines, None) for kind in kinds)), *_left_out(outcomes, words)]
+    if facts["task"] == "multi-class":
+        lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
+        words = (
+            "These are curves of the federated model, of each class against the rest. The table has the other models."
+        )
+        return [figures(*(_drawing(kind, lines, None) for kind in _RANKING)), *_left_out(outcomes, words)]
+    chosen = _shown(facts)[:COLOURS]
+    lines = {title_of(name): facts["curves"][name][outcomes[0]] for name in chosen}
+    drawn = [_drawing(kind, lines, facts["prevalence"]) for kind in _RANKING]
+    return [figures(*drawn), *_without(facts, chosen)]
 
 
-def decision_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
+def decision_plots(facts: Facts) -> list[str]:
     """Draw a decision curve for each of the first outcomes, up to just above the highest chosen threshold."""
     outcomes, last = list(facts["treat_all"]), min(1.0, _BEYOND * max(facts["thresholds"]))
     is_several = len(outcomes) > 1
-    chosen = [name for name in facts["curves"] if not name.endswith("guess")]
+    chosen = _shown(facts)
     chosen = [name for name in chosen if name in _CALIBRATED] if is_several else chosen[:COLOURS]
     drawn = []
     for outcome in outcomes[:COLOURS]:
-        lines = {names.get(name, name): facts["curves"][name][outcome]["decision"] for name in chosen}
+        lines = {title_of(name): facts["curves"][name][outcome]["decision"] for name in chosen}
         of = f", class {outcome}" if is_several else ""
         drawn.append(_decision(lines, facts["treat_all"][outcome], last, of))
     if is_several:
         return [figures(*drawn), *_left_out(outcomes, "Each class is treated against the rest.")]
-    return [figures(*drawn), *_without(facts, names, chosen)]
+    return [figures(*drawn), *_without(facts, chosen)]
 
 
-def calibration_plots(facts: Facts, names: Mapping[str, str]) -> list[str]:
+def calibration_plots(facts: Facts) -> list[str]:
     """Draw the calibration of each model. If there are several classes, draw the federated model's for each class."""
     outcomes = list(facts["treat_all"])
     if len(outcomes) > 1:
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
         words = "The plots are of the federated model, of each class against the rest. The table has all models."
         return [figures(*(_calibration(label, one) for label, one in lines.items())), *_left_out(outcomes, words)]
-    shown = [name for name in facts["curves"] if not name.endswith("guess")]
-    drawn = [_calibration(names.get(name, name), facts["curves"][name][outcomes[0]]) for name in shown]
-    return [figures(*drawn), *_without(facts, names, shown)]
+    shown = _shown(facts)
+    drawn = [_calibration(title_of(name), facts["curves"][name][outcomes[0]]) for name in shown]
+    return [figures(*drawn), *_without(facts, shown)]
 
 
-def _without(facts: Facts, names: Mapping[str, str], shown: Sequence[str]) -> list[str]:
-    hidden = [names.get(name, name) for name in facts["curves"] if name not in shown]
+def _shown(facts: Facts) -> list[str]:
+    """Return the names of the models that have curves. A guess has none."""
+    return [name for name in facts["curves"] if not name.endswith("guess")]
+
+
+def _without(facts: Facts, shown: Sequence[str]) -> list[str]:
+    hidden = [title_of(name) for name in facts["curves"] if name not in shown]
     return [paragraph(f"Without a line here: {', '.join(hidden)}.", "soft")] if hidden else []
 
 
@@ -171,15 +195,14 @@ def importance_plot(found: Sequence[Facts], label: str) -> str:
     return figure("Permutation importance", intervals(words, words, rows, reference=0.0), is_wide=True)
 
 
-def learning_plot(facts: Facts, names: Mapping[str, str]) -> str:
+def learning_plot(facts: Facts) -> str:
     """Draw each network's validation loss by round, and mark the round whose model was kept."""
     series, kept = [], []
     for colour, name in enumerate(one for one in (FEDERATED, SILOED, PLACEBO) if "checkpoint" in facts.get(one, {})):
         checkpoint = facts[name]["checkpoint"]
         points = [(number, loss) for number, loss in checkpoint["validation_losses"] if loss is not None]
         xs, ys = [float(number) for number, _ in points], [loss for _, loss in points]
-        label = names.get(name, name)
-        series.append(Series(label=label, xs=xs, ys=ys, colour=colour))
+        series.append(Series(label=title_of(name), xs=xs, ys=ys, colour=colour))
         if checkpoint["loss"] is not None:
             at = Series(label="", xs=[checkpoint["round"]], ys=[checkpoint["loss"]], colour=colour, kind="points")
             kept.append(at)

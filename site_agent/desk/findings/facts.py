@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, assert_never, cast
 
@@ -21,7 +21,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
-from site_agent.desk.findings.calibration_spans import calibration_spans
+from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
@@ -29,7 +29,6 @@ from site_agent.desk.findings.curves import (
     precision_recall,
     receiver_operating_characteristic,
 )
-from site_agent.desk.findings.distance_spans import distance_spans
 from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
@@ -55,6 +54,7 @@ from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Numbers, Table
 from site_agent.trainer.sweep_choice import choice_in_words
 
+RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
@@ -151,7 +151,6 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
 
 
 def _in_use(state: Path, run: str) -> str:
-    """Return a sentence that names the model in use for predictions."""
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
@@ -190,7 +189,6 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
 
 
 def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
-    """Test another hospital's model on the test rows."""
     if isinstance(part, str):
         raise DataError(
             what="The table cannot be used to test a received model, because the table changed since the run, failed a "
@@ -208,7 +206,7 @@ def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRo
 
     applied = AppliedModel(model, run, hospital.training)
     found = importances(rows, part.features, model.columns_of_features, applied.scores, _SEED)
-    return [one.to_json() for one in found]
+    return [asdict(one) for one in found]
 
 
 def _curves(kept: ScoredRows) -> dict[str, Json]:
@@ -219,36 +217,30 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
         return {"curves": {}, "treat_all": {}, "predicted_and_observed": points}
     if kept.test.task == "segmentation":
         return {"curves": {}, "treat_all": {}}
-    outcomes = _outcomes(kept.test)
+    outcomes = kept.test.outcomes(kept.scores[FEDERATED])
     curves: dict[str, Json] = {
-        name: {outcome: _of_outcome(happened, _scores_of(scores, place)) for outcome, happened, place in outcomes}
+        name: {outcome: _of_outcome(happened, said) for outcome, happened, said in kept.test.outcomes(scores)}
         for name, scores in kept.scores.items()
     }
     return {
         "curves": curves,
-        "treat_all": {outcome: benefit_of_treating_all(happened).to_json() for outcome, happened, _ in outcomes},
+        "treat_all": {outcome: asdict(benefit_of_treating_all(happened)) for outcome, happened, _ in outcomes},
     }
 
 
 def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
     """Return each model's results at each threshold, with the uncertainty of calibration and prevalence."""
     rows, chosen = kept.test, sorted(set(thresholds))
-    found: dict[str, Json] = {}
-    spans: dict[str, Json] = {}
-    for name, scores in kept.scores.items():
-        of_model: dict[str, Json] = {}
-        of_line: dict[str, Json] = {}
-        for outcome, happened, place in _outcomes(rows):
-            said = _scores_of(scores, place)
-            made = at_thresholds(happened, said, chosen, rows.patients, _SEED)
-            of_model[outcome] = [one.to_json() for one in made]
-            of_line[outcome] = {
-                **calibration_spans(happened, said, rows.patients, _SEED),
-                **distance_spans(happened, said, rows.patients, _SEED),
-            }
-        found[name], spans[name] = of_model, of_line
-    shares = ((of, prevalence_of(happened, rows.patients)) for of, happened, _ in _outcomes(rows))
-    prevalences: dict[str, Json] = {of: share.to_json() for of, share in shares}
+    found: dict[str, Json] = {
+        name: {
+            outcome: [one.to_json() for one in at_thresholds(happened, said, chosen, rows.patients, _SEED)]
+            for outcome, happened, said in rows.outcomes(scores)
+        }
+        for name, scores in kept.scores.items()
+    }
+    spans: dict[str, Json] = {name: intervals_by_outcome(rows, said, _SEED) for name, said in kept.scores.items()}
+    outcomes = rows.outcomes(kept.scores[FEDERATED])
+    prevalences: dict[str, Json] = {of: prevalence_of(is_so, rows.patients).to_json() for of, is_so, _ in outcomes}
     return {
         "thresholds": [float(threshold) for threshold in chosen],
         "at_thresholds": found,
@@ -267,7 +259,6 @@ def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json
 
 
 def _outcome(contract: Contract) -> str:
-    """Describe how this site's contract defines the outcome."""
     target = contract.target
     note = f" {target.note}" if target.note else ""
     match target:
@@ -286,24 +277,13 @@ def _outcome(contract: Contract) -> str:
             assert_never(target)
 
 
-def _outcomes(rows: HeldOutRows) -> list[tuple[str, npt.NDArray[np.bool_], int]]:
-    """Return for each predicted outcome its name, which rows have this outcome, and its column in the scores."""
-    if rows.task == "binary":
-        return [(rows.classes[1], rows.labels == 1, 0)]
-    return [(name, rows.labels == place, place) for place, name in enumerate(rows.classes)]
-
-
-def _scores_of(scores: Scores, place: int) -> Scores:
-    return scores if scores.ndim == 1 else scores[:, place]
-
-
 def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:
     roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
     return {
-        "receiver_operating_characteristic": roc.to_json() if roc else None,
-        "precision_recall": precision.to_json() if precision else None,
-        "calibration": calibration_curve(happened, scores).to_json(),
-        "decision": decision_curve(happened, scores).to_json(),
+        "receiver_operating_characteristic": asdict(roc) if roc else None,
+        "precision_recall": asdict(precision) if precision else None,
+        "calibration": asdict(calibration_curve(happened, scores)),
+        "decision": asdict(decision_curve(happened, scores)),
     }
 
 

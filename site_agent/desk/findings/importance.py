@@ -8,7 +8,7 @@ for the patient.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, auroc, headline_metric
-from site_agent.trainer.checkpoints import Json
 
 REPEATS: Final = 10
 MOST_ROWS: Final = 2_000
@@ -30,10 +29,6 @@ class Importance:
     feature: str
     loss: float
     deviation: float
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
-        return asdict(self)
 
 
 def cuts(features: int, rows: int) -> list[str]:
@@ -68,9 +63,7 @@ def importances(
         return ()
     # The rows are drawn at random, because some tables are sorted by their outcome.
     kept = np.sort(np.random.default_rng(seed).permutation(len(rows))[:MOST_ROWS])
-    part = HeldOutRows(task=rows.task, targets=rows.targets[kept], classes=rows.classes, unit=rows.unit)
-    features = features[kept]
-    metric = headline_metric(rows.task)
+    part, features, metric = rows.part(kept), features[kept], headline_metric(rows.task)
     sign = 1.0 if is_lower_better(metric) else -1.0
     whole = _reached(part, metric, score(features))
     if whole is None:
@@ -89,4 +82,4 @@ def importances(
 
 def _reached(rows: HeldOutRows, metric: str, scores: Scores) -> float | None:
     # Only one metric is computed, because all metrics of hundreds of shuffles would take most of a report's time.
-    return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores).metrics[metric]
+    return auroc(rows.labels, scores) if metric == "auroc" else rows.evaluate(scores)[metric]

@@ -65,7 +65,6 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _gain(state: Path, run: str) -> str:
-    """Return the run's gain from its report, if there is a report."""
     words = "The study is still running, or it ended without a report. The report shows the gain from joining."
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):

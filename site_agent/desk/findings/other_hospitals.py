@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import compare
-from site_agent.desk.comparison.gain import FEDERATED, SILOED
+from site_agent.desk.comparison.gain import FEDERATED, RECEIVED, SILOED
 from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.export.received_description import kind_of_list
 from site_agent.desk.export.received_export import (
@@ -33,7 +32,6 @@ from site_agent.desk.export.received_export import (
     refused,
 )
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
-from site_agent.desk.findings.report_page import RECEIVED
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import ABSENT
 from site_agent.trainer.data.cells_again import cells_again
@@ -80,8 +78,7 @@ def tested_here(
         scores = scores[:, [export.description.classes.index(name) for name in kept.test.classes]]
     wanted = [name for name in (FEDERATED, SILOED, best_local) if isinstance(name, str) and name in kept.scores]
     models = {name: kept.scores[name][places] for name in wanted} | {RECEIVED: scores}
-    patients = None if kept.test.patients is None else kept.test.patients[places]
-    compared = compare(replace(kept.test, targets=kept.test.targets[places], patients=patients), models, _SEED)
+    compared = compare(kept.test.part(places), models, _SEED)
     columns = Counter(shown(found[0].partition(":")[0]) for found in reasons if found)
     return {
         "name": shown(folder.resolve().name),
@@ -89,8 +86,7 @@ def tested_here(
         "rows": len(places),
         "left_out": dict(columns),
         "models": {
-            name: {"metrics": dict(compared.evaluations[name].metrics), "intervals": compared.intervals(name)}
-            for name in models
+            name: {"metrics": dict(compared.metrics[name]), "intervals": compared.intervals(name)} for name in models
         },
         "differences": {name: compared.differences(name, RECEIVED) for name in wanted},
     }

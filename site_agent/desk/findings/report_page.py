@@ -1,17 +1,18 @@
 """Shows a site's report as one page and as lines for a terminal.
 
-It shows what was compared, how good each model is, for whom, and how reliable. It uses only the facts of `facts.py`,
-so page and JSON cannot differ.
+It shows what was compared, how good each model is, for whom, and how reliable. A site that only received a model has
+another report, because the model was not tested there. Both use only the facts of `facts.py`, so page and JSON cannot
+differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, RECEIVED, SILOED
 from site_agent.desk.findings.clinical_parts import (
     at_threshold,
     calibration,
@@ -20,28 +21,17 @@ from site_agent.desk.findings.clinical_parts import (
     verdict,
 )
 from site_agent.desk.findings.drawings import (
-    class_curves,
+    Facts,
     importance_plot,
     learning_plot,
-    model_curves,
     predicted_and_observed,
+    ranking_plots,
     subgroup_plot,
+    title_of,
 )
-from site_agent.desk.pages.plots import Row, intervals
-from site_agent.desk.results.simple_models import TITLES
+from site_agent.desk.findings.facts import RECEIVING
+from site_agent.desk.findings.plots import Row, intervals
 
-# The facts are JSON. Tests check the names of their keys.
-Facts: TypeAlias = Mapping[str, Any]
-RECEIVED: Final = "received"  # the name of another hospital's model in other_hospitals.py
-NAMES: Final = {
-    FEDERATED: "federated",
-    SILOED: "trained alone (siloed)",
-    PLACEBO: "federated with copies of itself",
-    "expert": "linear model and forest, joined",
-    "majority_guess": "guess by prevalence",
-    "mean_guess": "guess by the mean",
-    **TITLES,
-}
 _READING: Final = (
     "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
     "resamples. The report writes better or worse only if the interval of the difference excludes zero. If there is no "
@@ -64,6 +54,11 @@ _READING: Final = (
     "features the model uses, not which features cause the outcome.",
 )
 
+_NEXT: Final = (
+    "A model without a test here is a first guess. `site-agent predict` uses it. `site-agent monitor` scores it on a "
+    "table with outcomes when they are known. A person should look at that score before the model is adopted."
+)
+
 
 def report_page(facts: Facts) -> str:
     """Return a site's report as an HTML page, from the result of `site_facts`."""
@@ -81,18 +76,21 @@ def report_page(facts: Facts) -> str:
             "soft",
         ),
     ]
+    metric = METRIC_NAMES[headline_metric(facts["task"])]
+    leant = [figures(importance_plot(facts["importance"], metric))] if facts["importance"] else []
+    kept = checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
     sections = [
-        Section(heading="What was compared", parts=[compared(facts, NAMES, tuple(models))]),
+        Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
         Section(heading="Models of other hospitals", parts=_other_hospitals(facts)),
-        Section(heading="Ranking", parts=_ranking(facts)),
-        Section(heading="Calibration", parts=calibration(facts, NAMES, models)),
-        Section(heading="Use for a decision", parts=at_threshold(facts, NAMES)),
+        Section(heading="Ranking", parts=ranking_plots(facts)),
+        Section(heading="Calibration", parts=calibration(facts, models)),
+        Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
-        Section(heading="What the model leans on", parts=_importance(facts)),
-        Section(heading="Learning, and which model was kept", parts=_learning(facts)),
+        Section(heading="What the model leans on", parts=leant),
+        Section(heading="Learning, and which model was kept", parts=[paragraph(kept), figures(learning_plot(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
     ]
     return page(f"{facts['site']}: report of the run {facts['run']}", opening, sections)
@@ -127,13 +125,11 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
 def _quality(facts: Facts) -> list[str]:
     metric, models = headline_metric(facts["task"]), models_of(facts)
     label = METRIC_NAMES[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
-    rows = [
-        _row(NAMES.get(name, name), one["metrics"][metric], one["intervals"][metric]) for name, one in models.items()
-    ]
+    rows = [_row(title_of(name), one["metrics"][metric], one["intervals"][metric]) for name, one in models.items()]
     drawing = intervals(f"{label} of every model with its 95% interval", label, rows)
     names = list(models[FEDERATED]["metrics"])
     lines = [
-        [NAMES.get(name, name), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in names)]
+        [title_of(name), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in names)]
         for name, one in models.items()
     ]
     return [
@@ -141,7 +137,7 @@ def _quality(facts: Facts) -> list[str]:
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
-                f"{NAMES.get(name, name)}: the training of this model ended with numbers that are not finite, so the "
+                f"{title_of(name)}: the training of this model ended with numbers that are not finite, so the "
                 "model has no results.",
                 "soft",
             )
@@ -156,16 +152,14 @@ def _differences(facts: Facts) -> list[str]:
     found = {name: one for name, one in facts["differences"].items() if one.get(metric) is not None}
     if not found:
         return []
-    rows = [
-        _row(NAMES.get(name, name), one[metric]["difference"], one[metric]["interval"]) for name, one in found.items()
-    ]
+    rows = [_row(title_of(name), one[metric]["difference"], one[metric]["interval"]) for name, one in found.items()]
     label = f"difference in {METRIC_NAMES[metric]} (federated minus the other)"
     side = "Left" if metric == "rmse" else "Right"
     drawing = intervals(f"{label}, with paired 95% intervals", label, rows, reference=0.0)
     names = list(next(iter(found.values())))
     lines = [
         [
-            NAMES.get(name, name),
+            title_of(name),
             *(_difference(key, one[key]) for key in names),
         ]
         for name, one in found.items()
@@ -201,19 +195,13 @@ def _other_hospitals(facts: Facts) -> list[str]:
 
 
 def _name(name: str, found: Facts) -> str:
-    return f"received: {found['name']}" if name == RECEIVED else NAMES.get(name, name)
+    return f"received: {found['name']}" if name == RECEIVED else title_of(name)
 
 
 def _tested(found: Facts) -> str:
     left_out = ", ".join(f"{column} in {rows}" for column, rows in found["left_out"].items())
     because = f" Other rows have values that the contract of this model does not allow: {left_out}." if left_out else ""
     return f"The model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
-
-
-def _ranking(facts: Facts) -> list[str]:
-    if facts["task"] == "multi-class":
-        return class_curves(facts, ("receiver_operating_characteristic", "precision_recall"))
-    return model_curves(facts, ("receiver_operating_characteristic", "precision_recall"), NAMES)
 
 
 def _groups(facts: Facts) -> list[str]:
@@ -235,19 +223,6 @@ def _groups(facts: Facts) -> list[str]:
     return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
 
 
-def _importance(facts: Facts) -> list[str]:
-    return (
-        [figures(importance_plot(facts["importance"], METRIC_NAMES[headline_metric(facts["task"])]))]
-        if facts["importance"]
-        else []
-    )
-
-
-def _learning(facts: Facts) -> list[str]:
-    kept = checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
-    return [paragraph(kept), figures(learning_plot(facts, NAMES))]
-
-
 def _row(label: str, value: float | None, interval: Sequence[float] | None) -> Row:
     if interval is None:
         return Row(label=label, value=value)
@@ -263,7 +238,7 @@ def report_lines(facts: Facts) -> Iterator[str]:
         yield f"Warning: {warning}"
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
-        yield f"  {NAMES.get(name, name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
+        yield f"  {title_of(name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
     for found in facts.get("other_hospitals", ()):
         yield _tested(found)
         for name, one in found["models"].items():
@@ -280,3 +255,43 @@ def _figure(value: Any, interval: Sequence[float] | None) -> str:
     if value is None:
         return "not defined"
     return f"{value:.3f}" if interval is None else f"{value:.3f}  ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def received_lines(facts: Facts) -> Iterator[str]:
+    """Yield the report about a received model as lines for the terminal."""
+    found = facts[RECEIVING]
+    yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['table']} rows in the table"
+    yield found["sentence"]
+    if not found["has_model"]:
+        return
+    yield f"Columns of the score that this site records: {_recorded(found)}."
+    if facts["task"] == "binary":
+        share, origin = found["prevalence"], found["prevalence_is_of"]
+        told = f"the share with the outcome at {origin}" if share is None else f"{share:.1%}, as {origin} says"
+        yield f"The mean predicted probability of this site's patients is {told}."
+    yield _NEXT
+
+
+def received_page(facts: Facts) -> str:
+    """Return the report about a received model as one printable page, with the model's coefficients."""
+    opening = [paragraph(line, "lead" if place == 1 else "") for place, line in enumerate(received_lines(facts))]
+    rows = [
+        [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]
+        for one in facts[RECEIVING]["coefficients"]
+    ]
+    parts = [
+        table("What the other hospitals found", ["column", "coefficient of all sites", "standard error", "here"], rows)
+    ]
+    sections = [Section(heading="What the other hospitals found", parts=parts)]
+    return page(f"{facts['site']}: the model that was received in the run {facts['run']}", opening, sections)
+
+
+def _recorded(found: Mapping[str, Any]) -> str:
+    used = [one for one in found["coefficients"] if one["is_used"]]
+    return f"{sum(one['is_recorded_here'] for one in used)} of {len(used)}"
+
+
+def _where(one: Mapping[str, Any]) -> str:
+    if not one["is_used"]:
+        return "not used: too few sites record it"
+    return "recorded" if one["is_recorded_here"] else "not recorded: counts as the mean of all sites"

@@ -100,20 +100,14 @@ def _subgroup(
     rows: HeldOutRows, scores: Scores, name: tuple[str, str], members: npt.NDArray[np.int64], seed: int
 ) -> Subgroup:
     metric, is_binary = headline_metric(rows.task), rows.task == "binary"
-    part = HeldOutRows(
-        task=rows.task,
-        targets=rows.targets[members],
-        classes=rows.classes,
-        patients=None if rows.patients is None else rows.patients[members],
-        unit=rows.unit,
-    )
+    part = rows.part(members)
     figure: float | None = None
     interval: Interval | None = None
     shift: float | None = None
     span: Json = None
     if len(members) >= FEWEST_ROWS:
         compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
-        figure, interval = compared.evaluations[_MODEL].metrics[metric], compared.interval(_MODEL, metric)
+        figure, interval = compared.metrics[_MODEL][metric], compared.interval(_MODEL, metric)
         if is_binary:
             shift = calibration(part.labels, scores[members]).in_the_large
             span = calibration_spans(part.labels, scores[members], part.patients, seed)["in_the_large"]

@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.comparison.resampling import over_patients
 from site_agent.trainer.checkpoints import Json
 
 USUAL_THRESHOLDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -103,30 +103,23 @@ def at_thresholds(
     is_all = [bool(treated.mean() > _ROUNDING) for treated in all_treated]
     apart = [one - treated * better for one, treated, better in zip(benefits, all_treated, is_all, strict=True)]
     spans = _spans(np.stack([*benefits, *apart], axis=1), patients, seed)
-    return tuple(
-        _at(outcome, scores >= threshold, patients, threshold, (spans[place], spans[len(thresholds) + place], better))
-        for place, (threshold, better) in enumerate(zip(thresholds, is_all, strict=True))
-    )
-
-
-def _at(
-    outcome: npt.NDArray[np.bool_],
-    treated: npt.NDArray[np.bool_],
-    patients: Patients,
-    threshold: float,
-    benefit: tuple[Share, Share, bool],
-) -> AtThreshold:
-    return AtThreshold(
-        threshold=threshold,
-        treated=_share(treated, np.ones(len(treated), dtype=bool), patients),
-        sensitivity=_share(treated, outcome, patients),
-        specificity=_share(~treated, ~outcome, patients),
-        positive_predictive_value=_share(outcome, treated, patients),
-        negative_predictive_value=_share(~outcome, ~treated, patients),
-        net_benefit=benefit[0],
-        compared_with="treating all" if benefit[2] else "treating nobody",
-        difference=benefit[1],
-    )
+    found = []
+    for place, threshold in enumerate(thresholds):
+        treated = scores >= threshold
+        found.append(
+            AtThreshold(
+                threshold=threshold,
+                treated=_share(treated, np.ones(len(treated), dtype=bool), patients),
+                sensitivity=_share(treated, outcome, patients),
+                specificity=_share(~treated, ~outcome, patients),
+                positive_predictive_value=_share(outcome, treated, patients),
+                negative_predictive_value=_share(~outcome, ~treated, patients),
+                net_benefit=spans[place],
+                compared_with="treating all" if is_all[place] else "treating nobody",
+                difference=spans[len(thresholds) + place],
+            )
+        )
+    return tuple(found)
 
 
 def _benefit(outcome: npt.NDArray[np.bool_], treated: npt.NDArray[np.bool_], threshold: float) -> Scores:

@@ -64,7 +64,7 @@ class JoinedModel:
             on_bounded_scale(self.task, self.forest.answers(own)),
             of_others(self.task, self.others.of(concepts)),
         )
-        return np.asarray(sum(weight * one for weight, one in zip(self.weights, said, strict=True)))
+        return weighted(said, self.weights)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all arrays that `joined_model_of` needs to build this model again."""

@@ -77,7 +77,7 @@ class LiveCurves:
         value = None
         if np.isfinite(outputs).all():
             scores = judged(self._preprocessing, outputs, self._targets)
-            value = self._rows.evaluate(scores).metrics[self._metric]
+            value = self._rows.evaluate(scores)[self._metric]
         self._keep("values", number, math.nan if value is None else value)
         self._write(self._facts | {"validation": losses, "measured": len(choice.curve)})
         self._spent_seconds += self._clock() - began

@@ -43,20 +43,6 @@ _BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LinearModel:
-    """A linear model with one linear function for each output, a logit, or a number for a ridge regression."""
-
-    lines: Lines
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class VotingForest:
-    """A random forest, which predicts probabilities of the outputs, or numbers."""
-
-    forest: Forest
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class BoostedTrees:
     """Boosted trees. The sum of the trees plus `starts`, float64 of shape (outputs,), is a logit or a number."""
 
@@ -64,7 +50,9 @@ class BoostedTrees:
     starts: Float64
 
 
-OwnModel: TypeAlias = LinearModel | VotingForest | BoostedTrees
+# Lines compute a logit for each output, or the number of a ridge regression. A forest without starts is a random
+# forest, which predicts probabilities of the outputs, or numbers.
+OwnModel: TypeAlias = Lines | Forest | BoostedTrees
 
 
 def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
@@ -77,10 +65,10 @@ def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -
         probabilities of shape (rows,) or (rows, classes), or a regression's z-scores of shape (rows,).
     """
     match model:
-        case LinearModel(lines=lines):
-            return probabilities(task, lines.of(features))
-        case VotingForest(forest=forest):
-            answers = forest.answers(features)
+        case Lines():
+            return probabilities(task, model.of(features))
+        case Forest():
+            answers = model.answers(features)
             return answers if task == "multi-class" else answers[:, 0]
         case BoostedTrees(forest=forest, starts=starts):
             return probabilities(task, forest.answers(features) + starts)
@@ -100,13 +88,13 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
     """
     match fitted:
         case Ridge() | LogisticRegression():
-            return LinearModel(lines=lines_of(fitted, outputs))
+            return lines_of(fitted, outputs)
         case RandomForestRegressor():
-            return VotingForest(forest=forest_of(fitted.estimators_))
+            return forest_of(fitted.estimators_)
         case RandomForestClassifier():
             forest = forest_of(fitted.estimators_)
             places = np.eye(max(2, outputs))[fitted.classes_][:, -outputs:]
-            return VotingForest(forest=replace(forest, values=forest.values @ places))
+            return replace(forest, values=forest.values @ places)
         case GradientBoostingRegressor() | HistGradientBoostingRegressor():
             return _boosted(fitted, fitted.predict, np.zeros(1, dtype=np.int64), np.zeros(1))
         case GradientBoostingClassifier() | HistGradientBoostingClassifier():
@@ -123,10 +111,10 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
     """Return all arrays of a simple model, from which `own_model_of` builds it again."""
     match model:
-        case LinearModel(lines=lines):
-            return {"slopes": lines.slopes, "starts": lines.starts}
-        case VotingForest(forest=forest):
-            return forest.arrays()
+        case Lines():
+            return {"slopes": model.slopes, "starts": model.starts}
+        case Forest():
+            return model.arrays()
         case BoostedTrees(forest=forest, starts=starts):
             return {**forest.arrays(), "starts": starts}
         case _:
@@ -143,10 +131,10 @@ def own_model_of(arrays: Arrays) -> OwnModel:
         raise ValueError("other arrays than those of a line, a forest or boosted trees")
     if "slopes" in arrays:
         slopes, starts = (np.asarray(arrays[name], dtype=np.float64) for name in ("slopes", "starts"))
-        return LinearModel(lines=Lines(slopes=slopes, starts=starts))
+        return Lines(slopes=slopes, starts=starts)
     forest = forest_from(arrays)
     if "starts" not in arrays:
-        return VotingForest(forest=forest)
+        return forest
     starts = np.asarray(arrays["starts"], dtype=np.float64)
     if forest.values.shape[1:] != starts.shape:
         raise ValueError("trees with other answers than starts")

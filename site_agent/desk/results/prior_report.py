@@ -15,6 +15,7 @@ from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_
 from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
 from site_agent.desk.results.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
+from site_agent.desk.results.receiving import coefficient_facts
 from site_agent.desk.results.run_report import Ended, Report, facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
@@ -43,7 +44,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     joins = {FEDERATED: join.model, SILOED: join.alone}
     said = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
     models, validation = ({name: both[part] for name, both in said.items()} for part in (0, 1))
-    metrics = rows.evaluate(models[FEDERATED]).metrics
+    metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
     saved = SavedModel(
         plan=study.plan,
@@ -93,12 +94,10 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     """Return the report's facts about the other sites' score: weights, benefit, coefficients with standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
-    used = known.standard.is_used
+    coefficients = coefficient_facts(study.prior, known.standard, known.mapped, known.joint, known.errors)
     promise = study.plan.privacy
     return {
-        "privacy": None
-        if promise is None
-        else promise_facts(promise, has_patients=study.own.training_patients is not None),
+        "privacy": None if promise is None else promise_facts(promise, study.own),
         "sentence": f"The model is a mean of three: {shares}.",
         "weights": weights,
         "suspicions": [one.sentence for one in study.suspicions],
@@ -107,17 +106,7 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
         "newton_rounds": known.rounds,
         "rows_of_all_sites": known.standard.rows,
         "coefficients": [
-            {
-                "output": output,
-                "column": column.name,
-                "is_used": bool(used[place]),
-                "is_recorded_here": known.mapped[place] is not None,
-                "all_sites": float(known.joint[number, place]),
-                "standard_error": float(known.errors[number, place]),
-                "other_sites": float(known.others[number, place]),
-            }
-            for number, output in enumerate(study.prior.outputs)
-            for place, column in enumerate(study.prior.columns)
+            one | {"other_sites": other} for one, other in zip(coefficients, known.others.ravel().tolist(), strict=True)
         ],
     }
 

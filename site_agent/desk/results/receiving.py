@@ -12,6 +12,7 @@ Such a site sends no number. Its table has no outcome, or its outcome is not rea
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -27,7 +28,7 @@ from protos.plan.plan import Plan
 from protos.plan.prior_method import OneOfClasses
 from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
 from protos.wire.messages import MalformedMessage
-from site_agent.desk.examination.read_hints import survey_new_with_hints
+from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.hospital import Hospital
@@ -78,7 +79,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
     Raises:
         OperatorError: the table cannot be read, does not fit, or has too few rows.
     """
-    survey = survey_new_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
+    survey = survey_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), is_new=True)
     if survey.mistakes:
         refuse([mistake.line for mistake in survey.mistakes], survey.hints)
     if survey.table.rows < FEWEST_ROWS:
@@ -216,7 +217,6 @@ def _no_forest(outputs: int) -> Forest:
 def _facts(
     hospital: Hospital, plan: Plan, run: str, table: Table, found: _Received, mapped: tuple[Mapped, ...]
 ) -> dict[str, Json]:
-    """Return the content of the report about a received model that was not tested here."""
     own, is_number = hospital.data.prevalence, _prior(plan).is_number
     return {
         "site": hospital.site,
@@ -235,7 +235,7 @@ def _facts(
             "prevalence_is_of": "the other sites" if own is None else "hospital.yaml",
             "guard": found.guard,
             "newton_rounds": found.rounds,
-            "coefficients": _coefficients(_prior(plan), found, mapped),
+            "coefficients": [*coefficient_facts(_prior(plan), found.standard, mapped, found.slopes, found.errors)],
         },
     }
 
@@ -251,15 +251,22 @@ def _sentence(plan: Plan, found: _Received) -> str:
     )
 
 
-def _coefficients(prior: Prior, found: _Received, mapped: tuple[Mapped, ...]) -> list[Json]:
+def coefficient_facts(
+    prior: Prior, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
+) -> list[dict[str, Json]]:
+    """Return the report's facts about each coefficient of all sites: first all columns of the first output.
+
+    Args:
+        slopes, errors: the coefficients and their standard errors, float64 of shape (outputs, columns).
+    """
     return [
         {
             "output": output,
             "column": column.name,
-            "is_used": bool(found.standard.is_used[place]),
+            "is_used": bool(standard.is_used[place]),
             "is_recorded_here": mapped[place] is not None,
-            "all_sites": float(found.slopes[number, place]),
-            "standard_error": float(found.errors[number, place]),
+            "all_sites": float(slopes[number, place]),
+            "standard_error": float(errors[number, place]),
         }
         for number, output in enumerate(prior.outputs)
         for place, column in enumerate(prior.columns)

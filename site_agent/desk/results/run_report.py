@@ -18,9 +18,8 @@ import structlog
 from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
-from site_agent.desk.comparison.assessment import Assessment, assess
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.recommendation import recommend
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
@@ -63,10 +62,10 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
-        facts["privacy"] = promise_facts(study.plan.privacy, has_patients=study.own.training_patients is not None)
+        facts["privacy"] = promise_facts(study.plan.privacy, study.own)
     validated, tested = _judged(study, preprocessing, outcome)
     models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
-    metrics = rows.evaluate(models[FEDERATED]).metrics
+    metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)
@@ -219,9 +218,9 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
     }
 
 
-def promise_facts(promise: Privacy, *, has_patients: bool) -> dict[str, Json]:
+def promise_facts(promise: Privacy, own: Dataset) -> dict[str, Json]:
     """Return the report's facts about differential privacy, such as epsilon and delta."""
-    unit = "patient" if has_patients else "row, because the contract has no patient column"
+    unit = "row, because the contract has no patient column" if own.training_patients is None else "patient"
     return {"epsilon": promise.epsilon, "delta": promise.delta, "clip": promise.clip, "unit": unit}
 
 

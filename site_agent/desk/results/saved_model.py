@@ -27,6 +27,7 @@ from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_run
 from site_agent.trainer.baselines import Baseline, baseline_of
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing
 from site_agent.trainer.data.splits import Rows
@@ -139,13 +140,13 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "concepts": None if model.concepts is None else model.concepts.model_dump_json(),
         "is_alone": model.is_alone,
     }
-    joined = {} if model.joined is None else model.joined.arrays()
-    baseline = {} if model.baseline is None else model.baseline.arrays()
-    beside = {f"{_BASELINE}{name}": array for name, array in baseline.items()}
-    beside |= {f"{_JOINED}{name}": array for name, array in joined.items()}
-    beside |= {} if model.own is None else {f"{_OWN}{name}": array for name, array in arrays_of(model.own).items()}
-    tensors = {**model.values, **beside}
-    return save(_folder(state, run), _file(name), tensors, facts)
+    parts = {
+        _BASELINE: {} if model.baseline is None else model.baseline.arrays(),
+        _JOINED: {} if model.joined is None else model.joined.arrays(),
+        _OWN: {} if model.own is None else arrays_of(model.own),
+    }
+    beside = {f"{kind}{name}": array for kind, arrays in parts.items() for name, array in arrays.items()}
+    return save(_folder(state, run), _file(name), {**model.values, **beside}, facts)
 
 
 def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
@@ -157,58 +158,35 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
     """
     require_run_name(run)
     checkpoint = load(_folder(state, run), _file(name))
+    facts, tensors = checkpoint.facts, checkpoint.tensors
     try:
-        plan = plan_from_wire(str(checkpoint.facts["plan"]).encode())
-        preprocessing = Preprocessing.from_json(str(checkpoint.facts["preprocessing"]))
+        plan = plan_from_wire(str(facts["plan"]).encode())
+        preprocessing = Preprocessing.from_json(str(facts["preprocessing"]))
+        task, own = preprocessing.contract.target.task, _under(_OWN, tensors)
+        profile, concepts = facts.get("profile"), facts.get("concepts")
+        has_join = plan.prior is not None and not own
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,
-            values={
-                name: array
-                for name, array in checkpoint.tensors.items()
-                if not name.startswith((_BASELINE, _JOINED, _OWN))
-            },
-            report=checkpoint.facts["report"],
-            baseline=_baseline(plan, preprocessing, checkpoint.tensors),
-            joined=_joined(plan, preprocessing, checkpoint.tensors),
-            concepts=_concepts(checkpoint.facts.get("concepts")),
-            profile=_profile(checkpoint.facts.get("profile")),
-            own=_own(checkpoint.tensors),
-            is_alone=checkpoint.facts.get("is_alone") is True,
+            values={name: one for name, one in tensors.items() if not name.startswith((_BASELINE, _JOINED, _OWN))},
+            report=facts["report"],
+            baseline=_baseline(plan, task, tensors),
+            joined=joined_model_of(task, _under(_JOINED, tensors)) if has_join else None,
+            concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
+            profile=None if profile is None else Profile.model_validate_json(str(profile)),
+            own=own_model_of(own) if own else None,
+            is_alone=facts.get("is_alone") is True,
             digest=checkpoint.digest,
         )
     except (ProtocolError, KeyError, ValueError) as cause:
         raise other_version(run) from cause
 
 
-def _profile(text: Json) -> Profile | None:
-    return None if text is None else Profile.model_validate_json(str(text))
-
-
-def _concepts(text: Json) -> ConceptEncoding | None:
-    return None if text is None else ConceptEncoding.model_validate_json(str(text))
-
-
-def _of_network(tensors: Tensors) -> Tensors:
-    return {name: array for name, array in tensors.items() if not name.startswith((_BASELINE, _JOINED, _OWN))}
-
-
 def _under(prefix: str, tensors: Tensors) -> Tensors:
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
 
 
-def _own(tensors: Tensors) -> OwnModel | None:
-    arrays = _under(_OWN, tensors)
-    return own_model_of(arrays) if arrays else None
-
-
-def _joined(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> JoinedModel | None:
-    if plan.prior is None or _under(_OWN, tensors):
-        return None
-    return joined_model_of(preprocessing.contract.target.task, _under(_JOINED, tensors))
-
-
-def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Baseline | None:
+def _baseline(plan: Plan, task: Task, tensors: Tensors) -> Baseline | None:
     """Return the site's saved baseline, or None if the plan has no baseline.
 
     Raise an error if file and plan disagree.
@@ -218,7 +196,7 @@ def _baseline(plan: Plan, preprocessing: Preprocessing, tensors: Tensors) -> Bas
         return None
     if plan.expert is None:
         raise ValueError("a baseline that the plan does not have")
-    return baseline_of(preprocessing.contract.target.task, arrays)
+    return baseline_of(task, arrays)
 
 
 def other_version(run: str) -> ConfigurationError:

@@ -63,20 +63,14 @@ _PENALTY: Final = 10.0  # penalty of both linear models; logistic regression has
 _Matrix: TypeAlias = npt.NDArray[np.float64]
 
 
-class _Regressor(Protocol):
-    """The common part of scikit-learn's regressions."""
-
-    def fit(self, features: _Matrix, targets: _Matrix) -> object: ...
-
-    def predict(self, features: _Matrix) -> _Matrix: ...
-
-
-class _Classifier(Protocol):
-    """The common part of scikit-learn's classifiers. `classes_` are the classes that occur in training."""
+class _Model(Protocol):
+    """The common part of scikit-learn's models. `classes_` are the classes that occur in training, for classifiers."""
 
     classes_: npt.NDArray[np.int64]
 
-    def fit(self, features: _Matrix, targets: npt.NDArray[np.int64]) -> object: ...
+    def fit(self, features: _Matrix, targets: npt.NDArray[np.generic]) -> object: ...
+
+    def predict(self, features: _Matrix) -> _Matrix: ...
 
     def predict_proba(self, features: _Matrix) -> _Matrix: ...
 
@@ -108,22 +102,15 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
         preprocessing: gives a regression's scores their unit.
         seed: of the forest's draws and of ties in boosting; not negative.
     """
-    features, random_state = dataset.training.features.astype(np.float64), seed % _SEEDS
-    is_wide = _is_wide(dataset)
+    features, targets = dataset.training.features.astype(np.float64), _targets(dataset)
     parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
-    if dataset.task == "regression":
-        numbers = dataset.training.targets.astype(np.float64)
-        for name, regressor in _regressors(len(features), random_state, is_wide=is_wide):
-            regressor.fit(features, numbers)
-            said = [preprocessing.in_target_units(regressor.predict(part).astype(np.float64)) for part in parts]
-            kept = kept_model(regressor, dataset.task, dataset.outputs)
-            yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
-        return
-    labels = dataset.training.targets.astype(np.int64)
-    for name, classifier in _classifiers(len(features), len(dataset.classes), random_state, is_wide=is_wide):
-        classifier.fit(features, labels)
-        said = [_scores_of_classes(classifier, part, dataset) for part in parts]
-        kept = kept_model(classifier, dataset.task, dataset.outputs)
+    for name, model in _unfitted(dataset, len(features), seed % _SEEDS):
+        model.fit(features, targets)
+        if dataset.task == "regression":
+            said = [preprocessing.in_target_units(model.predict(part).astype(np.float64)) for part in parts]
+        else:
+            said = [_scores_of_classes(model, part, dataset) for part in parts]
+        kept = kept_model(model, dataset.task, dataset.outputs)
         yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
 
 
@@ -155,25 +142,28 @@ def best_simple_model(dataset: Dataset, seed: int) -> str:
     patients = rows if dataset.training_patients is None else dataset.training_patients[rows]
     owners, owner = np.unique(patients, return_inverse=True)
     folds = (generator.permutation(len(owners)) % _CHOOSING_FOLDS)[owner]
-    features, targets = dataset.training.features[rows].astype(np.float64), dataset.training.targets[rows]
+    features, targets = dataset.training.features[rows].astype(np.float64), _targets(dataset)[rows]
     parts = [targets[folds != fold] for fold in range(_CHOOSING_FOLDS)]
     if len(owners) < _CHOOSING_FOLDS or (not is_number and min(len(np.unique(part)) for part in parts) < 2):
         return "ridge_regression" if is_number else "logistic_regression"
-    losses, is_wide = defaultdict[str, float](float), _is_wide(dataset)
+    losses = defaultdict[str, float](float)
     for fold, seen in enumerate(parts):
         known, unseen, answers = features[folds != fold], features[folds == fold], targets[folds == fold]
-        if is_number:
-            for name, regressor in _regressors(len(known), seed % _SEEDS, is_wide=is_wide):
-                regressor.fit(known, seen.astype(np.float64))
-                losses[name] += float(((regressor.predict(unseen) - answers) ** 2).sum())
-        else:
-            for name, classifier in _classifiers(len(known), len(dataset.classes), seed % _SEEDS, is_wide=is_wide):
-                classifier.fit(known, seen.astype(np.int64))
-                losses[name] += _log_loss(classifier, unseen, answers.astype(np.int64))
+        for name, model in _unfitted(dataset, len(known), seed % _SEEDS):
+            model.fit(known, seen)
+            if is_number:
+                losses[name] += float(((model.predict(unseen) - answers) ** 2).sum())
+            else:
+                losses[name] += _log_loss(model, unseen, answers.astype(np.int64))
     return min(TITLES.keys() & losses.keys(), key=lambda name: (losses[name], name))
 
 
-def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
+def _targets(dataset: Dataset) -> npt.NDArray[np.float64] | npt.NDArray[np.int64]:
+    targets = dataset.training.targets
+    return targets.astype(np.float64) if dataset.task == "regression" else targets.astype(np.int64)
+
+
+def _log_loss(classifier: _Model, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
     """Return the sum of the log loss over rows. A class without training rows has nearly probability 0."""
     known = classifier.predict_proba(features)
     places = np.searchsorted(classifier.classes_, labels)
@@ -182,52 +172,35 @@ def _log_loss(classifier: _Classifier, features: _Matrix, labels: npt.NDArray[np
     return float(-np.log(np.maximum(np.where(has_seen, found, 0.0), _SMALLEST_PROBABILITY)).sum())
 
 
-def _scores_of_classes(classifier: _Classifier, tested: _Matrix, dataset: Dataset) -> Scores:
+def _scores_of_classes(classifier: _Model, tested: _Matrix, dataset: Dataset) -> Scores:
     known = classifier.predict_proba(tested).astype(np.float64)
     scores = np.zeros((len(tested), len(dataset.classes)))
     scores[:, classifier.classes_] = known  # if no training row has a class, the probability of this class stays 0
     return scores[:, 1] if dataset.task == "binary" else scores
 
 
-def _is_wide(dataset: Dataset) -> bool:
-    """Whether a dataset has so many columns that fitting trees would take too long."""
-    return len(dataset.columns) > MOST_COLUMNS
-
-
-def _regressors(rows: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Regressor]]:
-    yield "ridge_regression", Ridge(alpha=_PENALTY)
-    if not is_wide:
-        is_large = rows > MOST_ROWS
-        yield (
-            "random_forest",
-            RandomForestRegressor(
-                n_estimators=_TREES,
-                min_samples_leaf=_SMALLEST_LEAF,
-                max_samples=MOST_ROWS if is_large else None,
-                random_state=random_state,
-            ),
-        )
-        if is_large:
-            yield "gradient_boosting", HistGradientBoostingRegressor(early_stopping=False, random_state=random_state)
-        else:
-            yield "gradient_boosting", GradientBoostingRegressor(random_state=random_state)
-    yield "mean_guess", DummyRegressor(strategy="mean")
-
-
-def _classifiers(rows: int, classes: int, random_state: int, *, is_wide: bool) -> Iterator[tuple[str, _Classifier]]:
-    yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
-    yield (
-        "random_forest",
-        RandomForestClassifier(
-            n_estimators=_TREES,
-            min_samples_leaf=_SMALLEST_LEAF,
-            max_samples=MOST_ROWS if rows > MOST_ROWS else None,
-            random_state=random_state,
-        ),
-    )
-    # Boosting grows a tree for each class if there are more than two.
-    if not is_wide and rows * (classes if classes > 2 else 1) > MOST_ROWS:
-        yield "gradient_boosting", HistGradientBoostingClassifier(early_stopping=False, random_state=random_state)
+def _unfitted(dataset: Dataset, rows: int, random_state: int) -> Iterator[tuple[str, _Model]]:
+    """Yield each model with its name before it is fitted to `rows` rows. The guess is last."""
+    is_number, is_wide = dataset.task == "regression", len(dataset.columns) > MOST_COLUMNS
+    most = MOST_ROWS if rows > MOST_ROWS else None
+    sizes = {"n_estimators": _TREES, "min_samples_leaf": _SMALLEST_LEAF, "max_samples": most}
+    if is_number:
+        yield "ridge_regression", Ridge(alpha=_PENALTY)
+    else:
+        yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
+    if not is_number:
+        yield "random_forest", RandomForestClassifier(**sizes, random_state=random_state)
     elif not is_wide:
-        yield "gradient_boosting", GradientBoostingClassifier(random_state=random_state)
-    yield "majority_guess", DummyClassifier(strategy="prior")
+        yield "random_forest", RandomForestRegressor(**sizes, random_state=random_state)
+    # Boosting grows a tree for each class if there are more than two.
+    trees = rows * (len(dataset.classes) if len(dataset.classes) > 2 else 1)
+    if not is_wide and trees > MOST_ROWS:
+        histogram = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
+        yield "gradient_boosting", histogram(early_stopping=False, random_state=random_state)
+    elif not is_wide:
+        plain = GradientBoostingRegressor if is_number else GradientBoostingClassifier
+        yield "gradient_boosting", plain(random_state=random_state)
+    if is_number:
+        yield "mean_guess", DummyRegressor(strategy="mean")
+    else:
+        yield "majority_guess", DummyClassifier(strategy="prior")

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
-from site_agent.desk.examination.read_hints import survey_new_with_hints
+from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.export.onnx_inputs import input_names
 from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
@@ -118,13 +118,12 @@ class NewRows:
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
     """Return a sentence for each column that the model requires and the table lacks."""
-    return tuple(_missing_column(one.column, list(new.others)) for one in new.left_out if one.flaw == ABSENT)
-
-
-def _missing_column(column: str, others: Sequence[str]) -> str:
-    near = nearest_name(column, others)
-    nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
-    return f"The table has no column {column}, which the model requires.{nearest}"
+    found = []
+    for column in (one.column for one in new.left_out if one.flaw == ABSENT):
+        near = nearest_name(column, list(new.others))
+        nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
+        found.append(f"The table has no column {column}, which the model requires.{nearest}")
+    return tuple(found)
 
 
 def require_columns(new: NewRows) -> None:
@@ -156,7 +155,8 @@ def read_new_rows(
     Raises:
         DataError: the file is not a table of this contract.
     """
-    survey = survey_new_with_hints(path, _with_format_of(path, contract), has_outcome=has_outcome, scratch=scratch)
+    form = _with_format_of(path, contract)
+    survey = survey_with_hints(path, form, is_new=True, has_outcome=has_outcome, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)
@@ -185,7 +185,6 @@ def _off_contract(survey: Survey, mistakes: Sequence[Mistake]) -> list[LeftOut]:
 
 
 def _foreign(table: Table, profile: Profile | None) -> list[LeftOut]:
-    """Return the numbers that are outside the limits of the training rows."""
     found = []
     for column in profile.columns if profile is not None else ():
         places = np.flatnonzero(column.is_outside(table.features[column.name])).astype(np.int64)

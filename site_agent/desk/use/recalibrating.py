@@ -109,7 +109,7 @@ def _values(table: Table) -> npt.NDArray[np.float64]:
 
 
 def _quality(rows: HeldOutRows, scores: Scores) -> str:
-    metrics = rows.evaluate(scores).metrics
+    metrics = rows.evaluate(scores)
     indices = [found.integrated_calibration_index for found in calibrations(rows, scores).values()]
     known = [index for index in indices if index is not None]
     shown = f"{sum(known) / len(known):.3f}" if known else "not defined"

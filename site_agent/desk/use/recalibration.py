@@ -91,11 +91,7 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
         raise _impossible(f"{len(rows)} rows are too few (fewer than {FEWEST_ROWS})")
     if not np.isfinite(scores).all():
         raise _impossible("the model gives no finite number for some rows")
-    columns = (
-        [(rows.labels == 1, scores)]
-        if scores.ndim == 1
-        else [(rows.labels == place, column) for place, column in enumerate(scores.T)]
-    )
+    columns = [(happened, said) for _, happened, said in rows.outcomes(scores)]
     if any(happened.all() or not happened.any() for happened, _ in columns):
         raise _impossible("a class has no row, or all of them")
     match kind:

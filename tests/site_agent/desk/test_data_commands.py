@@ -21,7 +21,7 @@ import yaml
 from protos.errors import DataError
 from site_agent.desk.counted_rows import find_counted_rows
 from site_agent.desk.examination.admitted_rows import admit, examined
-from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance, moment
+from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import main
 
@@ -275,7 +275,7 @@ def hospital(tmp_path: Path) -> Hospital:
 
 def _accept(hospital: Hospital) -> None:
     digest = examined(hospital).digest
-    at = moment(datetime(2026, 1, 1, tzinfo=UTC))
+    at = datetime(2026, 1, 1, tzinfo=UTC).isoformat(timespec="seconds")
     accept(hospital.state_path, Acceptance(digest=digest, warnings=("x",), query_digest=None, by="A. Jones", at=at))
 
 

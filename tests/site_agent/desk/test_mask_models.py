@@ -26,8 +26,7 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.live_page import LivePage, live_path
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
-from site_agent.desk.predicted_masks import write_masks
-from site_agent.desk.prediction import predict_table
+from site_agent.desk.prediction import predict_table, write_masks
 from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibrating import recalibrate_run

@@ -15,11 +15,11 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.curves import THRESHOLDS, benefit_of_treating_all
-from site_agent.desk.findings.drawings import calibration_plots, decision_plots, model_curves
+from site_agent.desk.findings.drawings import calibration_plots, decision_plots, ranking_plots, title_of
 from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.findings.report_page import NAMES, report_page
+from site_agent.desk.findings.plots import Axis, Series, plot, visible
+from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.findings.subgroups import subgroups
-from site_agent.desk.pages.plots import Axis, Series, plot, visible
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 LEFT, WIDTH, TOP, HEIGHT = 58, 390, 12, 272  # of the room between the axes
@@ -70,7 +70,7 @@ def test_the_drawn_ranking_is_scikit_learns(wine: tuple[Mapping[str, Any], HeldO
 def test_each_class_has_its_own_decision_curve(wine: tuple[Mapping[str, Any], HeldOutRows, Points]) -> None:
     """With treating all of that class: prevalence minus the rest at the threshold's odds, by hand."""
     facts, rows, scores = wine
-    plots = plots_of("".join(decision_plots({**facts, "thresholds": [0.1, 1 / 1.2]}, NAMES)))
+    plots = plots_of("".join(decision_plots({**facts, "thresholds": [0.1, 1 / 1.2]})))
 
     assert list(plots) == [f"Decision curve, class {name}" for name in rows.classes]
     for place, markup in enumerate(plots.values()):
@@ -117,18 +117,20 @@ def test_every_model_has_a_line_or_is_named() -> None:
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
     of_one = {
         "receiver_operating_characteristic": line,
+        "precision_recall": line,
         "decision": line,
         "calibration": {"groups": line, "smooth": line, "rows": [1, 1]},
     }
     curves = {name: {"yes": of_one} for name in [*names, "majority_guess"]}
-    facts = {"curves": curves, "treat_all": {"yes": line}, "prevalence": 0.5}
+    facts = {"task": "binary", "curves": curves, "treat_all": {"yes": line}, "prevalence": 0.5}
 
-    ranking, left_out = model_curves(facts, ("receiver_operating_characteristic",), NAMES)
-    calibrated, others = calibration_plots(facts, NAMES)
+    ranking, left_out = ranking_plots(facts)
+    calibrated, others = calibration_plots(facts)
 
-    assert len(set(re.findall(r'class="line (c\d d\d)" d="M5', ranking))) == 7
+    for plotted in plots_of(ranking).values():
+        assert len(set(re.findall(r'class="line (c\d d\d)" d="M5', plotted))) == 7
     assert "guess by prevalence" in left_out
-    assert list(plots_of(calibrated)) == [f"Calibration, {NAMES[name]}" for name in names]
+    assert list(plots_of(calibrated)) == [f"Calibration, {title_of(name)}" for name in names]
     assert "guess by prevalence" in others
 
 

@@ -20,7 +20,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.approvals import approve
 from site_agent.desk.around_rounds import begin_study
-from site_agent.desk.comparison.evaluation import evaluate, scores_of, targets_of
+from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Asked, Outcome, Study
@@ -206,7 +206,7 @@ def metrics_of(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> 
     """Return the result of the chosen model on the test rows."""
     targets = targets_of(preprocessing, study.dataset.test.targets)
     scores = scores_of(preprocessing, outcome.test_outputs)
-    return evaluate(study.dataset.task, targets, scores, study.dataset.classes).metrics
+    return measure(study.dataset.task, targets, scores, study.dataset.classes)
 
 
 def fingerprint(outcome: Outcome) -> str:

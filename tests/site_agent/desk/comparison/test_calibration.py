@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +144,7 @@ def test_a_score_that_parts_the_classes_has_no_slope(scores: list[float]) -> Non
     assert (found.intercept, found.slope) == (None, None)
     assert found.in_the_large is not None
     assert found.integrated_calibration_index is not None
-    assert json.dumps(found.to_json(), allow_nan=False)
+    assert json.dumps(asdict(found), allow_nan=False)
 
 
 @given(
@@ -153,7 +154,7 @@ def test_certain_predictions_are_numbers_too(drawn_rows: list[tuple[bool, float]
     """Probabilities of exactly 0 and 1 make nothing infinite, whatever happened."""
     found = calibration(np.array([label for label, _ in drawn_rows]), np.array([score for _, score in drawn_rows]))
 
-    assert json.dumps(found.to_json(), allow_nan=False)
+    assert json.dumps(asdict(found), allow_nan=False)
 
 
 def test_each_class_of_several_has_its_own() -> None:

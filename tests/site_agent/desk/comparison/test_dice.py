@@ -119,7 +119,7 @@ def test_the_interval_of_dice_is_over_patients(seed: int) -> None:
     assert one is not None
     assert found is not None
     assert (found.low, found.high) == pytest.approx((one.low, one.high))
-    assert one.low < many.evaluations[FEDERATED].metrics["dice"] < one.high  # type: ignore[operator]  # it is defined
+    assert one.low < many.metrics[FEDERATED]["dice"] < one.high  # type: ignore[operator]  # it is defined
 
 
 def test_a_better_dice_is_a_gain_and_is_recommended() -> None:

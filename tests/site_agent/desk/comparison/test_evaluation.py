@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from site_agent.desk.comparison.evaluation import HeldOutRows, evaluate, measure
+from site_agent.desk.comparison.evaluation import HeldOutRows, measure
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
 
@@ -115,11 +115,11 @@ def test_losses_of_probabilities_by_hand() -> None:
 
 
 def test_held_out_rows_show_no_patient() -> None:
-    """Their words in a traceback say how many they are, and their metrics are those of `evaluate`."""
+    """Their words in a traceback say how many they are, and their metrics are those of `measure`."""
     rows = HeldOutRows(task="binary", targets=np.array([0, 1, 1]), classes=TWO)
 
     assert repr(rows) == "HeldOutRows(rows=3)"
-    assert rows.evaluate(np.array([0.1, 0.7, 0.8])).metrics["auroc"] == 1.0
+    assert rows.evaluate(np.array([0.1, 0.7, 0.8]))["auroc"] == 1.0
 
 
 def test_numbers_are_measured_in_their_own_unit() -> None:
@@ -153,9 +153,9 @@ def test_scores_that_fit_no_target_are_a_programmers_mistake(scores: list[float]
 
 def test_an_evaluation_is_plain_json() -> None:
     """No NaN, no numpy number."""
-    evaluation = evaluate("binary", np.zeros(4), np.full(4, 0.2), TWO)
+    metrics = measure("binary", np.zeros(4), np.full(4, 0.2), TWO)
 
-    text = json.dumps(evaluation.to_json(), allow_nan=False)
+    text = json.dumps(metrics, allow_nan=False)
 
-    assert json.loads(text)["rows"] == 4
-    assert json.loads(text)["metrics"]["auroc"] is None
+    assert json.loads(text) == metrics
+    assert json.loads(text)["auroc"] is None

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from site_agent.desk.comparison.assessment import Assessment, assess
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Baselines, Gain
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
 

@@ -48,7 +48,7 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
 
 def test_the_interval_of_a_loss_covers_the_truth_where_the_outcome_is_rare() -> None:
     """Of 200 hospitals with 60 patients, one of five with the outcome, nine of ten intervals hold the true value."""
-    truth = risk_rows(0, 200_000)[0].evaluate(risk_rows(0, 200_000)[1]).metrics
+    truth = risk_rows(0, 200_000)[0].evaluate(risk_rows(0, 200_000)[1])
     held = dict.fromkeys(("brier", "log_loss", "accuracy"), 0)
     for seed in range(1, 201):
         rows, scores = risk_rows(seed, 60)
@@ -112,7 +112,7 @@ def test_the_order_of_a_difference_changes_only_its_sign(seed: int) -> None:
 
     compared = compare(rows, models, seed, resamples=200)
 
-    for metric in compared.evaluations["one"].metrics:
+    for metric in compared.metrics["one"]:
         there, back = compared.difference("one", "other", metric), compared.difference("other", "one", metric)
         assert there is not None
         assert back is not None
@@ -166,7 +166,7 @@ def test_a_metric_that_some_resample_leaves_undefined_has_no_interval() -> None:
 
     compared = compare(rows, {"one": np.array([1.0, 2.5])}, 0, 50)
 
-    assert compared.evaluations["one"].metrics["r2"] == 0.5
+    assert compared.metrics["one"]["r2"] == 0.5
     assert compared.interval("one", "r2") is None
     assert compared.interval("one", "rmse") is not None
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.resampled_metrics import resampled_metrics
-from site_agent.desk.comparison.resampling import resampling_of
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
@@ -46,7 +45,7 @@ def written_out(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed: int) -> None:
     """Every metric on every resample equals `measure` on the repeated rows, ties included."""
     rows, scores = made_up(task, 40, np.random.default_rng(seed), decimals)
-    resampling = resampling_of(rows, seed, number=12)
+    resampling = over_patients(len(rows), rows.patients, seed, number=12)
 
     (counts,) = resampling.blocks()
     found = resampled_metrics(rows, scores)(counts)
@@ -54,7 +53,7 @@ def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed:
     for place, drawn in enumerate(counts):
         repeated = written_out(drawn)
         again = HeldOutRows(task=task, targets=rows.targets[repeated], classes=rows.classes)
-        expected = again.evaluate(scores[repeated]).metrics
+        expected = again.evaluate(scores[repeated])
         assert {name: values[place] for name, values in found.items()} == pytest.approx(expected, rel=EXACT, abs=EXACT)
 
 
@@ -116,7 +115,7 @@ def test_all_resamples_are_measured_in_blocks() -> None:
     rows, scores = made_up("binary", 3_000, np.random.default_rng(0), 12)
     prepared = resampled_metrics(rows, scores)
 
-    found = [prepared(counts) for counts in resampling_of(rows, 0).blocks()]
+    found = [prepared(counts) for counts in over_patients(len(rows), rows.patients, 0).blocks()]
 
     assert len(found) > 1
     assert sum(len(values["auroc"]) for values in found) == 2_000

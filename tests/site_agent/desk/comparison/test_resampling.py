@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from site_agent.desk.comparison import resampling
+from site_agent.desk.comparison import bootstrap_intervals
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.comparison.resampling import resampling_of
 from tests.for_each import for_each
 
 TWO = ("negative", "positive")
@@ -15,7 +15,7 @@ TWO = ("negative", "positive")
 
 def all_counts(rows: HeldOutRows, seed: int = 0, number: int = 50) -> np.ndarray:
     """Every resample's counts, shape (number, rows)."""
-    return np.concatenate(list(resampling_of(rows, seed, number).blocks()))
+    return np.concatenate(list(over_patients(len(rows), rows.patients, seed, number).blocks()))
 
 
 def test_the_outcome_is_as_frequent_in_a_resample_as_in_another_test() -> None:
@@ -58,9 +58,9 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed gives the same resamples, however many are made at once; another seed gives others."""
     rows = HeldOutRows(task="regression", targets=np.arange(9.0), classes=())
     whole = all_counts(rows)
-    monkeypatch.setattr(resampling, "_BLOCK_NUMBERS", 20)
+    monkeypatch.setattr(bootstrap_intervals, "_BLOCK_NUMBERS", 20)
 
-    parted = list(resampling_of(rows, 0, 50).blocks())
+    parted = list(over_patients(len(rows), rows.patients, 0, 50).blocks())
 
     assert {len(block) for block in parted} == {2}
     np.testing.assert_array_equal(np.concatenate(parted), whole)

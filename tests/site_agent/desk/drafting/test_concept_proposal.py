@@ -14,7 +14,7 @@ from benchmarks.prior.proposed_concepts import STYLES, counted
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, Conversion, NumberConcept, read_concepts
 from site_agent.commands.data_commands import data
-from site_agent.desk.drafting.concept_names import likeness
+from site_agent.desk.drafting.concept_proposal import likeness
 from site_agent.desk.drafting.describe import describe
 from site_agent.trainer.data.contract import read_contract
 from tests.for_each import for_each

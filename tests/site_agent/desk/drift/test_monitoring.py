@@ -11,7 +11,7 @@ import pytest
 
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.drift.drift_chance import stability_index
+from site_agent.desk.drift.column_drift import stability_index
 from site_agent.desk.drift.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.drift.monitoring import monitor_table
 from site_agent.desk.findings.facts import site_facts
@@ -66,7 +66,7 @@ def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_pa
     new = new_rows(hospital, tmp_path / "a.csv", {})
     kept = scored_rows(hospital.state_path, RUN)
     made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
-    expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED])).metrics["brier"]
+    expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED]))["brier"]
 
     save_recalibration(hospital.state_path, RUN, FEDERATED, made)
     found = monitor_table(hospital, new, None)["quality"]

@@ -13,9 +13,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
 from protos.plan.documents import parse_document
-from site_agent.desk.examination.columns_alone import auroc, auroc_alone
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import Examination, examine
+from site_agent.desk.examination.examined_outcome import auroc, auroc_alone
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, NumericFeature, read_contract
 from site_agent.trainer.data.tables import Survey, Table, survey_table

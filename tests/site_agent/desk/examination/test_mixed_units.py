@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from sklearn import datasets
 
-from site_agent.desk.examination.mixed_units import CONVERSIONS, Conversion, far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import CONVERSIONS, Conversion, far_values, mixed_units
 from tests.for_each import for_each
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"

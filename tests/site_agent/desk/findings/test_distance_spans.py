@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.calibration import smoothed
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.comparison.resampling import over_patients
-from site_agent.desk.findings.distance_spans import NAMES, distance_spans
+from site_agent.desk.findings.calibration_spans import NAMES, distance_spans
 from site_agent.desk.findings.thresholds import at_thresholds
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each

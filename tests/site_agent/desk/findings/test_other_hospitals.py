@@ -146,7 +146,7 @@ def test_trees_and_lines_arrive_whole(clinics: Path, tmp_path: Path, name: str) 
     facts: Mapping[str, Any] = site_facts(cleveland(clinics), RUN, received=[tmp_path / "handed"])
 
     metrics = facts["other_hospitals"][0]["models"]["received"]["metrics"]
-    assert metrics["brier"] == pytest.approx(kept.test.evaluate(computed_directly(clinics, name)).metrics["brier"])
+    assert metrics["brier"] == pytest.approx(kept.test.evaluate(computed_directly(clinics, name))["brier"])
 
 
 @pytest.mark.parametrize("table", ["wine", "diabetes"])

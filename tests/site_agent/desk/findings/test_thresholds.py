@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
+from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.calibration import calibration, recalibration
-from site_agent.desk.comparison.resampling import over_patients
 from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.curves import THRESHOLDS, decision_curve

@@ -82,7 +82,8 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
     Returns:
         an `svg` element followed by its legend.
     """
-    parts = [_frame(), *_grid(x, y)]
+    frame = f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
+    parts = [frame, *_grid(x, y)]
     for one in series:
         parts.extend(_drawn(one, x, y))
     legend = "".join(
@@ -166,10 +167,6 @@ def _svg(about: str, width: int, height: int, parts: Sequence[str]) -> str:
         f'<svg class="plot" viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(about)}">'
         f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
     )
-
-
-def _frame() -> str:
-    return f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
 
 
 def _grid(x: Axis, y: Axis) -> list[str]:

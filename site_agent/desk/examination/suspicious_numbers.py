@@ -1,7 +1,11 @@
-"""Finds columns with mixed units, such as cholesterol in mg/dl for some patients and in mmol/l for others.
+"""Finds numbers that look wrong: a column with two units, far values, and numbers that probably mean "not known".
 
-A column is reported if the logarithms of its values form two groups of about the same width with a gap between them.
-A known factor between two clinical units needs less evidence than another factor. A person then looks at the rows.
+A column has mixed units, such as cholesterol in mg/dl for some patients and in mmol/l for others, if the logarithms of
+its values form two groups of about the same width with a gap between them. A known factor between two clinical units
+needs less evidence than another factor.
+
+A number such as a cholesterol of 0 or a weight of 999 is reported if people use it as a marker and it is far from all
+other numbers. A person then looks at the rows, or states the number's meaning in the contract.
 """
 
 from __future__ import annotations
@@ -33,6 +37,15 @@ _SEPARATES: Final = 0.9
 # median to the first or last decile (1.28 standard deviations).
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
+CANDIDATES: Final = (
+    *(-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0, -99999.0),
+    *(0.0, 77.0, 88.0, 99.0, 777.0, 888.0, 999.0, 7777.0, 8888.0, 9999.0, 99999.0, 999999.0),
+)
+TEXT_MARKERS: Final = frozenset(
+    {"?", "na", "n/a", "#n/a", "nan", "null", "none", "nil", ".", "-", "--", "unknown", "missing", "not known", "nd"}
+)
+_FEWEST_OTHERS: Final = 5
+_FAR: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -239,3 +252,33 @@ def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt
     below = np.searchsorted(lower, upper, side="left") + np.searchsorted(lower, upper, side="right")
     area = float(below.mean()) / (2 * len(lower))
     return max(area, 1 - area) >= _SEPARATES
+
+
+def disguised_numbers(values: Numbers) -> tuple[float, ...]:
+    """Return the float64 numbers of a column that probably mean "not known", in rising order.
+
+    A candidate is reported if it is far from the other values: by ten times the usual step between neighbouring
+    values and a fifth of their span. Zero is reported only if the other values are far above it, by such steps or by
+    their span. A column whose values are all one candidate is reported too.
+    """
+    present = np.unique(values[~np.isnan(values)])
+    candidates = present[np.isin(present, CANDIDATES)]
+    others = present[~np.isin(present, CANDIDATES)]
+    if not len(others):
+        return (float(present[0]),) if len(present) == 1 and len(candidates) else ()
+    if len(others) < _FEWEST_OTHERS or not len(candidates):
+        return ()
+    low, high = float(others[0]), float(others[-1])
+    step = float(np.median(np.diff(others)))
+    far = max(_FAR * step, 0.2 * (high - low))
+    found = []
+    for value in map(float, candidates):
+        if value > 0:
+            is_found = value > high + far
+        elif value < 0:
+            is_found = low >= 0 and (low - value > far or value <= -7)
+        else:
+            is_found = low >= 0.2 * float(np.median(others)) and low >= min(_FAR * step, high - low)
+        if is_found:
+            found.append(value)
+    return tuple(found)
