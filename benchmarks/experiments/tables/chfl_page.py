@@ -51,8 +51,8 @@ def render_chfl(rows: list[Row], path: Path) -> None:
         f"{chfl.EPOCHS_PER_ROUND} epochs, because the paper does not state the number of rounds. Each client chooses "
         f"mu among {', '.join(f'{value:g}' for value in chfl.STRENGTHS if value)} on its validation rows. In table II "
         f"it also chooses the learning rate, among {' and '.join(f'{rate:g}' for rate in chfl.RATES)}. The hillshade "
-        "columns are computed from aspect and slope. The paper's deviations are standard deviations. The figures after "
-        "± are 95% intervals of the mean, so the two cannot be compared.",
+        "columns are computed from aspect and slope. The figures after ± are 95% intervals of the mean. *Deviation* is "
+        "the standard deviation over the runs, as in the paper's tables.",
         "",
         "## Table II, covertype",
         "",
@@ -121,7 +121,8 @@ def _table(lines: Sequence[Line]) -> list[str]:
             values = list(found.get(method, {}).values())
             known = chfl.PUBLISHED.get(setting, {}).get(method)
             beside = "" if known is None else f" (paper {known:.3f}, deviation {chfl.DEVIATIONS[setting][method]:.3f})"
-            cells.append(mean_of(values).text(1.0, 3) + beside if values else f"-{beside}")
+            spread = f" (deviation {np.std(values, ddof=1):.3f})" if len(values) > 1 else ""
+            cells.append(mean_of(values).text(1.0, 3) + spread + beside if values else f"-{beside}")
         runs = max((len(values) for values in found.values()), default=0)
         body.append([setting.title, rate, *cells, str(runs)])
     return table_lines(["setting", "learning rate", *METHODS, "runs"], body)
