@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from benchmarks.experiments.plots import Dot, plot_dots
-from benchmarks.experiments.statistics import difference, mean_of
+from benchmarks.experiments.statistics import by_seed, difference, mean_of
+from benchmarks.experiments.store import costs_beside, read_costs
 from benchmarks.experiments.tables import chfl
 from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row
@@ -71,7 +72,9 @@ def render_chfl(rows: list[Row], path: Path) -> None:
         f"The paper prints this figure without numbers. {_BOTH_RATES}",
         "",
         *_table(_both_rates(found, fixed, chfl.FIGURE_4)),
+        *_more_rounds(rows, fixed),
         *_NOTES,
+        *_cost_of_tuning(path),
     ]
     write_page(path, lines)
     _plot(found[chfl.TABLE_II], path)
@@ -99,6 +102,64 @@ def accuracies(rows: list[Row], setting: chfl.Setting, rates: Sequence[float] = 
         if scores:
             found[method] = {seed: float(np.mean(values)) for seed, values in scores.items()}
     return found
+
+
+def _more_rounds(rows: list[Row], fixed: Accuracies) -> list[str]:
+    """Return table II with more rounds beside the same runs with the usual number, if there are such runs."""
+    longer: Accuracies = {}
+    for candidate in chfl.with_more_rounds():
+        method = next(name for name, methods in METHODS.items() if methods == (candidate.method,))
+        values = by_seed(rows, candidate.name, None, "accuracy")
+        if values:
+            longer[method] = values
+    if not longer:
+        return []
+    body = []
+    for method, values in longer.items():
+        usual = fixed.get(method, {})
+        cells = [[each[seed] for seed in sorted(values.keys() & usual.keys())] for each in (usual, values)]
+        mean = difference(values, usual)
+        if mean:
+            known = chfl.PUBLISHED[chfl.TABLE_II][method]
+            shown = [mean_of(each).text(1.0, 3) for each in cells]
+            body.append([method, *shown, f"{known:.3f}", mean.text(1.0, 3), str(mean.runs)])
+    lines = [
+        f"## Table II with {chfl.MORE_ROUNDS} rounds",
+        "",
+        f"The paper does not state the number of rounds. The same runs with {chfl.ROUNDS} and with {chfl.MORE_ROUNDS} "
+        f"rounds, at the learning rate {chfl.RATE:g}:",
+        "",
+        *table_lines(
+            ["method", f"{chfl.ROUNDS} rounds", f"{chfl.MORE_ROUNDS} rounds", "paper", "difference", "runs"], body
+        ),
+    ]
+    gains = [difference(each.get("mu 0", {}), each.get(chfl.LOCAL, {})) for each in (fixed, longer)]
+    if gains[0] and gains[1]:
+        known = chfl.PUBLISHED[chfl.TABLE_II]["mu 0"] - chfl.PUBLISHED[chfl.TABLE_II][chfl.LOCAL]
+        lines += [
+            f"Mu 0 minus local is {gains[1].text(1.0, 3)} with {chfl.MORE_ROUNDS} rounds ({gains[1].runs} runs) and "
+            f"{gains[0].text(1.0, 3)} with {chfl.ROUNDS} rounds ({gains[0].runs} runs). The paper has {known:+.3f}.",
+            "",
+        ]
+    return lines
+
+
+def _cost_of_tuning(path: Path) -> list[str]:
+    """Return the estimated cost of the learning rates that are not tried, from the runs made here."""
+    names = {
+        candidate.name
+        for setting in dict.fromkeys((*chfl.TABLE_III, *chfl.FIGURE_4))
+        for candidate in chfl.candidates(setting)
+        if setting != chfl.TABLE_II
+    }
+    seconds = sum(cost.processor_seconds for cost in read_costs(costs_beside(path)) if cost.variant in names)
+    if not seconds:
+        return []
+    return [
+        "* A second learning rate for each client in table III and figure 4: this would cost about "
+        f"{round(seconds, -2):,.0f} processor seconds.",
+        "",
+    ]
 
 
 def _both_rates(
@@ -157,5 +218,5 @@ _NOTES: Final = (
     "## What is not here",
     "",
     "* Table II's rows sensorless, aloi, helena and jannis, and with them table IV: these data are not available here.",
-    "",
+    "* Table I and figures 1 to 3 have no results: sizes of the data sets, and drawings of tables and networks.",
 )

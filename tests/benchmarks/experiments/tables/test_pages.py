@@ -214,6 +214,54 @@ def test_each_client_chooses_mu_and_rate_on_its_own_validation_rows() -> None:
     assert accuracies(rows, chfl.TABLE_II, rates=(chfl.RATE,)) == {"mu above 0": {7: pytest.approx(0.0)}}
 
 
+def test_the_page_of_chfl_compares_the_same_runs_with_more_rounds(tmp_path: Path) -> None:
+    """With more rounds mu 0 gains 0.2 and local 0.1. Runs that only the usual number of rounds has do not count.
+
+    So mu 0 minus local becomes 0.1, where the paper has 0.034. Without such runs the page has no such section.
+    """
+    usual = {"local": 0.5, "chfl, mu 0": 0.5}
+    rows = [
+        row_of(
+            f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=value, validation_accuracy=value
+        )
+        for method, value in usual.items()
+        for seed in range(4)
+    ]
+    longer = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001, 12 rounds", seed, "site-1", accuracy=value + gain)
+        for (method, value), gain in zip(usual.items(), (0.1, 0.2), strict=True)
+        for seed in (0, 2)
+    ]
+
+    TABLES["chfl"].render(rows, tmp_path / "usual.md")
+    TABLES["chfl"].render([*rows, *longer], tmp_path / "longer.md")
+
+    page = (tmp_path / "longer.md").read_text()
+    assert "12 rounds" not in (tmp_path / "usual.md").read_text()
+    assert "| mu 0 | 0.500 ± 0.000 | 0.700 ± 0.000 | 0.674 | 0.200 ± 0.000 | 2 |" in page
+    assert "Mu 0 minus local is 0.100 ± 0.000 with 12 rounds (2 runs)" in page
+    assert "The paper has +0.034." in page
+    assert {variant.name for variant in chfl.variants()} >= {row.variant for row in longer}
+
+
+def test_the_pages_state_the_cost_of_what_was_not_tried(tmp_path: Path) -> None:
+    """The seconds of table III and figure 4 are those of a second rate. A combination of table 7 costs its mean."""
+    for table, name, seconds in (
+        ("chfl", "local, 2 clients, 30% common, rate 0.001", 1234.0),
+        ("chfl", "local, 5 clients, 30% common, rate 0.001", 999.0),
+        ("fed-heart-tuning", "fedavg, rate 0.1", 2.0),
+    ):
+        cost = Cost(variant=name, seeds=5, processor_seconds=seconds, day="2026-01-01", libraries="none")
+        add_cost(costs_beside(tmp_path / f"{table}.csv"), cost)
+
+    for table in ("chfl", "fed-heart-tuning"):
+        TABLES[table].render([], tmp_path / f"{table}.md")
+
+    assert "would cost about 1,200 processor seconds" in (tmp_path / "chfl.md").read_text()
+    page = (tmp_path / "fed-heart-tuning.md").read_text()
+    assert "123 more combinations. They would cost about 250 processor seconds" in page
+
+
 def test_the_macro_f1_is_weighted_by_rows() -> None:
     """Three rows of 0.2 and one of 1 make 0.4; the federation's own line does not count."""
     rows = [
