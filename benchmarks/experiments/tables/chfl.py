@@ -31,6 +31,9 @@ EPOCHS_PER_ROUND: Final = 5
 BATCH_ROWS: Final = 64
 RUNS: Final = 5
 SEEDS: Final = range(3 * RUNS)
+# Splits of table II's columns after the three usual ones, in which all clients have the column elevation. In the three
+# usual splits only one client has it.
+SPLITS_WITH_ELEVATION: Final = (3, 4)
 RATE: Final = 1e-3
 RATES: Final = (RATE, 3e-3)
 STRENGTHS: Final = (0.0, 0.25, 1.0)

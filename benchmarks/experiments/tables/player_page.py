@@ -43,8 +43,8 @@ _RATES: Final = (
 _LOSS: Final = "test_loss"
 _ABOUT_LOSSES: Final = (
     "The focal loss of the test rows, times 100 (table A.10). Each centre weights the classes by its training rows, as "
-    "in training. The first figure of this project is weighted by a centre's test rows. The second is the median over "
-    "the four centres in each run, because the paper calls its figures medians over the clients.",
+    "in training. The column *loss, here* is weighted by a centre's test rows. The paper calls its figures medians "
+    "over the clients. The column *median loss, here* has the median over the four centres in each run.",
     "",
     "The heading of table A.10 has the unit 0.0001. The unit is read here as 0.01, for two reasons. The variances of "
     "table A.11 are deviations of 0.11 to 0.51 between the centres. And a cross-entropy of 0.00347 on FashionMNIST "
@@ -56,6 +56,9 @@ _NOTES: Final = (
     "",
     "* Table 2 and the columns of ranks in all tables: the paper averages them over seven data sets, and six of them "
     "are not here.",
+    "* Another version of this program can give other figures of FedLP. FedLP draws the layers that it leaves out from "
+    "the plan's digest, and new keys of plans change the digest. The eleven other methods of the paper gave the same "
+    "figures with the versions of 2026-11-23 and 2026-11-26.",
     "* The data sets FashionMNIST, EMNIST, CIFAR-10, ISIC-2019 and Sent-140: these data are not available here.",
     "* The data set MIMIC-III: only people with permission can download it.",
     "",
@@ -283,7 +286,7 @@ def _measures(rows: list[Row]) -> list[str]:
                 shown["Hessian trace by parameter"] = found / np.array(player.SIZES)
             for title, values in shown.items():
                 figure = figures if title == list(shown)[-1] else "-"
-                cells = [f"{value:.3g}" for value in values]
+                cells = [f"{value:,.0f}" if "percent" in title else f"{value:.3g}" for value in values]
                 body.append([_TITLES[variant], title, *cells, figure, str(len(measured))])
     header = ["models", "measure", *player.LAYERS, "figure", "runs"]
     return [*_ABOUT_MEASURES, *table_lines(header, body)] if body else []

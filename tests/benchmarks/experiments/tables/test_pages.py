@@ -244,6 +244,30 @@ def test_the_page_of_chfl_compares_the_same_runs_with_more_rounds(tmp_path: Path
     assert {variant.name for variant in chfl.variants()} >= {row.variant for row in longer}
 
 
+def test_the_page_of_chfl_shows_further_splits_in_a_table_of_their_own(tmp_path: Path) -> None:
+    """Runs of a further split change no line of tables II and III, and without such runs there is no such table."""
+    own = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=0.5, validation_accuracy=0.5)
+        for method in ("common", "local", "chfl, mu 0")
+        for seed in range(15)
+    ]
+    further = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=value, validation_accuracy=0.5)
+        for method, value in (("common", 0.6), ("local", 0.7), ("chfl, mu 0", 0.8))
+        for seed in (15, 16)
+    ]
+
+    TABLES["chfl"].render(own, tmp_path / "own.md")
+    TABLES["chfl"].render([*own, *further], tmp_path / "further.md")
+
+    before, after = (tmp_path / "own.md").read_text(), (tmp_path / "further.md").read_text()
+    line = next(each for each in before.splitlines() if each.startswith("| 5 clients, 30% common | 0.001"))
+    assert line in after
+    assert "elevation" not in before
+    assert "| 3 | all clients | 0.600 ± 0.000 | 0.700 ± 0.000 | 0.800 ± 0.000 | 0.100 ± 0.000 | 2 |" in after
+    assert "| 0 | one client | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.000 ± 0.000 | 5 |" in after
+
+
 def test_the_pages_state_the_cost_of_what_was_not_tried(tmp_path: Path) -> None:
     """The seconds of table III and figure 4 are those of a second rate. A combination of table 7 costs its mean."""
     for table, name, seconds in (
@@ -260,6 +284,26 @@ def test_the_pages_state_the_cost_of_what_was_not_tried(tmp_path: Path) -> None:
     assert "would cost about 1,200 processor seconds" in (tmp_path / "chfl.md").read_text()
     page = (tmp_path / "fed-heart-tuning.md").read_text()
     assert "123 more combinations. They would cost about 250 processor seconds" in page
+
+
+def test_figure_3_has_both_checkpoints(tmp_path: Path) -> None:
+    """A method with one model for all sites has a line for each checkpoint, and one with local models only local."""
+    rows = [
+        row_of(f"{method}{size}, {checkpoint}", seed, site, accuracy=value)
+        for method, checkpoints in (("fedavg", ("local", "global")), ("siloed", ("local",)))
+        for size, value in (("", 0.5), (", large network", 0.75))
+        for checkpoint in checkpoints
+        for seed in range(2)
+        for site in CENTRES
+    ]
+
+    TABLES["fed-heart"].render(rows, tmp_path / "fed-heart.md")
+
+    page = (tmp_path / "fed-heart.md").read_text()
+    for method, checkpoint in (("fedavg", "local"), ("fedavg", "global"), ("siloed", "local")):
+        line = f"| {method} | {checkpoint} | 0.500 ± 0.000 | 0.750 ± 0.000 | 0.250 ± 0.000 |"
+        assert line in page
+    assert {row.variant for row in rows} <= {variant.name for variant in fed_heart.variants()}
 
 
 def test_the_macro_f1_is_weighted_by_rows() -> None:
