@@ -40,21 +40,28 @@ RESULTS: Final = Path(__file__).parent / "results" / "papers"
     envvar="GLOBAL_LAYERS_DATA",
     default=".",
     type=click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True),
-    help="The folder that holds heart/ and covertype/; rehearsal needs none.",
+    help="Folder with the folders heart and covertype. The tables rehearsal and images need no folder.",
 )
-@click.option("--seeds", default="", help="Such as 0-100 or 3,5,8; left out, the table's own.")
-@click.option("--variant", "chosen", multiple=True, help="Only these variants; may be given several times.")
-@click.option("--jobs", default=1, help="Chunks at once on this machine; each takes one core.")
-@click.option("--cluster", default="", help="ray://HOST:10001 or dask://HOST:8786: compute on its cores instead.")
+@click.option(
+    "--seeds", default="", help="Seeds to compute, such as 0-100 or 3,5,8. Without this option: the table's own seeds."
+)
+@click.option(
+    "--variant",
+    "chosen",
+    multiple=True,
+    help="Compute only this variant. You can repeat the option. A wrong name prints a list of all variants.",
+)
+@click.option("--jobs", default=1, help="Number of cores of this machine to use.")
+@click.option("--cluster", default="", help="Use the cores of a cluster instead: ray://HOST:10001 or dask://HOST:8786.")
 @click.option(
     "--merge",
     "slices",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="First take in the lines of the same table in this folder; may be given several times.",
+    help="First add the results of the same table from this folder. You can repeat the option.",
 )
-@click.option("--results", default=RESULTS, type=click.Path(path_type=Path), help="Where the files are and go.")
-@click.option("--render-only", is_flag=True, help="Write table and plot from what is there.")
+@click.option("--results", default=RESULTS, type=click.Path(path_type=Path), help="Folder with the result files.")
+@click.option("--render-only", is_flag=True, help="Write the page and the plot again, without computing anything.")
 def main(
     table: str,
     folder: Path,
@@ -66,7 +73,10 @@ def main(
     results: Path,
     render_only: bool,
 ) -> None:
-    """Compute a table of the papers, or its missing part, and write it beside the published figures."""
+    """Compute a table of the papers, or its missing part, and write it beside the published figures.
+
+    Example: python -m benchmarks.papers heart --data FOLDER --seeds 0-9 --results first-try
+    """
     if table not in TABLES:
         raise click.UsageError(f"No table {table!r}; {did_you_mean(table, TABLES)}")
     definition, path = table_named(table), results / f"{table}.csv"

@@ -1,8 +1,8 @@
-"""Computes PLayer-FL's measures of each layer after some local epochs, which show from which layer on sites differ.
+"""Computes PLayer-FL's measures of each layer, which show from which layer on sites differ.
 
-Source: Elhussein and Gürsoy 2025, equations 2 and A.1 to A.3. All sites start with equal parameters and train alone.
-The loss is the mean over all training rows of a site, in float64. The networks are small, so the Hessian's trace is
-exact.
+Source: Elhussein and Gürsoy 2025, equations 2 and A.1 to A.3. All sites start with equal parameters. They train alone
+for some epochs, or together until the end of a plan. The loss is the mean over all training rows of a site, in
+float64. The networks are small, so the Hessian's trace is exact.
 
 The similarity is linear CKA as Kornblith et al. 2019 define it: its denominator is the product of the norms. The paper
 prints the squares of these norms. With them, equal representations would not have a similarity of 1.
@@ -15,10 +15,12 @@ from itertools import combinations
 from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
+from benchmarks.experiments.federations import federate
 from benchmarks.experiments.stacks import StackedSite
 from global_layers.one_process import Collection
 from protos.plan.manifest import slices_of
@@ -44,7 +46,25 @@ def measure_layers(sites: Mapping[str, Dataset], plan: Plan, *, epochs: int) -> 
         By `MEASURES`: the sum of the sites' sensitivities, the means of their gradient variances and Hessian traces,
         and the mean similarity of pairs of sites over the test rows of all sites.
     """
-    networks = {name: _trained(name, dataset, plan, epochs) for name, dataset in sites.items()}
+    return _measure({name: _trained(name, dataset, plan, epochs) for name, dataset in sites.items()}, sites, plan)
+
+
+def measure_shared(sites: Mapping[str, Dataset], plan: Plan) -> dict[str, list[float]]:
+    """Every measure of every layer, in the network's order, for the last shared model of a federation.
+
+    Args:
+        sites: each one's encoded rows, with equal columns.
+        plan: of fedavg on a dense network. The sites run all of its rounds.
+
+    Returns:
+        As `measure_layers`. The similarity is 1, because all sites have the same model.
+    """
+    collection, _ = federate(plan, sites)
+    _, values = collection.run.result()
+    return _measure({name: _network_of(values, dataset, plan) for name, dataset in sites.items()}, sites, plan)
+
+
+def _measure(networks: Mapping[str, nn.Module], sites: Mapping[str, Dataset], plan: Plan) -> dict[str, list[float]]:
     layers = _layers(plan)
     found = [_of_site(networks[name], dataset, plan, layers) for name, dataset in sites.items()]
     rows = torch.from_numpy(np.concatenate([dataset.test.features for dataset in sites.values()])).double()
@@ -63,9 +83,15 @@ def _trained(name: str, dataset: Dataset, plan: Plan, epochs: int) -> nn.Module:
     for number in range(epochs):
         update, _ = member.round(number, Stage.TRAINING, torch.from_numpy(values), [None])
         values = values + update
+    return _network_of(values[0], dataset, plan)
+
+
+def _network_of(values: npt.NDArray[np.float32], dataset: Dataset, plan: Plan) -> nn.Module:
+    """A network with these values, in the order of the manifest, float64."""
+    manifest = Collection(plan).run.manifest
     network = build_network(plan.architecture, len(dataset.columns), dataset.outputs)
     state = {
-        tensor.name: torch.from_numpy(values[0, part].astype(np.float32)).reshape(tensor.shape)
+        tensor.name: torch.from_numpy(np.array(values[part], np.float32)).reshape(tensor.shape)
         for tensor, part in zip(manifest.tensors, slices_of(manifest.tensors), strict=True)
     }
     network.load_state_dict(state)

@@ -2,9 +2,10 @@
 
 Source: Mori et al. 2022, section V. Hidden layers of 512, 256 and 128 in every network, batches of 64, Adam, five local
 epochs, equal weights, the last model. Each client tunes rate and mu on its own validation rows. The paper states
-neither the number of rounds nor the rates that were tried. This experiment runs three rounds. It tries two rates for
-table II, and uses torch's default rate everywhere else. All clients of one federation have the same rate. Each client
-chooses its best federation.
+neither the number of rounds nor the rates that were tried. This experiment runs three rounds. Three methods of table II
+also run with twelve, to show what the number of rounds changes. The experiment tries two rates for table II, and uses
+torch's default rate everywhere else. All clients of one federation have the same rate. Each client chooses its best
+federation.
 
 A seed is a split of the columns and a run: seed = 5 * split + run.
 """
@@ -25,10 +26,14 @@ from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.variants import Row, Variant, predicted_by, row_of, validation_accuracy
 
 ROUNDS: Final = 3
+MORE_ROUNDS: Final = 12
 EPOCHS_PER_ROUND: Final = 5
 BATCH_ROWS: Final = 64
 RUNS: Final = 5
 SEEDS: Final = range(3 * RUNS)
+# Splits of table II's columns after the three usual ones, in which all clients have the column elevation. In the three
+# usual splits only one client has it.
+SPLITS_WITH_ELEVATION: Final = (3, 4)
 RATE: Final = 1e-3
 RATES: Final = (RATE, 3e-3)
 STRENGTHS: Final = (0.0, 0.25, 1.0)
@@ -76,11 +81,13 @@ class Candidate:
     setting: Setting
     method: str
     rate: float
+    rounds: int | None = None  # None for ROUNDS
 
     @property
     def name(self) -> str:
         """The name of the variant."""
-        return f"{self.method}, {self.setting.title}, rate {self.rate:g}"
+        longer = "" if self.rounds is None else f", {self.rounds} rounds"
+        return f"{self.method}, {self.setting.title}, rate {self.rate:g}{longer}"
 
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         """Compute this variant's rows. Splits differ in their common columns, so copies cannot be stacked."""
@@ -111,16 +118,23 @@ def candidates(setting: Setting) -> list[Candidate]:
     return [Candidate(setting, *each) for each in product((*methods, CONCATENATED), RATES)]
 
 
+def with_more_rounds() -> list[Candidate]:
+    """Return table II's federations with more rounds. Nobody chooses among them."""
+    methods = (COMMON, LOCAL, strength_name(0.0))
+    return [Candidate(TABLE_II, method, RATE, rounds=MORE_ROUNDS) for method in methods]
+
+
 def variants() -> list[Variant]:
     """Return every candidate of every setting as a variant, each only once."""
     settings = dict.fromkeys((TABLE_II, *TABLE_III, *FIGURE_4))
     found = [candidate for setting in settings for candidate in candidates(setting)]
-    return [Variant(name=each.name, run=each.run, seeds_at_once=1) for each in found]
+    return [Variant(name=each.name, run=each.run, seeds_at_once=1) for each in (*found, *with_more_rounds())]
 
 
 def chfl_plan(candidate: Candidate, dealt: DealtColumns, seed: int) -> Any:  # a Plan
     """The plan of a candidate."""
     rows = min(len(dataset.training) for dataset in dealt.sites.values())
+    rounds = ROUNDS if candidate.rounds is None else candidate.rounds
     shared: dict[str, Any] = {"columns": dealt.common, "outputs": 7}
     match candidate.method:
         case "common":
@@ -139,7 +153,7 @@ def chfl_plan(candidate: Candidate, dealt: DealtColumns, seed: int) -> Any:  # a
         seed,
         schedule={
             "aggregate": "every-round",
-            "epochs": ROUNDS * EPOCHS_PER_ROUND,
+            "epochs": rounds * EPOCHS_PER_ROUND,
             "epochs_per_round": EPOCHS_PER_ROUND,
             "batches_per_epoch": rows // BATCH_ROWS,
         },

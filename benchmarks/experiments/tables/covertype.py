@@ -51,6 +51,24 @@ PUBLISHED: Final = {
 }  # fmt: skip
 
 
+# Half the width of the paper's 95% intervals, in the same order (tables 15 to 17).
+INTERVALS: Final = {
+    "local": {
+        "comanche": (3.58, 2.97, 4.60), "neota": (4.05, 2.85, 5.31), "poudre": (0.70, 0.51, 1.51),
+        "rawah": (0.65, 0.28, 1.56),
+    },
+    "fedavg": {
+        "comanche": (3.37, 2.13, 3.93), "neota": (0.87, 2.80, 1.51), "poudre": (1.42, 0.65, 1.19),
+        "rawah": (1.61, 0.29, 2.20),
+    },
+    "global-layers": {
+        "comanche": (0.34, 0.19, 1.09), "neota": (0.81, 0.81, 1.54), "poudre": (0.65, 0.40, 1.26),
+        "rawah": (0.28, 0.19, 1.36),
+    },
+    CENTRAL: {"central": (4.58, 6.63, 5.86)},
+}  # fmt: skip
+
+
 def variants() -> list[Variant]:
     """Return the variants:
 

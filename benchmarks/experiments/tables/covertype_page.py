@@ -21,6 +21,19 @@ _METRICS = (
 )
 
 
+_OTHERS = (
+    "## The paper's other tables and figures",
+    "",
+    "* The published test rows in table 1 (565,892 of 581,012) are not available here. Only the 15,120 rows for "
+    "training and validation are.",
+    "* Table 8: a [test](../../../tests/protos/test_architecture.py) compares the number of shared "
+    "and of all parameters with the published numbers.",
+    "* The heart rows of all tables are on the [heart page](heart.md), with what it says on the other tables and "
+    "figures.",
+    "",
+)
+
+
 def render_covertype(rows: list[Row], path: Path) -> None:
     """Write the page.
 
@@ -44,7 +57,7 @@ def render_covertype(rows: list[Row], path: Path) -> None:
     for metric, title in _METRICS:
         lines += [f"## {title}", "", *_metric(rows, metric)]
     lines += ["## global-layers minus local on the same seeds, points", "", *_differences(rows)]
-    write_page(path, lines)
+    write_page(path, [*lines, *_OTHERS])
     _plot(rows, path)
 
 
@@ -72,7 +85,11 @@ def _metric(rows: list[Row], metric: str) -> list[str]:
         found = {site: list(by_seed(rows, name, site, metric).values()) for site in known}
         runs = max(map(len, found.values()))
         cells = [mean_of(found[site]).text() if found.get(site) else "-" for site in (*AREAS, "central")]
-        published = [f"{known[site][place]:.2f}" if site in known else "-" for site in (*AREAS, "central")]
+        width = covertype.INTERVALS[name]
+        published = [
+            f"{known[site][place]:.2f} ± {width[site][place]:.2f}" if site in known else "-"
+            for site in (*AREAS, "central")
+        ]
         body += [[name, *cells, str(runs)], [f"paper, {name}, other rows", *published, str(covertype.PUBLISHED_SEEDS)]]
     return table_lines(["method", *AREAS, "all areas", "seeds"], body)
 

@@ -41,6 +41,19 @@ _PAIRS: Final = (
     ("global-layers, paper", "local, paper"),
     ("global-layers, declared", "local, declared"),
 )
+_OTHERS: Final = (
+    "## The paper's other tables and figures",
+    "",
+    "* Tables 2 and 15 to 17: the tables above have their heart rows. Their other rows are on the "
+    "[covertype page](covertype.md).",
+    "* Table 1: the same rows train, validate and test here. A [test](../../../tests/benchmarks/experiments/data/"
+    "test_heart.py) compares their numbers.",
+    "* Tables 8 and 9: a [test](../../../tests/protos/test_architecture.py) compares the number of "
+    "shared and of all parameters with the published numbers.",
+    "* Tables 3 to 7 and 10 to 14 and figures 1 to 3 have no results: columns, classes, settings, sources, and "
+    "drawings of the network. The table above shows where the settings are ambiguous.",
+    "",
+)
 _READINGS: Final = Path(__file__).with_name("heart_readings.md")
 
 
@@ -53,7 +66,7 @@ def render_heart(rows: list[Row], path: Path) -> None:
         lines += [f"## {title}", "", *_metric(rows, present, metric)]
     lines += ["## Differences of AUROC on the same seeds, points", "", *_differences(rows, present)]
     lines += ["## Beside them on the same seeds: AUROC, percent", "", *_beside(SIMPLE, DEFAULT)]
-    write_page(path, [*lines, _READINGS.read_text()])
+    write_page(path, [*lines, _READINGS.read_text().rstrip() + "\n", *_OTHERS])
     _plot(rows, present, path)
 
 
@@ -96,7 +109,7 @@ def _metric(rows: list[Row], present: Sequence[str], metric: str) -> list[str]:
         cells, runs = [variant], 0
         for site in FILES:
             mean, known = _mean(rows, variant, site, metric), _published(variant, site, metric)
-            beside = f" (paper {known:.2f})" if known is not None else ""
+            beside = "" if known is None else f" (paper {known:.2f} ± {_interval(variant, site, metric):.2f})"
             cells.append(mean.text() + beside if mean else "-")
             runs = max(runs, mean.runs if mean else 0)
         body.append([*cells, str(runs)])
@@ -157,6 +170,10 @@ def _mean(rows: list[Row], variant: str, site: str, metric: str) -> Mean | None:
 
 def _difference(rows: list[Row], first: str, second: str, site: str) -> Mean | None:
     return difference(by_seed(rows, first, site, "auroc"), by_seed(rows, second, site, "auroc"))
+
+
+def _interval(variant: str, site: str, metric: str) -> float:
+    return heart.INTERVALS[variant][site][heart.METRICS.index(metric)]
 
 
 def _published(variant: str, site: str, metric: str) -> float | None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.experiments.layer_measures import MEASURES, _of_site, _similarity, measure_layers
+from benchmarks.experiments.layer_measures import (
+    MEASURES,
+    _measure,
+    _of_site,
+    _similarity,
+    _trained,
+    measure_layers,
+    measure_shared,
+)
 from benchmarks.experiments.plans import experiment_plan
 from protos.plan.plan import Plan
 from site_agent.trainer.models.network_catalogue import build_network
@@ -69,6 +77,26 @@ def test_sites_start_alike_and_drift_apart(seed: int) -> None:
     assert start.keys() == set(MEASURES)
     assert start["similarity"] == pytest.approx([1.0] * 3)
     assert max(after["similarity"]) < 0.9999
+
+
+@for_each("seed", range(3))
+def test_the_shared_model_is_measured_after_its_last_sum(seed: int) -> None:
+    """After one epoch it is the mean of the networks that were trained alone, so every measure equals the mean's."""
+    sites = {site: rows_at(site, seed) for site in SITES}
+    plan = plan_of("fedavg", seed)
+    plan = plan.model_copy(update={"schedule": plan.schedule.model_copy(update={"epochs": 1})})
+    networks = {name: _trained(name, dataset, plan, 1) for name, dataset in sites.items()}
+    states = [network.state_dict() for network in networks.values()]
+    mean = {key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]}
+    for network in networks.values():
+        network.load_state_dict(mean)
+
+    found, expected = measure_shared(sites, plan), _measure(networks, sites, plan)
+
+    assert found["similarity"] == pytest.approx([1.0] * 3)
+    for kind in MEASURES:
+        assert found[kind] == pytest.approx(expected[kind], rel=1e-3)
+    assert found["sensitivity"] != pytest.approx(measure_layers(sites, plan, epochs=1)["sensitivity"], rel=1e-3)
 
 
 def test_similarity_ignores_turns_and_scale_and_nothing_else() -> None:

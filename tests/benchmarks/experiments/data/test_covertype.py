@@ -8,6 +8,7 @@ import pytest
 from benchmarks.experiments.data.covertype import AREAS, centralized, covertype
 from benchmarks.experiments.data.dealt_columns import chfl_covertype, hillshades
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Recipe, Statistician
+from benchmarks.experiments.tables import chfl
 
 from .conftest import DATA, needs_covertype
 
@@ -104,6 +105,16 @@ def test_dealt_columns_belong_to_one_site_or_to_all(sites: int, share: float, co
     assert sum(len(site.validation) for site in dealt.sites.values()) == 3024
     assert {len(site.test) for site in dealt.sites.values()} == {3024}
     assert len({site.test.targets.tobytes() for site in dealt.sites.values()}) == 1
+
+
+@pytest.mark.parametrize("split", [0, 1, 2, *chfl.SPLITS_WITH_ELEVATION])
+def test_the_page_of_chfl_names_the_splits_with_a_common_elevation(split: int) -> None:
+    """Elevation is at one of five clients in the three usual splits, and at all clients in the further splits."""
+    sites = chfl_covertype(DATA, split, 0).sites.values()
+
+    holders = sum("elevation" in site.columns for site in sites)
+
+    assert holders == (5 if split in chfl.SPLITS_WITH_ELEVATION else 1)
 
 
 def test_equal_seeds_give_pairs() -> None:

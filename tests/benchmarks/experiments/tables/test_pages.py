@@ -36,6 +36,7 @@ NAMES = (
     "auroc", "auprc", "balanced_accuracy", "balanced_accuracy_at_logit_half", "accuracy", "macro_f1", "rows",
     "validation_accuracy", "validation_loss", "auroc_of_authors", "auprc_of_authors", "classes", "auroc_of_logits",
     "auroc_published_rows", "auroc_of_logits_published_rows", "auprc_of_logits_published_rows",
+    "test_loss",
 )  # fmt: skip
 
 
@@ -67,7 +68,10 @@ def made_up_rows(table: str, seeds: int = 3) -> list[Row]:
             for seed in range(seeds)
         ]
         measures = {f"{kind} {layer}": 0.5 for kind in MEASURES for layer in player.LAYERS}
-        rows.append(Row(variant=player.MEASURED, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=measures))
+        rows += [
+            Row(variant=name, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=measures)
+            for name in player.MEASURES_OF
+        ]
         read = {f"{name} {layer}": float(3**place) for name in READINGS for place, layer in enumerate(player.LAYERS)}
         rows.append(Row(variant=player.READ, seed=0, site=player.FEDERATION, chosen_round=-1, metrics=read))
     return rows
@@ -210,6 +214,98 @@ def test_each_client_chooses_mu_and_rate_on_its_own_validation_rows() -> None:
     assert accuracies(rows, chfl.TABLE_II, rates=(chfl.RATE,)) == {"mu above 0": {7: pytest.approx(0.0)}}
 
 
+def test_the_page_of_chfl_compares_the_same_runs_with_more_rounds(tmp_path: Path) -> None:
+    """With more rounds mu 0 gains 0.2 and local 0.1. Runs that only the usual number of rounds has do not count.
+
+    So mu 0 minus local becomes 0.1, where the paper has 0.034. Without such runs the page has no such section.
+    """
+    usual = {"local": 0.5, "chfl, mu 0": 0.5}
+    rows = [
+        row_of(
+            f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=value, validation_accuracy=value
+        )
+        for method, value in usual.items()
+        for seed in range(4)
+    ]
+    longer = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001, 12 rounds", seed, "site-1", accuracy=value + gain)
+        for (method, value), gain in zip(usual.items(), (0.1, 0.2), strict=True)
+        for seed in (0, 2)
+    ]
+
+    TABLES["chfl"].render(rows, tmp_path / "usual.md")
+    TABLES["chfl"].render([*rows, *longer], tmp_path / "longer.md")
+
+    page = (tmp_path / "longer.md").read_text()
+    assert "12 rounds" not in (tmp_path / "usual.md").read_text()
+    assert "| mu 0 | 0.500 ± 0.000 | 0.700 ± 0.000 | 0.674 | 0.200 ± 0.000 | 2 |" in page
+    assert "Mu 0 minus local is 0.100 ± 0.000 with 12 rounds (2 runs)" in page
+    assert "The paper has +0.034." in page
+    assert {variant.name for variant in chfl.variants()} >= {row.variant for row in longer}
+
+
+def test_the_page_of_chfl_shows_further_splits_in_a_table_of_their_own(tmp_path: Path) -> None:
+    """Runs of a further split change no line of tables II and III, and without such runs there is no such table."""
+    own = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=0.5, validation_accuracy=0.5)
+        for method in ("common", "local", "chfl, mu 0")
+        for seed in range(15)
+    ]
+    further = [
+        row_of(f"{method}, 5 clients, 30% common, rate 0.001", seed, "site-1", accuracy=value, validation_accuracy=0.5)
+        for method, value in (("common", 0.6), ("local", 0.7), ("chfl, mu 0", 0.8))
+        for seed in (15, 16)
+    ]
+
+    TABLES["chfl"].render(own, tmp_path / "own.md")
+    TABLES["chfl"].render([*own, *further], tmp_path / "further.md")
+
+    before, after = (tmp_path / "own.md").read_text(), (tmp_path / "further.md").read_text()
+    line = next(each for each in before.splitlines() if each.startswith("| 5 clients, 30% common | 0.001"))
+    assert line in after
+    assert "elevation" not in before
+    assert "| 3 | all clients | 0.600 ± 0.000 | 0.700 ± 0.000 | 0.800 ± 0.000 | 0.100 ± 0.000 | 2 |" in after
+    assert "| 0 | one client | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.000 ± 0.000 | 5 |" in after
+
+
+def test_the_pages_state_the_cost_of_what_was_not_tried(tmp_path: Path) -> None:
+    """The seconds of table III and figure 4 are those of a second rate. A combination of table 7 costs its mean."""
+    for table, name, seconds in (
+        ("chfl", "local, 2 clients, 30% common, rate 0.001", 1234.0),
+        ("chfl", "local, 5 clients, 30% common, rate 0.001", 999.0),
+        ("fed-heart-tuning", "fedavg, rate 0.1", 2.0),
+    ):
+        cost = Cost(variant=name, seeds=5, processor_seconds=seconds, day="2026-01-01", libraries="none")
+        add_cost(costs_beside(tmp_path / f"{table}.csv"), cost)
+
+    for table in ("chfl", "fed-heart-tuning"):
+        TABLES[table].render([], tmp_path / f"{table}.md")
+
+    assert "would cost about 1,200 processor seconds" in (tmp_path / "chfl.md").read_text()
+    page = (tmp_path / "fed-heart-tuning.md").read_text()
+    assert "123 more combinations. They would cost about 250 processor seconds" in page
+
+
+def test_figure_3_has_both_checkpoints(tmp_path: Path) -> None:
+    """A method with one model for all sites has a line for each checkpoint, and one with local models only local."""
+    rows = [
+        row_of(f"{method}{size}, {checkpoint}", seed, site, accuracy=value)
+        for method, checkpoints in (("fedavg", ("local", "global")), ("siloed", ("local",)))
+        for size, value in (("", 0.5), (", large network", 0.75))
+        for checkpoint in checkpoints
+        for seed in range(2)
+        for site in CENTRES
+    ]
+
+    TABLES["fed-heart"].render(rows, tmp_path / "fed-heart.md")
+
+    page = (tmp_path / "fed-heart.md").read_text()
+    for method, checkpoint in (("fedavg", "local"), ("fedavg", "global"), ("siloed", "local")):
+        line = f"| {method} | {checkpoint} | 0.500 ± 0.000 | 0.750 ± 0.000 | 0.250 ± 0.000 |"
+        assert line in page
+    assert {row.variant for row in rows} <= {variant.name for variant in fed_heart.variants()}
+
+
 def test_the_macro_f1_is_weighted_by_rows() -> None:
     """Three rows of 0.2 and one of 1 make 0.4; the federation's own line does not count."""
     rows = [
@@ -238,6 +334,38 @@ def test_a_centre_gains_if_it_beats_both_itself_and_fedavg(tmp_path: Path) -> No
     page = (tmp_path / "player.md").read_text()
     assert "| ditto | 0.082 | 0.000 | 0 | 50 |" in page
     assert "| ditto | 0.057 | 0.000 | 0 | 50 |" in page
+
+
+def test_a_smaller_loss_is_a_gain(tmp_path: Path) -> None:
+    """A centre gains if its loss is below that of its own model alone and below FedAvg's.
+
+    Ditto is below both at one of four centres. The published figures are those of tables A.10 to A.12. Losses are shown
+    times 100: of 0.1, 0.3, 0.3 and 0.3 the weighted mean is 0.25 and the median is 0.3.
+    """
+    losses = {"local": (0.2, 0.2, 0.4, 0.2), "fedavg": (0.2, 0.4, 0.2, 0.2), "ditto": (0.1, 0.3, 0.3, 0.3)}
+    rows = [
+        row_of(name, 1, site, macro_f1=0.5, accuracy=0.5, test_loss=value, rows=1.0)
+        for name, values in losses.items()
+        for site, value in zip(CENTRES, values, strict=True)
+    ]
+
+    TABLES["player"].render(rows, tmp_path / "player.md")
+
+    page = (tmp_path / "player.md").read_text()
+    assert "| ditto | 26.2 ± 0.4 | 25.00 | 30.00 | 1 |" in page
+    assert "| ditto | 0.017 | 0.007 | 75 | 25 |" in page
+
+
+def test_the_page_of_player_divides_measures_as_the_paper_does(tmp_path: Path) -> None:
+    """The trace is divided by the number of a layer's parameters, and the sensitivity is a percentage of FC1's."""
+    found = {f"{kind} {layer}": 2.0**place for kind in MEASURES for place, layer in enumerate(player.LAYERS)}
+    rows = [row_of(player.MEASURED_ALONE, seed, player.FEDERATION, **found) for seed in range(2)]
+
+    TABLES["player"].render(rows, tmp_path / "player.md")
+
+    page = (tmp_path / "player.md").read_text()
+    assert "| final, alone | sensitivity, percent of FC1 | 100 | 200 | 400 | 800 | A.9 | 2 |" in page
+    assert "| final, alone | Hessian trace by parameter | 0.00182 | 0.00196 | 0.00952 | 0.0762 | A.5 | 2 |" in page
 
 
 def test_the_page_of_player_has_the_median_over_the_centres(tmp_path: Path) -> None:

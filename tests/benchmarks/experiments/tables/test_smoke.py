@@ -27,6 +27,7 @@ HEART = [
     ("fed-heart-tuning", "scaffold, rate 0.01", "0-1"),
     ("fed-heart", "majority", "0-1"),
     ("player", "player-fl", "0"),
+    ("player", "layers, trained together", "0"),
     ("single-vectors", "pfedla", "0"),
 ]
 COVERTYPE = [
