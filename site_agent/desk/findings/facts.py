@@ -41,18 +41,12 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.contract import (
-    BinaryTarget,
-    CategoricalFeature,
-    Contract,
-    Feature,
-    MaskTarget,
-    MultiClassTarget,
-    RegressionTarget,
-)
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
 from site_agent.trainer.data.splits import Rows
-from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.sweep_choice import choice_in_words
 
 FEWEST_FOR_CALIBRATION: Final = 100

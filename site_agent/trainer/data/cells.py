@@ -43,8 +43,6 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.sources.blocks import texts_of
 
-__all__ = ["LARGEST_MAGNITUDE", "UNKNOWN_POSITION", "BlockParser", "Flaw", "Numbers", "Parsed", "Spelling"]
-
 DAYS_PER_YEAR: Final = 365.25
 _REMEMBERED_CELLS: Final = 1 << 10
 _LONGEST_REMEMBERED: Final = 100
