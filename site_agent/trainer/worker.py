@@ -39,8 +39,8 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.kept_findings import keep_choice, keep_suspicions
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.sweep_choice import keep_choice
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -321,7 +321,6 @@ class Worker:
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
         """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
-        from site_agent.trainer.prior.found_suspicions import keep_suspicions
         from site_agent.trainer.prior.prior_study import PriorStudy
 
         if not isinstance(study, PriorStudy):

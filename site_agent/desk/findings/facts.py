@@ -47,7 +47,7 @@ from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget,
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.sweep_choice import choice_in_words
+from site_agent.trainer.kept_findings import choice_in_words
 
 FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
