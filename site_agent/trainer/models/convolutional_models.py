@@ -29,6 +29,7 @@ from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
     Linear,
+    Network,
     activation_of,
     parameter,
 )
@@ -157,7 +158,7 @@ class Body(nn.Module):
         return values
 
 
-class Convolutional(nn.Module):
+class Convolutional(Network):
     """A network of convolutional blocks, then linear layers. `represent` returns the inputs of the last layer."""
 
     def __init__(self, architecture: ConvolutionalNetwork, outputs: int) -> None:
@@ -181,12 +182,8 @@ class Convolutional(nn.Module):
         logits: Tensor = self.head["output"](functional.dropout(values, self._dropout, self.training))
         return logits
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of flat images (B, pixels)."""
-        return self.decide(self.represent(rows))
 
-
-class ParallelConvolutional(nn.Module):
+class ParallelConvolutional(Network):
     """A network with two extractors of the same image and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
 
     def __init__(self, architecture: ParallelConvolutionalNetwork, outputs: int) -> None:
@@ -209,10 +206,6 @@ class ParallelConvolutional(nn.Module):
         together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         logits: Tensor = self.head["output"](together)
         return logits
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of flat images (B, pixels)."""
-        return self.decide(self.represent(rows))
 
 
 def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork) -> Blocks:

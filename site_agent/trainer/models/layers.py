@@ -1,4 +1,4 @@
-"""Defines the layers that the networks of this folder use: linear maps, normalisation and dropout.
+"""Defines what the networks of this folder have in common: their two steps, linear maps, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -29,6 +29,22 @@ NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
 # AlphaDropout replaces a dropped value by SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
+
+class Network(nn.Module):
+    """A network whose logits are `decide(represent(rows))`."""
+
+    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the representation of encoded rows, see `site_agent.trainer.training.training_model.Represents`."""
+        raise NotImplementedError
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Return logits from the result of `represent`."""
+        raise NotImplementedError
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return logits (B, C) of encoded rows (B, d). Images are flat rows, and a mask has a logit for each pixel."""
+        return self.decide(self.represent(rows))
 
 
 class Linear(nn.Module):
