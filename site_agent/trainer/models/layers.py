@@ -70,13 +70,7 @@ class Normalisation(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (B, channels) or (B, channels, any) to the same shape."""
-        weight = self.weight
-        if weight.dim() == 2:
-            own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
-            return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
-        mean, variance = standard_statistics(weight)
-        # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
-        return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
+        return affine(values, self.weight, self.bias)
 
 
 class LayerNormalisation(nn.Module):
@@ -129,6 +123,16 @@ class FullyConnected(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Map (B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
+
+
+def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return γ·x/√(1 + 1e-5) + β over the second axis, or over the third axis if the parameters have a stack axis."""
+    if scale.dim() == 2:
+        own = (len(scale), 1, -1) + (1,) * (values.dim() - 3)
+        return torch.addcmul(shift.view(own), values, scale.view(own) * NORMALISATION_FACTOR)
+    mean, variance = standard_statistics(scale)
+    # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
+    return torch.batch_norm(values, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
