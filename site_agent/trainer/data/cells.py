@@ -158,7 +158,6 @@ class _Remembered(dict[str, float | Flaw]):
 
 
 def _each_once(cells: arrow.Array, remembered: _Remembered) -> Parsed:
-    """Parse each different cell only once."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
@@ -181,8 +180,6 @@ def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
 
 
 class _NumberColumn:
-    """Reads one column's numbers, a block at a time."""
-
     def __init__(self, rule: NumberRule, decimal: str) -> None:
         self._rule, self._decimal = rule, decimal
         self._absent_words = arrow.array(sorted(rule.words), arrow.string())

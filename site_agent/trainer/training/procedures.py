@@ -391,7 +391,6 @@ class _ColumnTraining(Procedure):
 
 
 def _twin(flat: FlatNetwork, recipe: Recipe) -> FlatNetwork:
-    """Return a second network with the same values."""
     twin = recipe.build()
     twin.adopt(flat)
     return twin
