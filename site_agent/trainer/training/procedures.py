@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, assert_never
 
 import torch
@@ -88,15 +89,15 @@ def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Proced
     procedure = method.procedure
     match procedure:
         case Together():
-            return _TogetherTraining(flat, recipe, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties)
         case PrivateFirst(epochs=epochs):
-            return _ApartTraining(flat, recipe, epochs, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties, epochs)
         case FederatedOnly():
-            return _ApartTraining(flat, recipe, 0, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties, 0)
         case PersonalCopy(strength=strength):
-            return _CopyTraining(_TogetherTraining(flat, recipe, method.penalties), recipe, strength)
+            return _CopyTraining(_ModelTraining(flat, recipe, method.penalties), recipe, strength)
         case Mixture(start=start, rate=rate):
-            return _MixtureTraining(_TogetherTraining(flat, recipe, method.penalties), recipe, start, rate)
+            return _MixtureTraining(_ModelTraining(flat, recipe, method.penalties), recipe, start, rate)
         case InnerProblem():
             return _MoreauTraining(flat, recipe, procedure)
         case ControlVariates():
@@ -107,15 +108,30 @@ def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Proced
             assert_never(procedure)
 
 
-class _TogetherTraining(Procedure):
-    """Trains all parameters in every step, as in FedAvg."""
+class _ModelTraining(Procedure):
+    """Trains one model: all parameters in every step, as in FedAvg, or private and federated ones in separate steps.
 
-    def __init__(self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...]) -> None:
-        self._flat, self._model = flat, Model(flat, recipe)
+    With `private_epochs` each of the two groups has an optimiser of its own, and a round first trains the private ones
+    (FedRep). With 0 epochs the private ones keep their first values (FedBABU).
+    """
+
+    def __init__(
+        self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...], private_epochs: int | None = None
+    ) -> None:
+        is_apart = private_epochs is not None
+        self._flat, self._private_epochs = flat, private_epochs or 0
+        self._model = Model(flat, recipe, [flat.federated] if is_apart else None)
+        self._private = Model(flat, recipe, [flat.private]) if is_apart else None
         self._penalties = Penalties(penalties, flat, recipe)
 
     def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
         self._penalties.begin_round(received)
+
+    def phases(self, steps: int, batches_per_epoch: int) -> list[Phase]:
+        last = Phase(self.step, steps)
+        if self._private is None:
+            return [last]
+        return [Phase(partial(_step_private, self._private), self._private_epochs * batches_per_epoch), last]
 
     def step(self, batch: Rows, factor: float) -> None:
         self._model.gradient(batch, self._penalties.term(batch))
@@ -129,55 +145,19 @@ class _TogetherTraining(Procedure):
         return self._flat
 
     def state(self) -> State:
-        return self._model.state() | prefixed("penalties", self._penalties.state())
+        private = {} if self._private is None else prefixed("private", self._private.optimiser_state())
+        return self._model.state() | private | prefixed("penalties", self._penalties.state())
 
     def restore(self, state: State) -> None:
         self._model.restore(state)
+        if self._private is not None:
+            self._private.restore_optimiser(part_of(state, "private"))
         self._penalties.restore(part_of(state, "penalties"))
 
 
-class _ApartTraining(Procedure):
-    """Trains federated and private parameters in separate steps.
-
-    With `private_epochs` a round first trains the private ones (FedRep). Without, they keep their first values
-    (FedBABU). Each group has an optimiser of its own.
-    """
-
-    def __init__(self, flat: FlatNetwork, recipe: Recipe, private_epochs: int, penalties: tuple[Penalty, ...]) -> None:
-        self._flat, self._private_epochs = flat, private_epochs
-        self._federated = Model(flat, recipe, [flat.federated])
-        self._private = Model(flat, recipe, [flat.private])
-        self._penalties = Penalties(penalties, flat, recipe)
-
-    def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
-        self._penalties.begin_round(received)
-
-    def phases(self, steps: int, batches_per_epoch: int) -> list[Phase]:
-        return [Phase(self._step_private, self._private_epochs * batches_per_epoch), Phase(self.step, steps)]
-
-    def _step_private(self, batch: Rows, factor: float) -> None:
-        self._private.gradient(batch)
-        self._private.step(factor)
-
-    def step(self, batch: Rows, factor: float) -> None:
-        self._federated.gradient(batch, self._penalties.term(batch))
-        self._penalties.add_gradients()
-        self._federated.step(factor)
-
-    def end_round(self, _steps: int) -> None:
-        self._penalties.end_round()
-
-    def evaluated(self) -> FlatNetwork:
-        return self._flat
-
-    def state(self) -> State:
-        private = prefixed("private", self._private.optimiser_state())
-        return self._federated.state() | private | prefixed("penalties", self._penalties.state())
-
-    def restore(self, state: State) -> None:
-        self._federated.restore(state)
-        self._private.restore_optimiser(part_of(state, "private"))
-        self._penalties.restore(part_of(state, "penalties"))
+def _step_private(private: Model, batch: Rows, factor: float) -> None:
+    private.gradient(batch)
+    private.step(factor)
 
 
 class _CopyTraining(Procedure):
@@ -186,7 +166,7 @@ class _CopyTraining(Procedure):
     Source: Li et al. 2021 (Ditto), algorithm 1; the shared model takes its own step on the same batch.
     """
 
-    def __init__(self, shared: _TogetherTraining, recipe: Recipe, strength: float) -> None:
+    def __init__(self, shared: _ModelTraining, recipe: Recipe, strength: float) -> None:
         self._shared, self._strength = shared, strength
         self._personal = Model(_twin(shared.evaluated(), recipe), recipe)
         self._received = torch.empty(0)
@@ -224,7 +204,7 @@ class _MixtureTraining(Procedure):
     last step's gradients g_v of v and g_w of w.
     """
 
-    def __init__(self, shared: _TogetherTraining, recipe: Recipe, start: float, rate: float) -> None:
+    def __init__(self, shared: _ModelTraining, recipe: Recipe, start: float, rate: float) -> None:
         self._shared, self._rate = shared, rate
         flat = shared.evaluated()
         self._own = Model(_twin(flat, recipe), recipe)
