@@ -189,12 +189,10 @@ class Worker:
                     raise MalformedMessage("an answer where a question belongs")
                 case _:
                     assert_never(question)
-        except OperatorError as error:
-            return _tell(error)
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
         except Exception as error:
-            return _tell_defect(error)
+            return _tell(explained(error))
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.data.contract import require_answer
@@ -468,9 +466,3 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
         consequence="Nothing was trained or sent.",
         remedy="Start the site agent again. If this happens again, inform the federation office.",
     )
-
-
-def _tell_defect(error: Exception) -> Failed:
-    told = explained(error)
-    print(told.lines("site-trainer"), file=sys.stderr, flush=True)
-    return Failed(SiteReason.TRAINER_FAILED, told.exit_status)
