@@ -11,6 +11,7 @@ copies before their own axes, values have it too. The rules:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
@@ -31,16 +32,16 @@ NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """A network whose logits are `decide(represent(rows))`."""
 
+    @abstractmethod
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the representation of encoded rows, see `site_agent.trainer.training.training_model.Represents`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Return logits from the result of `represent`."""
-        raise NotImplementedError
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return logits (B, C) of encoded rows (B, d). Images are flat rows, and a mask has a logit for each pixel."""
