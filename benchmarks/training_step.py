@@ -31,6 +31,7 @@ from torch.nn import functional
 
 from benchmarks.reference.global_layers import ReferenceNetwork, copy_parameters
 from protos.plan.architecture import GlobalLayersNetwork, network_tensors
+from protos.plan.ingredients import Method
 from protos.plan.learning_rates import ConstantRate
 from protos.plan.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -38,7 +39,7 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
-from site_agent.trainer.training.shared_model import TogetherTraining
+from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Recipe
 
@@ -82,7 +83,7 @@ def ours(data: Rows) -> Contestant:
         optimiser=AdamW(name="adamw", learning_rate=1e-3, weight_decay=1e-4),
     )
     training = LocalTraining(
-        TogetherTraining(flat, recipe),
+        build_procedure(Method(), flat, recipe),
         rows=data,
         batches=Batches(ROWS, BATCHES, [np.random.default_rng(SEED)], stacked=False),
         pace=Pace(schedule=ConstantRate(name="constant"), steps=TURNS * STEPS_PER_TURN),

@@ -30,7 +30,7 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.sweep_choice import choice_in_words
+from site_agent.trainer.kept_findings import choice_in_words
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"

@@ -202,7 +202,6 @@ def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
 
 
 def _joined(task: Task, linear: Numbers, grown: Numbers, share: float) -> Numbers:
-    """Return the weighted sum of the linear model's and the forest's predictions."""
     both = (1.0 - share) * linear + share * grown
     return both - np.log(np.exp(both).sum(axis=1, keepdims=True)) if task == "multi-class" else both
 

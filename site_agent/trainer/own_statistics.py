@@ -22,8 +22,9 @@ import numpy as np
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
-from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.private_terms import Float64, Integers, summed_terms
 from site_agent.trainer.released_columns import remember
 

@@ -57,7 +57,8 @@ class Saves:
             if other != folder and other.is_dir():
                 shutil.rmtree(other)
         self.began: int | None = self._read_began()
-        self._held = {number: resample for number in self._numbers() if (resample := self._check(number)) is not None}
+        numbers = [int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors")]
+        self._held = {number: resample for number in numbers if (resample := self._check(number)) is not None}
 
     @property
     def held(self) -> tuple[Saved, ...]:
@@ -120,9 +121,6 @@ class Saves:
     def _remove(self, number: int) -> None:
         del self._held[number]
         (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
-
-    def _numbers(self) -> list[int]:
-        return [int(path.stem.removeprefix("before-")) for path in self._folder.glob("before-*.safetensors")]
 
     def _check(self, number: int) -> int | None:
         """Return the resample number that led to a saved state, or None if training cannot continue from this state."""

@@ -198,8 +198,7 @@ class Study:
                 Or the values do not fit.
         """
         exchange = self.exchange(asked)
-        if received.shape != (exchange.down_numbers,) or (received.size and not _is_finite(received)):
-            raise MalformedMessage("shared values of another size, or not finite")
+        _check_received(received, exchange.down_numbers)
         match asked.stage:
             case Stage.PROBE:
                 return self._probe()
@@ -219,9 +218,7 @@ class Study:
         Raises:
             MalformedMessage: the values do not fit.
         """
-        numbers = sum(tensor.number_count for tensor in self._exchanges.result(asked.layers))
-        if received.shape != (numbers,) or (received.size and not _is_finite(received)):
-            raise MalformedMessage("shared values of another size, or not finite")
+        _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
         values = torch.from_numpy(received)
         is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)
         if not self._is_closed or is_refused:
@@ -473,6 +470,8 @@ def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
     return Outcome(choice=choice.facts(), values=flat.values(), validation_outputs=validation, test_outputs=test)
 
 
-def _is_finite(values: npt.NDArray[np.float32]) -> bool:
+def _check_received(values: npt.NDArray[np.float32], numbers: int) -> None:
     # The smallest and the largest value are NaN if any value is. This needs no second array.
-    return math.isfinite(values.min()) and math.isfinite(values.max())
+    is_finite = not values.size or (math.isfinite(values.min()) and math.isfinite(values.max()))
+    if values.shape != (numbers,) or not is_finite:
+        raise MalformedMessage("shared values of another size, or not finite")

@@ -39,8 +39,8 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
+from site_agent.trainer.kept_findings import keep_choice, keep_suspicions
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.sweep_choice import keep_choice
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -189,12 +189,10 @@ class Worker:
                     raise MalformedMessage("an answer where a question belongs")
                 case _:
                     assert_never(question)
-        except OperatorError as error:
-            return _tell(error)
         except MalformedMessage as malformed:
             return _tell(_refused(malformed))
         except Exception as error:
-            return _tell_defect(error)
+            return _tell(_explained(error))
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.data.contract import require_answer
@@ -321,7 +319,6 @@ class Worker:
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
         """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
-        from site_agent.trainer.prior.found_suspicions import keep_suspicions
         from site_agent.trainer.prior.prior_study import PriorStudy
 
         if not isinstance(study, PriorStudy):
@@ -471,11 +468,10 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
     )
 
 
-def _tell_defect(error: Exception) -> Failed:
+def _explained(error: Exception) -> OperatorError:
     told = explained(error)
     if isinstance(told, DefectError) and "torch" in sys.modules:  # only a training library raises errors of a card
         from site_agent.trainer.arithmetic import card_memory_error
 
-        told = card_memory_error(error) or told
-    print(told.lines("site-trainer"), file=sys.stderr, flush=True)
-    return Failed(SiteReason.TRAINER_FAILED, told.exit_status)
+        return card_memory_error(error) or told
+    return told

@@ -23,7 +23,7 @@ from protos.plan.manifest import manifest_of, slices_of
 from protos.wire.messages import Announcement, Join, Stage
 from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
-from site_agent.trainer.data.contract import Feature
+from site_agent.trainer.data.contract_columns import Feature
 from site_agent.trainer.prior import concept_mapping
 from site_agent.trainer.prior.concept_mapping import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy

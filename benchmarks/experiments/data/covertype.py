@@ -19,10 +19,11 @@ from sklearn.model_selection import train_test_split
 from benchmarks.experiments.data.piecewise import piecewise_linear
 from benchmarks.experiments.data.recipes import Authors, Default, Recipe, Statistician, adapted, piecewise_columns
 from benchmarks.experiments.data.sources import Sites, experiment_contract, public_table
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import Contract, MultiClassTarget
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.splits import Rows, SplitRows
-from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.tables import Table
 
 # In the order of the contract.
 AREAS: Final = ("rawah", "neota", "comanche", "poudre")

@@ -23,7 +23,7 @@ from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.tables.covertype import EPOCHS, NETWORK, OPTIMISER, covertype_plan
 from benchmarks.experiments.variants import Outputs, Row, Variant, row_of, run_plans
 from protos.plan.architecture import GlobalLayersNetwork, network_tensors
-from site_agent.trainer.data.contract import NumericFeature
+from site_agent.trainer.data.contract_columns import NumericFeature
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.probabilities import probabilities
 

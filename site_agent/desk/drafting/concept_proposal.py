@@ -26,8 +26,8 @@ import numpy as np
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers
+from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.codes import canonical_code
 
 _LEAST: Final = 0.55  # names with less similarity are ignored
 _TIE: Final = 0.05

@@ -18,21 +18,17 @@ from openpyxl import Workbook
 from protos.errors import UsageError
 from site_agent.desk.prediction import as_parquet, harmless
 from site_agent.trainer.data.cells import DAYS_PER_YEAR
-from site_agent.trainer.data.contract import (
-    BinaryTarget,
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
-    Contract,
     DateFeature,
     DayColumn,
     Feature,
-    MaskTarget,
-    MultiClassTarget,
     NumericFeature,
-    RegressionTarget,
-    TermsFeature,
+    patterns_of,
 )
-from site_agent.trainer.data.contract_columns import patterns_of
 from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.terms_column import TermsFeature
 
 _MISSING_SHARE: Final = 0.05
 _MOST_TERMS: Final = 50

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS
-from site_agent.trainer.data.cells import LARGEST_MAGNITUDE, Numbers
-from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import check_patterns
 
 MOST_CODES: Final = 50

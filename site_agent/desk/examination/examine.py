@@ -35,7 +35,7 @@ from site_agent.desk.examination.finding import Finding
 from site_agent.desk.examination.table_one import Line, table_one
 from site_agent.hospital import Split
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.contract import SqlFormat
+from site_agent.trainer.data.formats import SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
 

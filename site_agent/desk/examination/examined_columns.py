@@ -13,7 +13,8 @@ from site_agent.desk.examination.examined_outcome import sampled
 from site_agent.desk.examination.finding import Finding, Level
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract import CategoricalFeature, Feature, MultiClassTarget
+from site_agent.trainer.data.contract import MultiClassTarget
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.tables import Table
 

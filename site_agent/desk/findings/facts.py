@@ -40,19 +40,13 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.contract import (
-    BinaryTarget,
-    CategoricalFeature,
-    Contract,
-    Feature,
-    MaskTarget,
-    MultiClassTarget,
-    RegressionTarget,
-)
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
 from site_agent.trainer.data.splits import Rows
-from site_agent.trainer.data.tables import Numbers, Table
-from site_agent.trainer.sweep_choice import choice_in_words
+from site_agent.trainer.data.tables import Table
+from site_agent.trainer.kept_findings import choice_in_words
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100

@@ -32,9 +32,9 @@ from site_agent.desk.export.received_export import (
     refused,
 )
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
+from site_agent.desk.findings.cells_again import cells_again
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import ABSENT
-from site_agent.trainer.data.cells_again import cells_again
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,

@@ -24,7 +24,8 @@ from site_agent.desk.export.onnx_inputs import input_names
 from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
 from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.formats import ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
 from site_agent.trainer.data.tables import Survey, Table
 

@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, StringConstraints
 
 from site_agent.trainer.data.cell_rules import canonical_code
 
-__all__ = ["UNKNOWN", "Code", "Name", "Words", "canonical_code", "check_codes", "check_distinct", "check_labels"]
-
 UNKNOWN: Final = "unknown"
 
 

@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.plan.documents import Document
-from site_agent.trainer.data.contract import CategoricalFeature, Contract
+from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.splits import Rows
-from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.tables import Table
 
 BINS: Final = 10
 _MOST_REPEATED: Final = 50_000

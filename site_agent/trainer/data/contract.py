@@ -22,16 +22,7 @@ from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
-from site_agent.trainer.data.codes import (
-    UNKNOWN,
-    Code,
-    Name,
-    Words,
-    canonical_code,
-    check_codes,
-    check_distinct,
-    check_labels,
-)
+from site_agent.trainer.data.codes import Code, Name, Words, check_codes, check_distinct, check_labels
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
@@ -40,44 +31,12 @@ from site_agent.trainer.data.contract_columns import (
     FeatureChoice,
     GroupColumn,
     IgnoredColumn,
-    MeasuredFeature,
     NumericFeature,
     PatientColumn,
 )
-from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.formats import Format
 from site_agent.trainer.data.image_column import DicomFiles, Folder, ImageColumn
 from site_agent.trainer.data.terms_column import TermsFeature
-
-__all__ = [
-    "UNKNOWN",
-    "BinaryTarget",
-    "CategoricalFeature",
-    "CellTarget",
-    "Column",
-    "Contract",
-    "DateFeature",
-    "DayColumn",
-    "ExcelFormat",
-    "Feature",
-    "Format",
-    "GroupColumn",
-    "IgnoredColumn",
-    "ImageColumn",
-    "MaskTarget",
-    "MeasuredFeature",
-    "MultiClassTarget",
-    "NumericFeature",
-    "ParquetFormat",
-    "PatientColumn",
-    "RegressionTarget",
-    "SqlFormat",
-    "TableFormat",
-    "Target",
-    "Task",
-    "TermsFeature",
-    "canonical_code",
-    "read_contract",
-]
 
 Task = Literal["binary", "multi-class", "regression", "segmentation"]
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from protos.plan.documents import Document
-from site_agent.trainer.data.cells import UNKNOWN_POSITION, Numbers
+from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
 
 _KNOTS: Final = 101

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, StringConstraints, Tag, model_validator
 
@@ -48,27 +48,15 @@ class ExcelFormat(Document):
     kind: Literal["excel"]
     sheet: Annotated[str, StringConstraints(min_length=1, max_length=31)] | None = None
     decimal: Literal[".", ","] = "."
-
-    @property
-    def header(self) -> Literal[True]:
-        """The value is always true, because the first row contains the column names."""
-        return True
+    header: ClassVar[Literal[True]] = True
 
 
 class ParquetFormat(Document):
     """A Parquet file, which contains its column names."""
 
     kind: Literal["parquet"]
-
-    @property
-    def header(self) -> Literal[True]:
-        """The value is always true, because the file contains the column names."""
-        return True
-
-    @property
-    def decimal(self) -> Literal["."]:
-        """The decimal mark is always a point, because a Parquet file does not store numbers as text."""
-        return "."
+    header: ClassVar[Literal[True]] = True
+    decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
 
 
 class SqlFormat(Document):
@@ -80,16 +68,8 @@ class SqlFormat(Document):
 
     kind: Literal["sql"]
     query: Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_one_reading_query)]
-
-    @property
-    def header(self) -> Literal[True]:
-        """The value is always true, because the query returns the column names."""
-        return True
-
-    @property
-    def decimal(self) -> Literal["."]:
-        """The decimal mark is always a point, because a query does not return numbers as text."""
-        return "."
+    header: ClassVar[Literal[True]] = True
+    decimal: ClassVar[Literal["."]] = "."  # a query does not return numbers as text
 
     @property
     def query_digest(self) -> str:

@@ -250,19 +250,15 @@ def _flaw_of(error: OSError) -> Flaw:
 def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
     if getattr(image, "n_frames", 1) != 1:
         return image_flaws.SEVERAL
-    width, height = image.size
-    wanted = column.image
-    if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
-        return image_flaws.other_size(column)
-    if width * height > image_flaws.LARGEST_FILE_PIXELS:
-        return image_flaws.TOO_MANY_PIXELS
+    if (flaw := image_flaws.of_size(column, *image.size)) is not None:
+        return flaw
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         return image_flaws.TRANSPARENT
     if image.mode not in _MODES:
         return image_flaws.OTHER_PIXELS
     channels, bits = _MODES[image.mode]
-    if channels != wanted.channels:
-        return image_flaws.GREY if channels == 1 else image_flaws.COLOURED
+    if (flaw := image_flaws.of_channels(column, channels)) is not None:
+        return flaw
     stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
     if ";2" in stored or ";4" in stored:
         return image_flaws.FEW_BITS  # the library would silently stretch them to 8

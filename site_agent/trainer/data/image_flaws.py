@@ -49,6 +49,20 @@ TOO_LARGE_VOLUME: Final = Flaw(f"a volume of more than {LARGEST_VOLUME_BYTES >> 
 NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyond {LARGEST_INTENSITY}")
 
 
+def of_size(column: ImageColumn, width: int, height: int) -> Flaw | None:
+    """Return the flaw of a file with this number of pixels, before its image is turned."""
+    if column.resize == "refuse" and sorted((width, height)) != sorted((column.image.width, column.image.height)):
+        return other_size(column)
+    return TOO_MANY_PIXELS if width * height > LARGEST_FILE_PIXELS else None
+
+
+def of_channels(column: ImageColumn, channels: int) -> Flaw | None:
+    """Return the flaw of a file with this number of channels."""
+    if channels == column.image.channels:
+        return None
+    return GREY if channels == 1 else COLOURED
+
+
 def other_size(column: ImageColumn) -> Flaw:
     """Return the flaw of an image that has another size than the contract declares."""
     return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")

@@ -153,18 +153,14 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
         return image_flaws.SEVERAL
     if any(isinstance(tags.get(name), MultiValue) for name in ("RescaleSlope", "RescaleIntercept")):
         return image_flaws.UNSCALED  # numpy would compute one image for each value
-    height, width, wanted = int(tags.Rows), int(tags.Columns), column.image
-    if column.resize == "refuse" and sorted((width, height)) != sorted((wanted.width, wanted.height)):
-        return image_flaws.other_size(column)
-    if height * width > image_flaws.LARGEST_FILE_PIXELS:
-        return image_flaws.TOO_MANY_PIXELS
+    height, width = int(tags.Rows), int(tags.Columns)
+    if (flaw := image_flaws.of_size(column, width, height)) is not None:
+        return flaw
     kind, bits = str(tags.PhotometricInterpretation), int(tags.BitsAllocated)
     channels = 1 if kind.startswith("MONOCHROME") else 3
     if bits not in (8, 16) or kind == "PALETTE COLOR" or int(tags.SamplesPerPixel) != channels:
         return image_flaws.NOT_GREY_OR_RGB
-    if channels != wanted.channels:
-        return image_flaws.GREY if channels == 1 else image_flaws.COLOURED
-    return None
+    return image_flaws.of_channels(column, channels)
 
 
 def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int) -> Intensities | Flaw:
@@ -225,7 +221,8 @@ def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
-    size = next((size for size in _HEADER_BYTES if size in (_whole(start, "little"), _whole(start, "big"))), 0)
+    sizes = int.from_bytes(start[:4], "little"), int.from_bytes(start[:4], "big")
+    size = next((size for size in _HEADER_BYTES if size in sizes), 0)
     if not size or len(start) < size or b"n+" not in (start[4:6], start[344:346]):
         return image_flaws.NOT_NIFTI
     kind = Nifti1Header if _HEADER_BYTES[size] == "nifti1" else Nifti2Header
@@ -306,7 +303,3 @@ def _upright(
 def _finite(values: Intensities) -> Intensities | Flaw:
     found: Intensities = np.ascontiguousarray(values)
     return found if (np.abs(found) <= LARGEST_INTENSITY).all() else image_flaws.NO_NUMBERS
-
-
-def _whole(start: bytes, order: str) -> int:
-    return int.from_bytes(start[:4], "little" if order == "little" else "big")

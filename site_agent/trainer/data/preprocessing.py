@@ -17,24 +17,12 @@ from pydantic import Field, ValidationError
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.documents import Document
-from site_agent.trainer.data.contract import (
-    BinaryTarget,
-    CategoricalFeature,
-    Contract,
-    Feature,
-    MaskTarget,
-    MeasuredFeature,
-    MultiClassTarget,
-    RegressionTarget,
-)
+from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
 from site_agent.trainer.data.encodings import (
     EmbeddingEncoding,
     Encoding,
-    NumericEncoding,
-    OneHotEncoding,
-    OrdinalEncoding,
-    PiecewiseEncoding,
-    QuantileEncoding,
     Scale,
     encode,
     fit_coded,
@@ -44,23 +32,8 @@ from site_agent.trainer.data.encodings import (
 )
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows
-from site_agent.trainer.data.tables import Numbers, Table
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.data.terms import TermWeights, fit_terms, in_order, weighted
-
-__all__ = [
-    "EmbeddingEncoding",
-    "Encoding",
-    "Features",
-    "NumericEncoding",
-    "OneHotEncoding",
-    "OrdinalEncoding",
-    "PiecewiseEncoding",
-    "Preprocessing",
-    "QuantileEncoding",
-    "Scale",
-    "Targets",
-    "fit",
-]
 
 Features: TypeAlias = npt.NDArray[np.float32]
 Targets: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]

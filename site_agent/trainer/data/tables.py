@@ -40,12 +40,13 @@ from site_agent.trainer.data.cells import (
     target_parser,
 )
 from site_agent.trainer.data.codes import UNKNOWN
-from site_agent.trainer.data.contract import Column, Contract, IgnoredColumn, MaskTarget
+from site_agent.trainer.data.contract import Column, Contract, MaskTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
     GroupColumn,
+    IgnoredColumn,
     MeasuredFeature,
     NumericFeature,
 )
@@ -58,8 +59,6 @@ from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.data.terms import Counts, TermsReader
 from site_agent.trainer.data.terms_column import TermsFeature
 from site_agent.trainer.trainer_files import array_digest
-
-__all__ = ["FEWEST_ROWS", "Numbers", "Survey", "Table", "read_table", "survey_table"]
 
 FEWEST_ROWS: Final = 10
 DELIMITER: Final = "is the delimiter the declared one?"

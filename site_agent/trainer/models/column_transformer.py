@@ -9,15 +9,17 @@ number of other columns and of the note's places. Places are the last columns of
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from protos.plan.architecture import FeatureTokensNetwork, NoteSize
-from site_agent.trainer.models.layers import LayerNormalisation, Linear, parameter
+from site_agent.trainer.models.layers import LayerNormalisation, Linear, Network, parameter
 
 
-class FeatureTokens(nn.Module):
+class FeatureTokens(Network):
     """The complete transformer. `represent` returns the output token after the last block."""
 
     def __init__(self, architecture: FeatureTokensNetwork, columns: int, outputs: int) -> None:
@@ -27,7 +29,9 @@ class FeatureTokens(nn.Module):
         self.input = nn.ModuleDict({"tokenizer": tokenizer})
         blocks = range(1, architecture.blocks + 1)
         self.body = nn.ModuleDict({f"block{number}": Block(architecture) for number in blocks})
-        self.head = nn.ModuleDict({"output": Output(architecture.width, outputs)})
+        normalisation, linear = LayerNormalisation(width), Linear(width, outputs, bias=True)
+        output = OrderedDict[str, nn.Module](normalisation=normalisation, activation=nn.ReLU(), linear=linear)
+        self.head = nn.ModuleDict({"output": nn.Sequential(output)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Map (B, d) to (B, w)."""
@@ -41,10 +45,6 @@ class FeatureTokens(nn.Module):
         (token,) = representations
         logits: Tensor = self.head["output"](token)
         return logits
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of encoded rows (B, d)."""
-        return self.decide(self.represent(rows))
 
 
 class Tokenizer(nn.Module):
@@ -166,17 +166,3 @@ class TokenFeedForward(nn.Module):
             hidden = functional.gelu(hidden)
         outer: Tensor = self.outer(functional.dropout(hidden, self._dropout, self.training))
         return outer
-
-
-class Output(nn.Module):
-    """Computes Linear(ReLU(LN(x)))."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.normalisation = LayerNormalisation(inputs)
-        self.linear = Linear(inputs, outputs, bias=True)
-
-    def forward(self, token: Tensor) -> Tensor:
-        """Map (B, inputs) to (B, outputs)."""
-        logits: Tensor = self.linear(functional.relu(self.normalisation(token)))
-        return logits

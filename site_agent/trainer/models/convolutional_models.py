@@ -7,6 +7,7 @@ is one convolution with S groups, so its copies do not mix.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
@@ -29,6 +30,7 @@ from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
     Linear,
+    Network,
     activation_of,
     parameter,
 )
@@ -115,65 +117,31 @@ class Block(nn.Module):
         return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
 
 
-class Blocks(nn.Module):
-    """Convolutional blocks in sequence."""
-
-    def __init__(self, channels: Sequence[int], activation: Activation, *, has_normalisation: bool) -> None:
-        super().__init__()
-        for number, (inner, outer) in enumerate(pairwise(channels), start=1):
-            self.add_module(f"block{number}", Block(inner, outer, activation, has_normalisation=has_normalisation))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, first channels, height, width) to (B, last channels, ...)."""
-        for block in self.children():
-            images = block(images)
-        return images
-
-
-class Body(nn.Module):
-    """All convolutional blocks after the first, then the hidden linear layers."""
-
-    def __init__(self, architecture: ConvolutionalNetwork) -> None:
-        super().__init__()
-        blocks, self._activation = architecture.blocks, activation_of(architecture.activation)
-        has_normalisation = architecture.normalisation
-        for number, (inner, outer) in enumerate(pairwise(blocks), start=2):
-            self.add_module(
-                f"block{number}", Block(inner, outer, self._activation, has_normalisation=has_normalisation)
-            )
-        widths = (flat_width(architecture.image, blocks), *architecture.hidden)
-        for number, (inner, outer) in enumerate(pairwise(widths), start=len(blocks) + 1):
-            self.add_module(f"layer{number}", Linear(inner, outer, bias=True))
-        self._blocks = len(blocks) - 1
-
-    def forward(self, images: Tensor, copies: int | None) -> Tensor:
-        """Map the first block's result to (B, last width), or to (copies, B, last width)."""
-        layers = list(self.children())
-        for block in layers[: self._blocks]:
-            images = block(images)
-        values = as_rows(images, copies)
-        for layer in layers[self._blocks :]:
-            values = self._activation(layer(values))
-        return values
-
-
-class Convolutional(nn.Module):
+class Convolutional(Network):
     """A network of convolutional blocks, then linear layers. `represent` returns the inputs of the last layer."""
 
     def __init__(self, architecture: ConvolutionalNetwork, outputs: int) -> None:
         super().__init__()
         self._image, self._dropout = architecture.image, architecture.dropout
-        self.numbers_per_row = _numbers_per_row(architecture.image, architecture.blocks)
-        channels = (architecture.image.channels, architecture.blocks[0])
-        self.input = _extractor(channels, architecture)
-        self.body = Body(architecture)
-        last = architecture.hidden[-1] if architecture.hidden else flat_width(self._image, architecture.blocks)
-        self.head = nn.ModuleDict({"output": Linear(last, outputs, bias=True)})
+        self._activation, blocks = activation_of(architecture.activation), architecture.blocks
+        self.numbers_per_row = _numbers_per_row(self._image, blocks)
+        self.input = _blocks((self._image.channels, blocks[0]), architecture)
+        later = dict(_blocks(blocks, architecture, first=2).named_children())
+        widths = (flat_width(self._image, blocks), *architecture.hidden)
+        pairs = enumerate(pairwise(widths), start=len(blocks) + 1)
+        self.body = nn.ModuleDict(later | {f"layer{number}": Linear(*pair, bias=True) for number, pair in pairs})
+        self.head = nn.ModuleDict({"output": Linear(widths[-1], outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Map (B, pixels) to (B, last hidden width), before dropout."""
         images, copies = as_images(rows, self._image)
-        return (self.body(self.input(images), copies),)
+        images = self.input(images)
+        for block in (part for part in self.body.values() if isinstance(part, Block)):
+            images = block(images)
+        values = as_rows(images, copies)
+        for layer in (part for part in self.body.values() if isinstance(part, Linear)):
+            values = self._activation(layer(values))
+        return (values,)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Apply the last layer after dropout: (B, last hidden width) to (B, C)."""
@@ -181,12 +149,8 @@ class Convolutional(nn.Module):
         logits: Tensor = self.head["output"](functional.dropout(values, self._dropout, self.training))
         return logits
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of flat images (B, pixels)."""
-        return self.decide(self.represent(rows))
 
-
-class ParallelConvolutional(nn.Module):
+class ParallelConvolutional(Network):
     """A network with two extractors of the same image and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
 
     def __init__(self, architecture: ParallelConvolutionalNetwork, outputs: int) -> None:
@@ -194,8 +158,8 @@ class ParallelConvolutional(nn.Module):
         image, self._image, self._dropout = architecture.image, architecture.image, architecture.dropout
         both = (architecture.common, architecture.unique)
         self.numbers_per_row = sum(_numbers_per_row(image, blocks) for blocks in both)
-        self.common = _extractor((image.channels, *architecture.common), architecture)
-        self.unique = _extractor((image.channels, *architecture.unique), architecture)
+        self.common = _blocks((image.channels, *architecture.common), architecture)
+        self.unique = _blocks((image.channels, *architecture.unique), architecture)
         width = sum(flat_width(image, blocks) for blocks in both)
         self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
 
@@ -210,14 +174,15 @@ class ParallelConvolutional(nn.Module):
         logits: Tensor = self.head["output"](together)
         return logits
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of flat images (B, pixels)."""
-        return self.decide(self.represent(rows))
 
-
-def _extractor(channels: Sequence[int], architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork) -> Blocks:
-    activation = activation_of(architecture.activation)
-    return Blocks(channels, activation, has_normalisation=architecture.normalisation)
+def _blocks(
+    channels: Sequence[int], architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork, first: int = 1
+) -> nn.Sequential:
+    """Return a block between each two neighbouring numbers of channels. The blocks are numbered from `first`."""
+    activation, has_normalisation = activation_of(architecture.activation), architecture.normalisation
+    pairs = enumerate(pairwise(channels), start=first)
+    blocks = {f"block{number}": Block(*pair, activation, has_normalisation=has_normalisation) for number, pair in pairs}
+    return nn.Sequential(OrderedDict(blocks))
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from protos.plan.architecture import DenseNetwork, ParallelNetwork
-from site_agent.trainer.models.layers import Activation, Linear, activation_of
+from site_agent.trainer.models.layers import Activation, Linear, Network, activation_of
 
 
 class Chain(nn.Module):
@@ -35,7 +35,7 @@ class Chain(nn.Module):
         return values
 
 
-class Dense(nn.Module):
+class Dense(Network):
     """A logistic or linear regression, or an MLP. `represent` returns the inputs of the last layer."""
 
     def __init__(self, architecture: DenseNetwork, columns: int, outputs: int) -> None:
@@ -59,12 +59,8 @@ class Dense(nn.Module):
             values = last(values)
         return values
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of encoded rows (B, d)."""
-        return self.decide(self.represent(rows))
 
-
-class Parallel(nn.Module):
+class Parallel(Network):
     """A network with two extractors and one head. Tavakoli et al. 2024, "FENDA-FL", section 3."""
 
     def __init__(self, architecture: ParallelNetwork, columns: int, outputs: int, common: int) -> None:
@@ -90,7 +86,3 @@ class Parallel(nn.Module):
             values = self._activation(layer(values))
         logits: Tensor = last(values)
         return logits
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of encoded rows (B, d)."""
-        return self.decide(self.represent(rows))

@@ -17,7 +17,7 @@ from protos.plan.networks.efficient_networks import (
     InvertedBlock,
 )
 from site_agent.trainer.models.convolutional_models import Convolution, ImageNormalisation, as_images, as_rows
-from site_agent.trainer.models.layers import Linear
+from site_agent.trainer.models.layers import Linear, Network
 
 
 class Squeeze(nn.Module):
@@ -54,7 +54,7 @@ class Inverted(nn.Module):
         return found + images if self._is_residual else found
 
 
-class Efficient(nn.Module):
+class Efficient(Network):
     """The complete network: a first convolution, stages, the mean of each channel, and a linear map of the means."""
 
     def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
@@ -82,10 +82,6 @@ class Efficient(nn.Module):
         values = functional.dropout(representations[0], self._dropout, self.training)
         logits: Tensor = self.head.get_submodule("classifier.1")(values)
         return logits
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of flat images (B, pixels and channels)."""
-        return self.decide(self.represent(rows))
 
 
 def _filter(

@@ -12,16 +12,18 @@ to a third faster. The rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from protos.plan.architecture import GlobalLayersNetwork
-from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Normalisation, parameter
+from site_agent.trainer.models.layers import FeedForward, FullyConnected, Linear, Network, Normalisation, parameter
 from site_agent.trainer.models.transformer import TransformerBlock, transform
 
 
-class GlobalLayers(nn.Module):
+class GlobalLayers(Network):
     """The complete network: `input`, then `body`, then `head`, with an optional linear path.
 
     Source: Obeidi, "Global Layers", with batch normalisation as an affine map, as in the authors'
@@ -49,10 +51,6 @@ class GlobalLayers(nn.Module):
         """Return logits (B, C) from the result of `represent`."""
         logits: Tensor = self.head(representations[0])
         return logits if self.unique is None else logits + representations[1]
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits of shape (B, C) for encoded rows of shape (B, d)."""
-        return self.decide(self.represent(rows))
 
 
 class InputPart(nn.Module):
@@ -107,25 +105,12 @@ class HeadPart(nn.Module):
     def __init__(self, architecture: GlobalLayersNetwork, outputs: int) -> None:
         super().__init__()
         self.layer5 = FullyConnected(2 * architecture.latent, architecture.latent, architecture.dropout)
-        self.output = Output(architecture.latent, outputs)
+        linear = Linear(architecture.latent, outputs, bias=True)
+        self.output = nn.Sequential(OrderedDict(normalisation=Normalisation(architecture.latent), linear=linear))
 
     def forward(self, middle: Tensor) -> Tensor:
         """Map (B, 2s) to logits (B, C)."""
         logits: Tensor = self.output(self.layer5(middle))
-        return logits
-
-
-class Output(nn.Module):
-    """Computes Linear(BN(x))."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.normalisation = Normalisation(inputs)
-        self.linear = Linear(inputs, outputs, bias=True)
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Map (B, inputs) to (B, outputs)."""
-        logits: Tensor = self.linear(self.normalisation(values))
         return logits
 
 

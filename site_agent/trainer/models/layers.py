@@ -1,4 +1,4 @@
-"""Defines the layers that the networks of this folder use: linear maps, normalisation and dropout.
+"""Defines what the networks of this folder have in common: their two steps, linear maps, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -11,6 +11,7 @@ copies before their own axes, values have it too. The rules:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias, assert_never
@@ -29,6 +30,22 @@ NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 
 # AlphaDropout replaces a dropped value by SELU's lowest result, -scale·alpha.
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
+
+class Network(nn.Module, ABC):
+    """A network whose logits are `decide(represent(rows))`."""
+
+    @abstractmethod
+    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the representation of encoded rows, see `site_agent.trainer.training.training_model.Represents`."""
+
+    @abstractmethod
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Return logits from the result of `represent`."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return logits (B, C) of encoded rows (B, d). Images are flat rows, and a mask has a logit for each pixel."""
+        return self.decide(self.represent(rows))
 
 
 class Linear(nn.Module):
@@ -54,13 +71,7 @@ class Normalisation(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map (B, channels) or (B, channels, any) to the same shape."""
-        weight = self.weight
-        if weight.dim() == 2:
-            own = (len(weight), 1, -1) + (1,) * (values.dim() - 3)
-            return torch.addcmul(self.bias.view(own), values, weight.view(own) * NORMALISATION_FACTOR)
-        mean, variance = standard_statistics(weight)
-        # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
-        return torch.batch_norm(values, weight, self.bias, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
+        return affine(values, self.weight, self.bias)
 
 
 class LayerNormalisation(nn.Module):
@@ -113,6 +124,16 @@ class FullyConnected(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Map (B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
+
+
+def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Return γ·x/√(1 + 1e-5) + β over the second axis, or over the third axis if the parameters have a stack axis."""
+    if scale.dim() == 2:
+        own = (len(scale), 1, -1) + (1,) * (values.dim() - 3)
+        return torch.addcmul(shift.view(own), values, scale.view(own) * NORMALISATION_FACTOR)
+    mean, variance = standard_statistics(scale)
+    # This needs one kernel forward and one kernel backward, and is the fastest way that we know.
+    return torch.batch_norm(values, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -28,6 +28,7 @@ from site_agent.trainer.models.layers import (
     FeedForward,
     Linear,
     Normalisation,
+    affine,
     dropout_terms,
     standard_statistics,
 )
@@ -159,12 +160,12 @@ def _block(
     """
     shape, stack = tokens.shape, tokens.shape[:-3]
     flat = (*shape[:-2], -1)
-    normalised = _normalised(tokens, block.scale, block.shift).view(flat)
+    normalised = affine(tokens, block.scale, block.shift).view(flat)
     projections = _product(block.projections, normalised).view(*stack, -1, *shape[-2:])
     attended, attention = attend(projections, heads)
     attended = attended.view(flat)
     between = _sum_of_product(normalised, block.output, attended)
-    ready = _normalised(between.view(shape), block.inner_scale, block.inner_shift)
+    ready = affine(between.view(shape), block.inner_scale, block.inner_shift)
     if dropout is not None:
         ready = torch.addcmul(dropout[1], ready, dropout[0])
     ready = ready.view(flat)
@@ -227,14 +228,6 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 def _sum_of_product(start: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Return start + left·right, of the same shapes as `_product`."""
     return torch.addmm(start, left, right) if left.dim() == 2 else torch.baddbmm(start, left, right)
-
-
-def _normalised(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    if scale.dim() == 2:
-        own = (len(scale), 1, -1, 1)
-        return torch.addcmul(shift.view(own), tokens, (scale * NORMALISATION_FACTOR).view(own))
-    mean, variance = standard_statistics(scale)
-    return torch.batch_norm(tokens, scale, shift, mean, variance, False, 0.0, NORMALISATION_EPSILON, False)
 
 
 def _normalised_backward(gradient: Tensor, tokens: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:

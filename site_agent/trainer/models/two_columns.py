@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.architecture import ColumnsNetwork
-from site_agent.trainer.models.layers import Activation, Linear, activation_of, linear_map, parameter
+from site_agent.trainer.models.layers import Activation, Linear, Network, activation_of, linear_map, parameter
 
 
-class Columns(nn.Module):
+class Columns(Network):
     """A network with a common and a unique column. Its logits are the sum of both columns' last results."""
 
     def __init__(self, architecture: ColumnsNetwork, columns: int, outputs: int, common: int) -> None:
@@ -51,10 +51,6 @@ class Columns(nn.Module):
         common, unique = representations
         logits: Tensor = self.common.output(common, None) + self.unique.output(unique, common)
         return logits
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, C) of encoded rows (B, d)."""
-        return self.decide(self.represent(rows))
 
 
 class Column(nn.Module):

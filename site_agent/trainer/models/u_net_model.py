@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from protos.plan.networks.u_networks import UNetNetwork
 from site_agent.trainer.models.convolutional_models import Block, as_images, as_rows
-from site_agent.trainer.models.layers import Linear, activation_of
+from site_agent.trainer.models.layers import Linear, Network, activation_of
 
 
 class Pair(nn.Module):
@@ -29,7 +29,7 @@ class Pair(nn.Module):
         return self.second.convolved(self.first.convolved(images))
 
 
-class UNet(nn.Module):
+class UNet(Network):
     """The complete U-Net: levels of falling size, levels of rising size, and a linear map of each pixel's channels."""
 
     def __init__(self, architecture: UNetNetwork) -> None:
@@ -64,10 +64,6 @@ class UNet(nn.Module):
         pixels = values.reshape(*values.shape[:-1], self._width, -1).transpose(-1, -2)
         logits: Tensor = self.head["output"](pixels)
         return logits.squeeze(-1)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """Return logits (B, pixels) of flat images (B, pixels and channels)."""
-        return self.decide(self.represent(rows))
 
 
 def _doubled(images: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.procedure import Phase, Procedure
+from site_agent.trainer.training.procedures import Phase, Procedure
 from site_agent.trainer.training.state import State, part_of, prefixed
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe

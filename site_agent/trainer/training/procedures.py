@@ -1,8 +1,22 @@
-"""Builds a method's training procedure from the ingredients of the method."""
+"""Defines procedures: how a site trains in one round. Each method has one, built from the method's ingredients.
+
+A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
+network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
+
+* a procedure draws no batches. It receives them, so all procedures train on the same rows;
+* `state` has everything on which the next round depends;
+* a personal model is never sent: it is in a network of its own, whose values no function returns.
+"""
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias, assert_never
+
+import torch
+from torch import Tensor
 
 from protos.plan.ingredients import (
     ColumnByColumn,
@@ -11,18 +25,63 @@ from protos.plan.ingredients import (
     InnerProblem,
     Method,
     Mixture,
+    Penalty,
     PersonalCopy,
     PrivateFirst,
     Together,
 )
+from site_agent.trainer.models.two_columns import Columns
+from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.column_training import ColumnTraining
-from site_agent.trainer.training.control import ControlledTraining
-from site_agent.trainer.training.moreau import MoreauTraining
-from site_agent.trainer.training.personal import CopyTraining, MixtureTraining
-from site_agent.trainer.training.procedure import Procedure
-from site_agent.trainer.training.shared_model import ApartTraining, TogetherTraining
-from site_agent.trainer.training.training_model import Recipe
+from site_agent.trainer.training.penalties import Penalties
+from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.training_model import Model, Recipe
+
+# A function that trains on a batch, at the plan's learning rate times the factor.
+Step: TypeAlias = Callable[[Rows, float], None]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Several training steps of the same kind."""
+
+    step: Step
+    steps: int
+
+
+class Procedure(Protocol):
+    """Trains at one site by one method. A procedure that inherits from this class overrides what differs."""
+
+    def begin_round(self, _received: Tensor, _controls: Tensor | None, /) -> None:
+        """Start a round. The shared network has already loaded the received parameters.
+
+        Args:
+            _received: float32 of the shape of the federated numbers.
+            _controls: the mean control variate, of the same shape; None if the method has none.
+        """
+        return
+
+    def step(self, batch: Rows, factor: float, /) -> None:
+        """Train on one batch, at the plan's learning rate times the factor."""
+
+    def phases(self, steps: int, _batches_per_epoch: int, /) -> list[Phase]:
+        """Return the phases of a round with this many steps, in order."""
+        return [Phase(self.step, steps)]
+
+    def end_round(self, _steps: int, /) -> None:
+        """Finish a round after its last step."""
+        return
+
+    def evaluated(self) -> FlatNetwork:
+        """Return the network that the site itself would use now."""
+        ...
+
+    def state(self) -> State:
+        """Return a copy of everything that the next step depends on, except for batches and dropout."""
+        ...
+
+    def restore(self, state: State, /) -> None:
+        """Continue from a saved state of this procedure."""
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:
@@ -30,20 +89,288 @@ def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Proced
     procedure = method.procedure
     match procedure:
         case Together():
-            return TogetherTraining(flat, recipe, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties)
         case PrivateFirst(epochs=epochs):
-            return ApartTraining(flat, recipe, epochs, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties, epochs)
         case FederatedOnly():
-            return ApartTraining(flat, recipe, 0, method.penalties)
+            return _ModelTraining(flat, recipe, method.penalties, 0)
         case PersonalCopy(strength=strength):
-            return CopyTraining(TogetherTraining(flat, recipe, method.penalties), recipe, strength)
+            return _CopyTraining(_ModelTraining(flat, recipe, method.penalties), recipe, strength)
         case Mixture(start=start, rate=rate):
-            return MixtureTraining(TogetherTraining(flat, recipe, method.penalties), recipe, start, rate)
+            return _MixtureTraining(_ModelTraining(flat, recipe, method.penalties), recipe, start, rate)
         case InnerProblem():
-            return MoreauTraining(flat, recipe, procedure)
+            return _MoreauTraining(flat, recipe, procedure)
         case ControlVariates():
-            return ControlledTraining(flat, recipe)
+            return _ControlledTraining(flat, recipe)
         case ColumnByColumn():
-            return ColumnTraining(flat, recipe)
+            return _ColumnTraining(flat, recipe)
         case _:
             assert_never(procedure)
+
+
+class _ModelTraining(Procedure):
+    """Trains one model: all parameters in every step, as in FedAvg, or private and federated ones in separate steps.
+
+    With `private_epochs` each of the two groups has an optimiser of its own, and a round first trains the private ones
+    (FedRep). With 0 epochs the private ones keep their first values (FedBABU).
+    """
+
+    def __init__(
+        self, flat: FlatNetwork, recipe: Recipe, penalties: tuple[Penalty, ...], private_epochs: int | None = None
+    ) -> None:
+        is_apart = private_epochs is not None
+        self._flat, self._private_epochs = flat, private_epochs or 0
+        self._model = Model(flat, recipe, [flat.federated] if is_apart else None)
+        self._private = Model(flat, recipe, [flat.private]) if is_apart else None
+        self._penalties = Penalties(penalties, flat, recipe)
+
+    def begin_round(self, received: Tensor, _controls: Tensor | None) -> None:
+        self._penalties.begin_round(received)
+
+    def phases(self, steps: int, batches_per_epoch: int) -> list[Phase]:
+        last = Phase(self.step, steps)
+        if self._private is None:
+            return [last]
+        return [Phase(partial(_step_private, self._private), self._private_epochs * batches_per_epoch), last]
+
+    def step(self, batch: Rows, factor: float) -> None:
+        self._model.gradient(batch, self._penalties.term(batch))
+        self._penalties.add_gradients()
+        self._model.step(factor)
+
+    def end_round(self, _steps: int) -> None:
+        self._penalties.end_round()
+
+    def evaluated(self) -> FlatNetwork:
+        return self._flat
+
+    def state(self) -> State:
+        private = {} if self._private is None else prefixed("private", self._private.optimiser_state())
+        return self._model.state() | private | prefixed("penalties", self._penalties.state())
+
+    def restore(self, state: State) -> None:
+        self._model.restore(state)
+        if self._private is not None:
+            self._private.restore_optimiser(part_of(state, "private"))
+        self._penalties.restore(part_of(state, "penalties"))
+
+
+def _step_private(private: Model, batch: Rows, factor: float) -> None:
+    private.gradient(batch)
+    private.step(factor)
+
+
+class _CopyTraining(Procedure):
+    """Trains Ditto's personal model v on the task's loss + strength / 2 * ||v - received||^2.
+
+    Source: Li et al. 2021 (Ditto), algorithm 1; the shared model takes its own step on the same batch.
+    """
+
+    def __init__(self, shared: _ModelTraining, recipe: Recipe, strength: float) -> None:
+        self._shared, self._strength = shared, strength
+        self._personal = Model(_twin(shared.evaluated(), recipe), recipe)
+        self._received = torch.empty(0)
+
+    def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
+        self._shared.begin_round(received, controls)
+        self._received = received
+
+    def step(self, batch: Rows, factor: float) -> None:
+        self._shared.step(batch, factor)
+        own = self._personal.flat
+        self._personal.gradient(batch)
+        own.federated_gradient.add_(own.federated_values - self._received, alpha=self._strength)
+        self._personal.step(factor)
+
+    def end_round(self, steps: int) -> None:
+        self._shared.end_round(steps)
+
+    def evaluated(self) -> FlatNetwork:
+        return self._personal.flat
+
+    def state(self) -> State:
+        return self._shared.state() | prefixed("personal", self._personal.state())
+
+    def restore(self, state: State) -> None:
+        self._shared.restore(state)
+        self._personal.restore(part_of(state, "personal"))
+
+
+class _MixtureTraining(Procedure):
+    """Trains APFL's mixture: share * v + (1 - share) * w, where w is the shared model and v is the site's own model.
+
+    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
+    round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the
+    last step's gradients g_v of v and g_w of w.
+    """
+
+    def __init__(self, shared: _ModelTraining, recipe: Recipe, start: float, rate: float) -> None:
+        self._shared, self._rate = shared, rate
+        flat = shared.evaluated()
+        self._own = Model(_twin(flat, recipe), recipe)
+        self._mixed = Model(recipe.build(), recipe, [])
+        self._share = torch.full(() if flat.copies is None else (flat.copies, 1), start, device=flat.device)
+        self._mix()
+
+    def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
+        self._shared.begin_round(received, controls)
+
+    def step(self, batch: Rows, factor: float) -> None:
+        self._shared.step(batch, factor)
+        self._mix()
+        self._mixed.gradient(batch)
+        for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
+            assert own.grad is not None
+            assert mixed.grad is not None
+            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture's derivative by v is the share
+        self._own.step(factor)
+
+    def end_round(self, steps: int) -> None:
+        self._shared.end_round(steps)
+        slope = 0.02 * self._share
+        for own, shared in self._pairs():
+            assert own.grad is not None
+            assert shared.grad is not None
+            gradient = self._share * own.grad + (1.0 - self._share) * shared.grad
+            products = (own.data - shared.data) * gradient
+            slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
+        self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
+
+    def evaluated(self) -> FlatNetwork:
+        self._mix()
+        return self._mixed.flat
+
+    def state(self) -> State:
+        # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
+        mixed = prefixed("mixed", self._mixed.flat.state())
+        return self._shared.state() | prefixed("own", self._own.state()) | mixed | {"share": self._share}
+
+    def restore(self, state: State) -> None:
+        self._shared.restore(state)
+        self._own.restore(part_of(state, "own"))
+        self._mixed.restore(part_of(state, "mixed"))
+        self._share = state["share"]
+
+    def _mix(self) -> None:
+        for (own, shared), mixed in zip(self._pairs(), self._mixed.flat.stretches, strict=True):
+            mixed.data.copy_(self._share * own.data + (1.0 - self._share) * shared.data)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self._own.flat.stretches, self._shared.evaluated().stretches, strict=True))
+
+
+class _MoreauTraining(Procedure):
+    """Trains pFedMe: in each step first the personal model t by an inner problem, then the shared model w towards t.
+
+    Source: Dinh et al. 2020, algorithm 1 (as remembered). For every batch, `steps` steps of the plan's optimiser move t
+    towards argmin of the loss + strength / 2 * ||t - w||^2; then w <- w - rate * strength * (w - t). The site uses t
+    and sends w. Private parameters have no w. They are part of t.
+    """
+
+    def __init__(self, flat: FlatNetwork, recipe: Recipe, problem: InnerProblem) -> None:
+        self._shared, self._problem = flat, problem
+        self._personal = Model(_twin(flat, recipe), recipe)
+
+    def begin_round(self, _received: Tensor, _controls: Tensor | None) -> None:
+        self._personal.flat.federated_values.copy_(self._shared.federated_values)
+
+    def step(self, batch: Rows, factor: float) -> None:
+        problem, own, shared = self._problem, self._personal.flat, self._shared.federated_values
+        for _ in range(problem.steps):
+            self._personal.gradient(batch)
+            own.federated_gradient.add_(own.federated_values - shared, alpha=problem.strength)
+            self._personal.step(factor)
+        shared.add_(own.federated_values - shared, alpha=problem.rate * problem.strength)
+        self._shared.private.data.copy_(own.private.data)
+
+    def evaluated(self) -> FlatNetwork:
+        return self._personal.flat
+
+    def state(self) -> State:
+        return prefixed("shared", self._shared.state()) | prefixed("personal", self._personal.state())
+
+    def restore(self, state: State) -> None:
+        self._shared.restore(part_of(state, "shared"))
+        self._personal.restore(part_of(state, "personal"))
+
+
+class _ControlledTraining(Procedure):
+    """Trains with SCAFFOLD, which replaces every gradient g of the shared parameters by g + c - c_i.
+
+    Source: Karimireddy et al. 2020, algorithm 1, option II. c_i starts at 0 and becomes
+    c_i - c + (received - own) / (steps * learning rate) after each round; it stays at the site. The coordinator
+    computes its part from the update alone (see protos/plan/server_rules.py), so c_i is never sent.
+    """
+
+    def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:
+        self._flat, self._model = flat, Model(flat, recipe)
+        self._rate = recipe.optimiser.learning_rate
+        self._own_control = torch.zeros_like(flat.federated_values)
+        self._mean_control = torch.zeros_like(flat.federated_values)
+        self._received = torch.empty(0)
+
+    def begin_round(self, received: Tensor, controls: Tensor | None) -> None:
+        assert controls is not None
+        self._received, self._mean_control = received, controls
+
+    def step(self, batch: Rows, factor: float) -> None:
+        self._model.gradient(batch)
+        self._flat.federated_gradient.add_(self._mean_control).sub_(self._own_control)
+        self._model.step(factor)
+
+    def end_round(self, steps: int) -> None:
+        moved = self._received - self._flat.federated_values
+        self._own_control = self._own_control - self._mean_control + moved / (steps * self._rate)
+
+    def evaluated(self) -> FlatNetwork:
+        return self._flat
+
+    def state(self) -> State:
+        return self._model.state() | {"control": self._own_control}
+
+    def restore(self, state: State) -> None:
+        self._model.restore(state)
+        self._own_control = state["control"]
+
+
+class _ColumnTraining(Procedure):
+    """Trains CHFL: with each batch, first the common column on its own loss, then the unique column on the joint loss.
+
+    The common column is federated. The unique column with its lateral matrices is private.
+
+    Source: Mori et al. 2022; docs/design/methods.md. The common column's outputs are computed again after its step and
+    detached, so no gradient of the joint loss reaches it.
+    """
+
+    def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:
+        if not isinstance(flat.network, Columns):
+            raise TypeError("training column by column needs a network with two columns")
+        self._flat, self._network, self._loss = flat, flat.network, recipe.loss
+        self._common = Model(flat, recipe, [flat.federated])
+        self._unique = Model(flat, recipe, [flat.private])
+
+    def step(self, batch: Rows, factor: float) -> None:
+        self._flat.zero_gradients()
+        outputs = self._network.common_outputs(batch.features)
+        torch.autograd.backward(self._loss(outputs[-1], batch.targets))
+        self._common.step(factor)
+        with torch.no_grad():
+            outputs = self._network.common_outputs(batch.features)
+        torch.autograd.backward(self._loss(self._network.joint(batch.features, outputs), batch.targets))
+        self._unique.step(factor)
+
+    def evaluated(self) -> FlatNetwork:
+        return self._flat
+
+    def state(self) -> State:
+        return self._common.state() | prefixed("unique", self._unique.optimiser_state())
+
+    def restore(self, state: State) -> None:
+        self._common.restore(state)
+        self._unique.restore_optimiser(part_of(state, "unique"))
+
+
+def _twin(flat: FlatNetwork, recipe: Recipe) -> FlatNetwork:
+    twin = recipe.build()
+    twin.adopt(flat)
+    return twin

@@ -33,7 +33,8 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
     block = rows_at_once(flat, rows.features)
     flat.zero_gradients()
     flat.network.eval()
-    for features, targets in zip(*(torch.split(part, block, dim=axis) for part, axis in _parts(rows)), strict=True):
+    blocks = torch.split(rows.features, block, dim=-2), torch.split(rows.targets, block, dim=rows.features.dim() - 2)
+    for features, targets in zip(*blocks, strict=True):
         share = features.shape[-2] / len(rows)
         batch = Rows(features, targets).to(flat.device)
         torch.autograd.backward(share * loss(flat.network(batch.features), batch.targets))
@@ -46,8 +47,3 @@ def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Se
         of_layers.setdefault(tensor.layer, []).append(squared.flatten(0 if flat.copies is None else 1))
     means = [torch.cat(parts, dim=-1).mean(-1) for parts in of_layers.values()]
     return torch.stack(means, dim=-1).cpu().cumsum(-1)
-
-
-def _parts(rows: Rows) -> tuple[tuple[Tensor, int], tuple[Tensor, int]]:
-    is_stack = rows.features.dim() == 3
-    return (rows.features, -2), (rows.targets, 1 if is_stack else 0)

@@ -34,57 +34,39 @@ def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) ->
 
     Every rule is elementwise, so a stack of shape (S, numbers) makes the same steps as S separate networks.
     """
-    many, rate = list(parameters), optimiser.learning_rate
+    many, rate, decay = list(parameters), optimiser.learning_rate, optimiser.weight_decay
     match optimiser:
-        case AdamW(first_decay=first, second_decay=second, offset=offset, weight_decay=decay, amsgrad=largest):
-            return torch.optim.AdamW(
-                many, rate, betas=(first, second), eps=offset, weight_decay=decay, amsgrad=largest, fused=True
-            )
-        case Adam(first_decay=first, second_decay=second, offset=offset, weight_decay=decay, amsgrad=largest):
-            return torch.optim.Adam(
-                many, rate, betas=(first, second), eps=offset, weight_decay=decay, amsgrad=largest, fused=True
-            )
-        case NesterovAdam() | RectifiedAdam():
-            return _build_variant(optimiser, many)
-        case Adagrad(initial_sum=first, offset=offset, weight_decay=decay):
+        case AdamW() | Adam() | NesterovAdam() | RectifiedAdam():
+            return _build_adam(optimiser, many)
+        case Adagrad(initial_sum=first, offset=offset):
             kernel = {"foreach" if many[0].is_cuda else "fused": True}
             return torch.optim.Adagrad(
                 many, rate, weight_decay=decay, initial_accumulator_value=first, eps=offset, **kernel
             )
-        case RootMeanSquare(second_decay=kept, offset=offset, weight_decay=decay, momentum=momentum):
+        case RootMeanSquare(second_decay=kept, offset=offset, momentum=momentum):
             return torch.optim.RMSprop(
                 many, rate, alpha=kept, eps=offset, weight_decay=decay, momentum=momentum, foreach=True
             )
-        case StochasticGradientDescent(momentum=momentum, weight_decay=decay, nesterov=nesterov):
+        case StochasticGradientDescent(momentum=momentum, nesterov=nesterov):
             return torch.optim.SGD(many, rate, momentum=momentum, weight_decay=decay, nesterov=nesterov, fused=True)
         case _:
             assert_never(optimiser)
 
 
-def _build_variant(optimiser: NesterovAdam | RectifiedAdam, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    betas = (optimiser.first_decay, optimiser.second_decay)
+def _build_adam(
+    optimiser: AdamW | Adam | NesterovAdam | RectifiedAdam, many: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    rate, decay = optimiser.learning_rate, optimiser.weight_decay
+    betas, offset = (optimiser.first_decay, optimiser.second_decay), optimiser.offset
     match optimiser:
-        case NesterovAdam(learning_rate=rate, offset=offset, weight_decay=decay, decoupled=decoupled):
-            return torch.optim.NAdam(
-                parameters,
-                rate,
-                betas=betas,
-                eps=offset,
-                weight_decay=decay,
-                momentum_decay=optimiser.momentum_rise,
-                decoupled_weight_decay=decoupled,
-                foreach=True,
-            )
-        case RectifiedAdam(learning_rate=rate, offset=offset, weight_decay=decay, decoupled=decoupled):
-            return torch.optim.RAdam(
-                parameters,
-                rate,
-                betas=betas,
-                eps=offset,
-                weight_decay=decay,
-                decoupled_weight_decay=decoupled,
-                foreach=True,
-            )
+        case AdamW(amsgrad=largest):
+            return torch.optim.AdamW(many, rate, betas, offset, decay, amsgrad=largest, fused=True)
+        case Adam(amsgrad=largest):
+            return torch.optim.Adam(many, rate, betas, offset, decay, amsgrad=largest, fused=True)
+        case NesterovAdam(momentum_rise=rise, decoupled=decoupled):
+            return torch.optim.NAdam(many, rate, betas, offset, decay, rise, decoupled, foreach=True)
+        case RectifiedAdam(decoupled=decoupled):
+            return torch.optim.RAdam(many, rate, betas, offset, decay, decoupled, foreach=True)
         case _:
             assert_never(optimiser)
 

@@ -39,7 +39,7 @@ from site_agent.desk.use.recalibration import (
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.data.column_profile import rounded_outward
-from site_agent.trainer.sweep_choice import keep_choice
+from site_agent.trainer.kept_findings import keep_choice
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.trainer.sweep_choice import choice_in_words, keep_choice
+from site_agent.trainer.kept_findings import choice_in_words, keep_choice
 from tests.rehearsal.study import made_up_identities, plan_with
 
 

@@ -79,9 +79,7 @@ class _Pieces:
         self.row = self.line = 0
 
     def first(self) -> Record | None:
-        for record in self._records():
-            return record
-        return None
+        return next(self._records(), None)
 
     def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
         while (piece := self._next_piece()) is not None:

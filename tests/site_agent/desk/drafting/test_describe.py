@@ -15,7 +15,8 @@ from site_agent.desk.drafting.column_draft import feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers
-from site_agent.trainer.data.contract import CategoricalFeature, Contract, DateFeature, NumericFeature
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.tables import survey_table
 from tests.for_each import for_each
 

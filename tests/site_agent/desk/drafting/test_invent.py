@@ -10,8 +10,9 @@ from protos.errors import UsageError
 from protos.plan.documents import parse_document
 from site_agent.desk.drafting.invent import invent, write_table
 from site_agent.hospital import Split
-from site_agent.trainer.data.contract import Contract, TableFormat, read_contract
+from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import prepare
+from site_agent.trainer.data.formats import TableFormat
 
 REPOSITORY = Path(__file__).parents[4]
 CONTRACTS = [*sorted((REPOSITORY / "deploy" / "data").glob("*.yaml")), REPOSITORY / "deploy/examples/contract.yaml"]

@@ -33,7 +33,7 @@ from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
 from site_agent.hospital import Training
-from site_agent.trainer.data.codes import canonical_code
+from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature

@@ -23,10 +23,10 @@ from site_agent.desk.export import received_export
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.export.received_export import Intensities, read_received
 from site_agent.desk.findings import other_hospitals
+from site_agent.desk.findings.cells_again import cells_again
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.results.run_report import make_report
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.data.cells_again import cells_again
 from tests.site_agent.desk.findings.test_other_hospitals import append, change
 from tests.site_agent.trainer.after_a_run import RUN
 from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds

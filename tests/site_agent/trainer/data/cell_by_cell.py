@@ -27,9 +27,9 @@ from site_agent.trainer.data.cell_rules import (
     NOT_A_NUMBER,
     TOO_LARGE,
     UNDECLARED,
+    canonical_code,
 )
-from site_agent.trainer.data.codes import canonical_code
-from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
+from site_agent.trainer.data.contract import BinaryTarget, Contract
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
     DateFeature,
@@ -37,6 +37,7 @@ from site_agent.trainer.data.contract_columns import (
     NumericFeature,
     patterns_of,
 )
+from site_agent.trainer.data.formats import TableFormat
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)

@@ -15,7 +15,9 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.trainer.data.cells import Spelling, feature_parser
-from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
+from site_agent.trainer.data.contract import BinaryTarget, Contract
+from site_agent.trainer.data.contract_columns import NumericFeature
+from site_agent.trainer.data.formats import TableFormat
 from site_agent.trainer.data.tables import read_table
 from tests.for_each import for_each
 
@@ -217,8 +219,7 @@ _MEASURE = """
 import resource, sys
 from pathlib import Path
 from protos.plan.documents import parse_document
-from site_agent.trainer.data.cells import Spelling, feature_parser
-from site_agent.trainer.data.contract import BinaryTarget, Contract, NumericFeature, TableFormat
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import read_table
 from site_agent.desk.drafting.describe import describe
 from tests.for_each import for_each

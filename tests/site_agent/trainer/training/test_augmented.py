@@ -20,7 +20,7 @@ from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
-from site_agent.trainer.training.procedure import Phase
+from site_agent.trainer.training.procedures import Phase
 from tests.mask_images import U_NET
 from tests.site_agent.trainer.sites import make_plan
 

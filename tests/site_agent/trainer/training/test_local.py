@@ -21,8 +21,7 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
-from site_agent.trainer.training.procedure import Phase, Procedure
-from site_agent.trainer.training.procedures import build_procedure
+from site_agent.trainer.training.procedures import Phase, Procedure, build_procedure
 from site_agent.trainer.training.state import State
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe

@@ -1,0 +1,58 @@
+"""Stores what a run found for the persons of this site: suspicious columns, and the chosen alternative of a sweep.
+
+The files are in the trainer's folder and never leave this site. A finding is a sentence with the names of columns, as
+in the report. The choice of a sweep changes no model: a person adopts a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from protos.plan.plan import Plan
+from site_agent.trainer.trainer_files import write_whole
+
+_SUSPICIONS: Final = Path("data") / "suspicions.json"
+_LARGEST_BYTES: Final = 1 << 16
+
+
+def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
+    """Write the findings of a run about its columns, and replace those of an earlier run."""
+    write_whole(state / _SUSPICIONS, json.dumps({"run": run, "sentences": list(sentences)}).encode())
+
+
+def find_suspicions(state: Path) -> tuple[str, ...]:
+    """Return the newest findings, or no finding if this user account may not read the file."""
+    try:
+        with (state / _SUSPICIONS).open("rb") as file:
+            found = json.loads(file.read(_LARGEST_BYTES))
+        return tuple(f"In the run {found['run']}, {sentence}" for sentence in found["sentences"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def keep_choice(state: Path, plan: Plan, number: int) -> None:
+    """Write which alternative of the plan's sweep was chosen, counted from 0. The coordinator announces the choice."""
+    write_whole(_choice_path(state, plan), str(number).encode())
+
+
+def choice_in_words(state: Path, plan: Plan) -> str | None:
+    """Return the choice as a sentence for a report, or None for a plan without a sweep."""
+    if plan.sweep is None:
+        return None
+    runs = [each.run_name for each in plan.alternatives]
+    this = f"This run is alternative {plan.sweep.at + 1} of {len(runs)} of a sweep."
+    try:
+        number = int(_choice_path(state, plan).read_bytes()[:8])
+        chosen, values = runs[number], plan.sweep.text_of(number)
+    except (OSError, ValueError, IndexError):
+        return f"{this} No alternative was chosen so far."
+    which = "It" if runs[plan.sweep.at] == chosen else f"The run {chosen}"
+    return f"{this} {which} has the lowest validation loss over all sites ({values}), according to the coordinator."
+
+
+def _choice_path(state: Path, plan: Plan) -> Path:
+    # One file is for all alternatives, because earlier runs already have their reports.
+    return state / "reports" / f"{plan.alternatives[0].run_name}.sweep"
