@@ -211,3 +211,18 @@ def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
     numbers = private_numbers(private, table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0])))
 
     assert numbers[4] == pytest.approx(PRIVATE_SCALE / private.unit, rel=1e-6)
+
+
+def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refusal would tell that there is one patient more. The bound is the gate's, with room for 1,048,576 rows."""
+    monkeypatch.setattr("protos.plan.private_statistics.LARGEST_PATIENTS", 3 - (1 << 20))
+    plan = private_statistics_plan()
+    private = private_of(plan)
+
+    one, other = (private_numbers(private, table_of(np.full(rows, 100.0), np.zeros(rows))) for rows in (59, 60))
+
+    assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private.bound} == {3 * PRIVATE_SCALE}
+    assert one == other
+    assert max(one) == private.bound

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protos.plan.manifest import manifest_of
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -202,3 +203,28 @@ def test_a_deployed_trainer_deals_rows_steadily(tmp_path: Path) -> None:
 
     assert len(study.own.training) == len(steady_split(table, hospital.data.split).training)
     assert len(study.own.training) != len(split_rows(table, hospital.data.split).training)
+
+
+def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing() -> None:
+    """A refusal would tell that there is one patient more. Two sums above the bound are equal, and the gate takes both.
+
+    The bound has room for 1,048,576 rows beside those of the plan, so the test declares fewer than none.
+    """
+    private = replace(private_sums(), largest_rows=3 - (1 << 20))
+    design = np.full((60, len(private.columns)), 2.0)
+
+    def sums(rows: int) -> tuple[int, ...]:
+        return clipped_terms(private, SITES[0], design[:rows], np.zeros(rows), None)
+
+    assert private.bound == 3 * PRIVATE_SCALE
+    assert max(map(abs, sums(60))) == private.bound
+    assert max(map(abs, sums(2))) < private.bound
+    above = np.abs(np.array(sums(59))) == private.bound
+    np.testing.assert_array_equal(np.array(sums(59))[above], np.array(sums(60))[above])
+
+
+def test_the_bound_of_a_trainer_is_the_gate_s() -> None:
+    """Otherwise the gate would refuse a number that the trainer had clipped."""
+    plan = private_plan()
+
+    assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private_sums().bound}
