@@ -345,14 +345,10 @@ class Worker:
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
-        try:
+        if study.plan.privacy is None:
             self._concluded(asked, received)
-        except (DataError, TrainingDiverged) as failed:
-            if study.plan.privacy is None:
-                raise
-            # Patients decide whether a report is possible, and no epsilon is spent for that. So only people at the
-            # hospital learn it, and the gate tells the coordinator the same as after any other run.
-            _print_lines(failed)
+        else:
+            self._conclude_alike(asked, received)
         if question.alternative >= 0:
             keep_choice(self._state, study.plan, question.alternative)
         self._study = None
@@ -414,6 +410,21 @@ class Worker:
             assert self._preprocessing is not None
             self._gain = self._around.make_report(self._hospital, study, self._preprocessing, self._run)
         return self._gain
+
+    def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
+        """Make the report of a private run. Print an error that patients can cause, and do not return it.
+
+        Patients decide whether a report is possible, and no epsilon is spent for that. So only people at the hospital
+        learn it. The coordinator learns the same as after any other run.
+        """
+        try:
+            self._concluded(asked, received)
+        except (DataError, TrainingDiverged) as failed:
+            _print_lines(failed)
+        except (OperatorError, MalformedMessage):
+            raise  # the disk, or values that no honest coordinator sends
+        except Exception as defect:
+            _print_lines(explained(defect))
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
