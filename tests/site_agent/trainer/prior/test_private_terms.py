@@ -76,6 +76,31 @@ def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
     assert 0.99 < norm_of(np.array(together) - np.array(alone)) <= 1.0
 
 
+@pytest.mark.parametrize("times", [1.0, 7.0, 1e6])
+def test_a_long_row_has_the_term_of_its_direction_at_the_norm_clip(times: float) -> None:
+    """So one extreme row does not hide the other rows of a patient, and every longer row counts as much.
+
+    The intercept is a part of the row. A patient with an extreme row and an ordinary one has the sum of both terms.
+    """
+    private = private_sums(clip=2.0)
+    generator = np.random.default_rng(4)
+    wide = generator.standard_normal(len(private.columns))
+    long = times * 10.0 * wide / np.linalg.norm(wide)
+    shortened = 2.0 / np.sqrt(long @ long + 1.0) * np.append(long, 1.0)
+
+    numbers = clipped_terms(private, SITES[0], long[None], np.zeros(1), None)
+
+    entries = dict(zip(private.names, np.array(numbers) * private.units / PRIVATE_SCALE, strict=True))
+    for name, value in zip((*(column.name for column in private.columns), f"site {SITES[0]}"), shortened, strict=True):
+        assert entries[f"private gradient: {name}"] == pytest.approx(value / 2, abs=1e-6)
+        assert entries[f"private hessian: {name} x {name}"] == pytest.approx(value**2 / 4, abs=1e-6)
+    short = 0.1 * wide / np.linalg.norm(wide)
+    alone = clipped_terms(private, SITES[0], short[None], np.zeros(1), None)
+    both = clipped_terms(private, SITES[0], np.stack([long, short]), np.zeros(2), np.zeros(2, np.int64))
+    direction = np.array(numbers, float) + np.array(alone, float)
+    np.testing.assert_allclose(both, direction / np.linalg.norm(direction) * PRIVATE_SCALE, atol=PRIVATE_SCALE * 1e-6)
+
+
 def test_rows_that_fit_are_summed_as_they_are() -> None:
     """Nothing is shortened without need: the sums are the gradient and the Hessian, to a rounding per patient."""
     private, generator = private_sums(clip=100.0), np.random.default_rng(4)
