@@ -28,7 +28,7 @@ import numpy.typing as npt
 import structlog
 
 from host.heap import return_memory
-from protos.errors import DataError, OperatorError, ProtocolError, RefusedError, explained
+from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
@@ -421,10 +421,12 @@ class Worker:
             self._concluded(asked, received)
         except (DataError, TrainingDiverged) as failed:
             _print_lines(failed)
-        except (OperatorError, MalformedMessage):
-            raise  # the disk, or values that no honest coordinator sends
-        except Exception as defect:
-            _print_lines(explained(defect))
+        except (OperatorError, MalformedMessage, OSError, MemoryError):
+            raise  # the computer, or values that no honest coordinator sends
+        except Exception as cause:
+            defect = explained(cause)
+            consequence = "This site has no report of the run. The coordinator sees the same as after any other run."
+            _print_lines(DefectError(what=defect.what, consequence=consequence, remedy=defect.remedy))
 
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:

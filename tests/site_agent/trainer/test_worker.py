@@ -223,7 +223,25 @@ def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_repor
     assert status == 0
     assert said.startswith("site-trainer: ")
     assert ("Training diverged" in said) == (kind == "network")
+    assert ("no report of the run" in said) == (every == 14)  # a fold without an outcome, which is a defect
     assert not list((config.parent / "state/models").rglob("*.safetensors"))
+
+
+def test_a_full_disk_is_told_under_privacy_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the computer's, not the patients'. The site tries again when there is space."""
+    plan = private_network_plan(rounds=1)
+    config = make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer")
+    approve_plan(config, plan)
+    first = _start(plan)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(around_rounds, "make_report", full)
+    asked = Prepare(plan.run_name, plan.canonical), train(0, as_bytes(first)), conclude(1, as_bytes(first))
+    answer = _refused(config, *asked)
+
+    assert answer == Failed(SiteReason.TRAINER_FAILED, 75)
 
 
 def _plant(config: Path) -> list[str]:
