@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import inf, nextafter
@@ -21,7 +22,7 @@ from site_agent.gate.permission import GateRefusal, PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import local_plan, private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 from tests.rehearsal.gates import gate_for, policy_with
 
 PLAN = private_network_plan(rounds=4)
@@ -43,7 +44,8 @@ def policy(largest: float) -> Policy:
 
 def built(number: int, audit: AuditLog, state: Path, *, plan: Plan = PLAN, largest: float = 1.0) -> Contribution:
     """What a gate that was just started makes of a trainer's zeros in a round."""
-    exchange = Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
+    stage = Stage.STATISTICS if plan.private_training is None else Stage.TRAINING
+    exchange = Exchanges(plan, manifest_of(plan)).of(number, stage, b"")
     gate = gate_for(plan, audit, state, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
     return gate.build(_position(number), exchange, payload, rows=0, resample=0)
@@ -66,6 +68,24 @@ def test_the_first_round_pays_for_all_and_the_last_one_needs_nothing_more(tmp_pa
         assert spent(tmp_path, audit) == [1.0]
 
     assert len(digests) == 4
+
+
+@pytest.mark.parametrize("plan", [PLAN, private_plan()])
+def test_a_gate_draws_its_noise_from_the_operating_system(
+    plan: Plan, tmp_path: Path, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the plan and the program cannot compute it, and no number leaves without a draw."""
+    drawn: list[tuple[int, int, object]] = []
+
+    def draw(count: int, variance: int, random_bytes: object) -> np.ndarray:
+        drawn.append((count, variance, random_bytes))
+        return np.zeros(count, np.int64)
+
+    monkeypatch.setattr("site_agent.gate.privacy_ledger.discrete_gaussian", draw)
+    exchange = built(0, audit, tmp_path, plan=plan).exchange
+
+    assert drawn == [(len(exchange.scalars), plan.noise_variance, os.urandom)]
+    assert exchange.updates == 0
 
 
 def test_a_round_that_is_asked_for_again_sends_the_same_bytes(tmp_path: Path, audit: AuditLog) -> None:
