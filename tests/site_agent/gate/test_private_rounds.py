@@ -171,6 +171,20 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
     assert total(None) == [12] * 3
 
 
+def test_the_shared_sums_are_those_that_leave(tmp_path: Path, audit: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one number of the private layers is among them, although there are fewer of these."""
+    monkeypatch.setattr("site_agent.gate.privacy_ledger.discrete_gaussian", lambda count, *_: np.zeros(count, np.int64))
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    sent, own = len(exchange.scalars), exchange.own_numbers
+    gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
+    payload = memoryview(np.repeat([3, 5], [sent, own]).astype("<i8").tobytes())
+
+    buffer = gate.build(_position(0), exchange, payload, rows=0, resample=0).buffer
+
+    assert np.frombuffer(buffer, "<i8").tolist() == [1, *[3] * sent]
+
+
 def test_a_lost_total_of_private_layers_ends_the_run_at_the_site(tmp_path: Path, audit: AuditLog) -> None:
     """Private layers are never computed again from the remaining sums, because their noise would differ."""
     plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
