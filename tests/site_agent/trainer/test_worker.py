@@ -199,8 +199,8 @@ def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_repor
 ) -> None:
     """A coordinator chooses the last values, and with them for which patients a model is undefined.
 
-    So it would learn from a refusal whether such a patient exists, and no noise would hide that. Too few patients for a
-    report would be told in the same way. People at the site read the reason, and no model is written.
+    So it would learn from a refusal whether such a patient exists, and no noise would hide that. A refusal because of
+    too few patients for a report would show as much. People at the site read the reason, and no model is written.
     """
     plan = private_network_plan(rounds=1) if kind == "network" else private_plan()
     config = make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer")
