@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,3 +254,21 @@ def test_the_bound_of_a_trainer_is_the_gate_s() -> None:
     plan = private_plan()
 
     assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private_sums().bound}
+
+
+def test_the_others_score_is_fitted_without_any_term_of_this_site(tmp_path: Path) -> None:
+    """Otherwise a site would weigh its own rows a second time, and its gain would look larger than it is."""
+    plan, table, split = private_plan(), table_of(tmp_path), Split(seed=3)
+    rows = steady_split(table, split)
+    study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=SITES[0])
+    private, generator = private_sums(), np.random.default_rng(0)
+    design = generator.standard_normal((300, len(private.columns)))
+    outcomes = (design[:, 0] > 0).astype(float)
+    others = np.array(clipped_terms(private, SITES[1], design, outcomes, None)) / PRIVATE_SCALE
+    own = np.array(study._terms(private)) / PRIVATE_SCALE
+
+    known = study._known_privately(SimpleNamespace(terms=own + others, standard=None), private)  # type: ignore[arg-type]
+
+    expected, _ = private.fitted(others, study.prior.method.ridge)
+    np.testing.assert_allclose(known.others, expected, rtol=1e-9)
+    assert not np.allclose(known.joint, expected, rtol=1e-3)
