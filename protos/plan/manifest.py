@@ -29,9 +29,9 @@ from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
-from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
+from protos.plan.private_training import PrivateTraining
 from protos.plan.weighting import EqualWeights, RowWeights
-from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE
+from protos.privacy.accounting import PRIVATE_SCALE
 
 Float32 = npt.NDArray[np.float32]
 Starts = Mapping[str, Float32]  # the values of a plan's starting file, by tensor name
@@ -271,9 +271,8 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
 
 def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
     if plan.private_statistics is not None:
-        bound = LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
         for name in plan.private_statistics.names:
-            yield Scalar(name, bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+            yield Scalar(name, plan.private_statistics.bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
     elif plan.statistics is not None:
         for kind, cell in numbers_of(plan.statistics):
             scale = 1 if kind == "count" else MOMENT_SCALE
@@ -290,9 +289,8 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
     """Yield the sums of federated-prior. Their bounds follow from the most rows that the plan allows."""
     rows = prior.method.largest_rows
     if prior.private is not None:
-        bound = rows * PRIVATE_SCALE + LARGEST_NOISE
         for name in prior.private.names:
-            yield Scalar(name, bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+            yield Scalar(name, prior.private.bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
         return
     for name in prior.statistics_names:
         kind = name.partition(" ")[0]

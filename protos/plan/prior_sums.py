@@ -170,7 +170,7 @@ def prior_of(
     """Return the settings of federated-prior for a plan with these concepts, sites and assumed colluders."""
     chosen = method.concepts
     used = tuple(one for one in concepts if chosen is None or one.name in chosen)
-    private = None if privacy is None else PrivateSums(columns_of(used), sites, privacy, colluders)
+    private = None if privacy is None else PrivateSums(columns_of(used), sites, privacy, colluders, method.largest_rows)
     return Prior(method, used, private)
 
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from protos.plan.concepts import ConceptColumn, declared_standard
 from protos.plan.patient_privacy import Privacy
-from protos.privacy.accounting import PRIVATE_SCALE, share_variance
+from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, share_variance
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -40,12 +40,14 @@ class PrivateSums:
     Attributes:
         sites: the names of the sites, sorted; each has an intercept.
         colluders: the number of sites whose share of the noise does not count.
+        largest_rows: the largest number of rows that the plan allows, for the bound of a site's sums.
     """
 
     columns: tuple[ConceptColumn, ...]
     sites: tuple[str, ...]
     promise: Privacy
     colluders: int
+    largest_rows: int
 
     @cached_property
     def unknowns(self) -> tuple[str, ...]:
@@ -88,6 +90,11 @@ class PrivateSums:
         """Return the typical value and the spread that the plan declares for each column's values in 0..1."""
         found = [declared_standard(column) for column in self.columns]
         return np.array([typical for typical, _ in found]), np.array([spread for _, spread in found])
+
+    @property
+    def bound(self) -> int:
+        """Return the largest magnitude of one integer of one site. A larger sum is clipped before the noise."""
+        return self.largest_rows * PRIVATE_SCALE + LARGEST_NOISE
 
     @property
     def noise(self) -> float:

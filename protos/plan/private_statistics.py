@@ -18,7 +18,8 @@ from typing import Final
 
 from protos.plan.federated_statistics import NumericColumn, Statistics, numbers_of
 from protos.plan.patient_privacy import Privacy
-from protos.privacy.accounting import PRIVATE_SCALE, share_variance
+from protos.plan.private_training import LARGEST_PATIENTS
+from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, share_variance
 
 _SURE: Final = 5.0  # a mean needs a count above this many standard deviations of the count's noise
 
@@ -54,6 +55,11 @@ class PrivateStatistics:
     def share_variance(self) -> int:
         """Return the variance of one site's noise in each integer."""
         return share_variance(self.promise.ratio, self.honest)
+
+    @property
+    def bound(self) -> int:
+        """Return the largest magnitude of one integer of one site. A larger sum is clipped before the noise."""
+        return LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
 
     def noise_rows(self, contributors: int) -> float:
         """Return the standard deviation of the noise in a count over this many sites, in rows."""

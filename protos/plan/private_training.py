@@ -174,8 +174,8 @@ class PrivateTraining:
         return f"Each number has 64 bits.{halved}"
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Round a step's sum of terms, int64 of any shape, to the integers that are sent."""
-        return self.ring.rounded(exact, self.largest_sum)
+        """Round a step's sum of terms, int64 of any shape, to the integers that are sent. A larger sum is clipped."""
+        return self.ring.rounded(exact, LARGEST_PATIENTS * self.scale if self.ring.bits == 64 else self.largest_sum)
 
     @property
     def deviation(self) -> float:

@@ -57,9 +57,9 @@ class Ring:
 
         Args:
             exact: the sum in integers of PRIVATE_SCALE, int64 of shape (numbers,).
-            largest: the magnitude to which a number of 32 bits is clipped.
+            largest: the magnitude to which a number is clipped.
         """
         if self.bits == 64:
-            return exact
+            return np.clip(exact, -largest, largest)
         step = PRIVATE_SCALE // self.scale  # integer arithmetic: the same bits for every magnitude
         return np.clip((exact + step // 2) // step, -largest, largest)

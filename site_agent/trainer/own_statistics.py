@@ -64,7 +64,7 @@ def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]
     patients = None
     if table.patients is not None:
         patients = np.unique(table.patients, return_inverse=True)[1].astype(np.int64)
-    return summed_terms(terms_of, table.rows, len(private.names), patients, unit=private.unit)
+    return summed_terms(terms_of, table.rows, len(private.names), patients, unit=private.unit, largest=private.bound)
 
 
 def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: Integers) -> Iterator[Float64]:

@@ -8,6 +8,8 @@ site. So explanations are printed here and never sent. The rules:
 * it answers each round for one set of shared values, unless this hospital's policy allows another random draw;
 * a request that no honest agent sends ends the process;
 * it continues from its memory or its disk, and never starts from the beginning in the middle of a run;
+* under privacy, patients do not decide whether a finished run ends well for the coordinator. A report that their rows
+  make impossible is an error here only;
 * for a defect only its kind and its place in our own code are reported. The exception's text is not reported, because
   it might quote a patient.
 """
@@ -340,7 +342,10 @@ class Worker:
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
             raise MalformedMessage("a result before the last round")
-        self._concluded(asked, received)
+        if study.plan.privacy is None:
+            self._concluded(asked, received)
+        else:
+            self._conclude_alike(asked, received)
         if question.alternative >= 0:
             keep_choice(self._state, study.plan, question.alternative)
         self._study = None
@@ -403,6 +408,23 @@ class Worker:
             self._gain = self._around.make_report(self._hospital, study, self._preprocessing, self._run)
         return self._gain
 
+    def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
+        """Make the report of a private run. Print an error that patients can cause, and do not return it.
+
+        Patients decide whether a report is possible, and no epsilon is spent for that. So only people at the hospital
+        learn it. The coordinator learns the same as after any other run.
+        """
+        try:
+            self._concluded(asked, received)
+        except (DataError, TrainingDiverged) as failed:
+            _print_lines(failed)
+        except (OperatorError, MalformedMessage, OSError, MemoryError):
+            raise  # the computer, or values that no honest coordinator sends
+        except Exception as cause:
+            defect = explained(cause)
+            consequence = "This site has no report of the run. The coordinator sees the same as after any other run."
+            _print_lines(DefectError(what=defect.what, consequence=consequence, remedy=defect.remedy))
+
     def _ready(self) -> Study | PriorStudy:
         if self._study is None:
             raise MalformedMessage("a round before a study was prepared")
@@ -437,8 +459,12 @@ def _numbers(payload: bytes | memoryview) -> npt.NDArray[np.float32]:
     return np.frombuffer(payload, "<f4")
 
 
-def _tell(error: OperatorError) -> Failed:
+def _print_lines(error: OperatorError) -> None:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
+
+
+def _tell(error: OperatorError) -> Failed:
+    _print_lines(error)
     return Failed(_reason(error), error.exit_status, error.tensor if isinstance(error, ModuleDiffers) else "")
 
 

@@ -5,6 +5,7 @@ The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 * a patient with many rows has one term: the sum of the rows' terms, shortened to the norm 1;
 * each patient's term is rounded to integers by itself, after it was shortened, so that rounding adds nothing to what
   one patient can change;
+* a sum beyond the plan's bound is clipped. A refusal would depend on one patient, and no noise would hide it;
 * no number here depends on two patients, except by adding integers.
 """
 
@@ -40,11 +41,17 @@ def clipped_terms(
     def terms_of(rows: Integers) -> Float64:
         return _terms_of(private, site, design[rows], outcomes[rows])
 
-    return summed_terms(terms_of, len(outcomes), len(private.names), patients)
+    return summed_terms(terms_of, len(outcomes), len(private.names), patients, largest=private.bound)
 
 
 def summed_terms(
-    terms_of: Callable[[Integers], Float64], rows: int, numbers: int, patients: Integers | None, unit: float = 1.0
+    terms_of: Callable[[Integers], Float64],
+    rows: int,
+    numbers: int,
+    patients: Integers | None,
+    unit: float = 1.0,
+    *,
+    largest: int,
 ) -> tuple[int, ...]:
     """Return the sum over patients of their terms, each shortened to the norm 1 and rounded to integers.
 
@@ -54,6 +61,7 @@ def summed_terms(
         numbers: the length of one term.
         patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
         unit: the size of the norm 1 in the terms.
+        largest: the magnitude to which a sum is clipped. Clipping never increases the distance between two sums.
     """
     owners = np.arange(rows) if patients is None else patients
     order = np.argsort(owners, kind="stable")
@@ -64,7 +72,7 @@ def summed_terms(
         if len(mine) < len(terms):
             terms = np.add.reduceat(terms, mine, axis=0)
         total += rounded_sum(terms, unit)
-    return tuple(int(number) for number in total)
+    return tuple(min(largest, max(-largest, int(number))) for number in total)
 
 
 def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]:

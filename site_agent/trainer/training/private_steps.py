@@ -51,8 +51,13 @@ def private_sums(
         moved = moved + _part(followed - moved, pull) + sums + noise
         if (made + 1) % training.inner == 0:
             followed = followed + _part(moved - followed, training.follow)
-    found = followed if training.follow else moved
+    # The gate refuses larger numbers. A site's own patients must not decide that.
+    found = np.clip(followed if training.follow else moved, -_bounds(training), _bounds(training))
     return (*found[~is_own].tolist(), *found[is_own].tolist())
+
+
+def _bounds(training: PrivateTraining) -> Integers:
+    return np.where(training.is_own, training.own_bound, training.bound)
 
 
 def _part(way: Integers, share: float | Float64) -> Integers:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, sqrt
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
-from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, together
+from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, share_variance, together
 from tests.for_each import for_each
 
 
@@ -61,3 +61,30 @@ def test_no_noise_promises_nothing() -> None:
     """A ratio without bound has an infinite epsilon, and no sum has epsilon 0."""
     assert epsilon_of(1000.0, 1e-5) == float("inf")
     assert epsilon_of(together([]), 1e-5) == 0.0
+
+
+@pytest.mark.parametrize("shares", [1, 2, 3, 19])
+@pytest.mark.parametrize("variance", [5, 8, 40])
+def test_a_sum_of_discrete_shares_is_as_private_as_a_gaussian_with_four_less_for_each(
+    shares: int, variance: int
+) -> None:
+    """By the definition: the exact chances of the sum and of the sum that one patient has moved, added up.
+
+    The shares are far narrower than any of a plan, so that the rounding would show.
+    """
+    span = np.arange(-60 - 10 * variance, 61 + 10 * variance)
+    share = np.exp(-(span**2) / (2.0 * variance))
+    chances = np.ones(1)
+    for _ in range(shares):
+        chances = np.convolve(chances, share / share.sum())
+    for moved in (1, 2, 5):
+        with_patient, without = (np.pad(chances, one) for one in ((moved, 0), (0, moved)))
+        for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0):
+            delta = float(np.maximum(with_patient - exp(epsilon) * without, 0.0).sum())
+            assert delta <= delta_of(epsilon, moved / sqrt(shares * (variance - 4.0))) + 1e-12
+
+
+def test_each_share_has_four_more_for_its_rounding() -> None:
+    """Four honest sites together have the whole noise and 16 more."""
+    assert share_variance(1.0, 4, scale=1000) == 250_000 + 4
+    assert share_variance(0.5, 4, 9, scale=1000) == 9_000_000 + 4

@@ -229,6 +229,37 @@ def test_a_site_with_more_patients_than_fit_sends_clipped_sums_and_stops_nothing
     np.testing.assert_array_equal(clipped, training.rounded(sums + PRIVATE_SCALE))
 
 
+@pytest.mark.parametrize("kind", ["shared", "private layers", "local", "local and private layers", "several steps"])
+def test_a_site_with_more_patients_than_a_bound_of_64_bits_has_stops_nothing_either(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal would tell that there is one patient more. The gate takes every number that the trainer has clipped.
+
+    All 500 patients move the bias by the norm 1 in each step. The bound has room for three of them, or in several steps
+    for one step of all of them and not for two.
+    """
+    room = 600 if kind == "several steps" else 3
+    monkeypatch.setattr("protos.plan.private_training.LARGEST_PATIENTS", room)
+    make = private_network_plan if kind in ("shared", "private layers") else local_plan
+    keys: dict[str, Any] = {"method": {"name": "fedper"}, "outputs": None} if "layers" in kind else {}
+    keys |= {} if make is private_network_plan else {"steps": 4 if kind == "several steps" else 1, "rounds": 1}
+    plan = make({"clip": 1e-6, "epsilon": 20.0, "delta": 1e-3}, hidden=(4,), seed=5, **keys)
+    training, generator = training_of(plan), np.random.default_rng(0)
+    arrays = [np.zeros(tensor.shape) for tensor in training.network]
+    arrays[-1][...], arrays[2][...] = -30.0, 0.5  # whatever the steps are, each patient's outcome of 1 is a surprise
+    rows = PrivateRows.of(np.zeros((500, arrays[0].shape[1]), np.float32), np.ones(500), None)
+
+    sums = private_sums(training, arrays, rows, generator.bytes)
+
+    buffer = built(plan, list(sums), generator.bytes)
+    own = [abs(number) for number, is_own in zip(sums, sorted(training.is_own.tolist()), strict=True) if is_own]
+    others = [abs(number) for number, is_own in zip(sums, sorted(training.is_own.tolist()), strict=True) if not is_own]
+    assert len(buffer) == exchange_of(plan).layout.total_bytes
+    assert max(others, default=0) <= training.bound
+    assert max(own, default=0) <= training.own_bound
+    assert max(map(abs, sums)) >= room * training.scale - 64 * isqrt(training.own_variance)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "global-layers"])
 @pytest.mark.parametrize("noise", ["shared", "local"])
 @for_each("seed", range(4))

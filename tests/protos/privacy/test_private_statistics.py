@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from protos.wire.messages import Stage
 from site_agent.gate.policy import refusals
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.own_statistics import private_numbers
+from site_agent.trainer.own_statistics import numbers_of_table, private_numbers
 from tests.for_each import for_each
 from tests.protos.examples import listed, plan_of_method
 from tests.protos.privacy.private_plans import PROMISE
@@ -204,10 +205,34 @@ def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones()
     assert "the policy has no limits of it" in why(private)
 
 
-def test_the_sums_of_a_trainer_do_not_depend_on_small_cells() -> None:
-    """One row of a code is in the sum: leaving it out would tell others that it is alone."""
-    private = private_of(private_statistics_plan())
+def test_the_sums_of_a_trainer_do_not_depend_on_small_cells(tmp_path: Path) -> None:
+    """One row of a code is in the sum: leaving it out would tell others that it is alone.
+
+    A policy's smallest cell changes no number, and a second plan is not compared with the first one.
+    """
+    plan = private_statistics_plan()
+    private = private_of(plan)
+    table = table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0]))
+    for number in range(2):
+        again = private_statistics_plan(version=number + 1)
+        assert numbers_of_table(again, table, 10, tmp_path) == private_numbers(private, table)
+    assert list(tmp_path.iterdir()) == []
 
     numbers = private_numbers(private, table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0])))
 
     assert numbers[4] == pytest.approx(PRIVATE_SCALE / private.unit, rel=1e-6)
+
+
+def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A refusal would tell that there is one patient more. The bound is the gate's, with room for 1,048,576 rows."""
+    monkeypatch.setattr("protos.plan.private_statistics.LARGEST_PATIENTS", 3 - (1 << 20))
+    plan = private_statistics_plan()
+    private = private_of(plan)
+
+    one, other = (private_numbers(private, table_of(np.full(rows, 100.0), np.zeros(rows))) for rows in (59, 60))
+
+    assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private.bound} == {3 * PRIVATE_SCALE}
+    assert one == other
+    assert max(one) == private.bound

@@ -70,6 +70,7 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"on_lost_site": "continue"}, "on_lost_site is wait"),
         ({"secure_aggregation": "off"}, "secure_aggregation is required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
+        ({"starting_file": {"sha256": "0" * 64}}, "leave out starting_file"),
         ({"privacy": PROMISE}, "patients under privacy is required"),
         ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
         ({"method": {"name": "composition", "of": [{"name": "fedprox"}, {"name": "fedlp"}]}}, "nobody receives"),

@@ -230,7 +230,11 @@ def test_runs_add_up_as_the_closed_form_says_and_old_ones_leave_the_year_alone(
 
     with pytest.raises(PolicyForbids, match=f"would be {together:.3g}"):
         built(versions[2], audit, tmp_path, largest_epsilon_per_study=1.5)
-    clock.now += timedelta(days=366)
+    assert PrivacyLedger(tmp_path, audit).refuse(None, versions[2]) is not None  # no limits are no permission
+    clock.now += timedelta(days=364)
+    with pytest.raises(PolicyForbids, match=f"epsilon of all studies of one year would be {together:.3g}"):
+        built(versions[2], audit, tmp_path, largest_epsilon_per_year=1.5)
+    clock.now += timedelta(days=2)
     with pytest.raises(PolicyForbids, match=f"epsilon of the study prior would be {together:.3g}"):
         built(versions[2], audit, tmp_path, largest_epsilon_per_study=1.5, largest_epsilon_per_year=1.0)
     built(versions[2], audit, tmp_path, largest_epsilon_per_year=1.0)

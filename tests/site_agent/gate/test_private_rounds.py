@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import inf, nextafter
@@ -21,7 +22,7 @@ from site_agent.gate.permission import GateRefusal, PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import local_plan, private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 from tests.rehearsal.gates import gate_for, policy_with
 
 PLAN = private_network_plan(rounds=4)
@@ -43,7 +44,8 @@ def policy(largest: float) -> Policy:
 
 def built(number: int, audit: AuditLog, state: Path, *, plan: Plan = PLAN, largest: float = 1.0) -> Contribution:
     """What a gate that was just started makes of a trainer's zeros in a round."""
-    exchange = Exchanges(plan, manifest_of(plan)).of(number, Stage.TRAINING, b"")
+    stage = Stage.STATISTICS if plan.private_training is None else Stage.TRAINING
+    exchange = Exchanges(plan, manifest_of(plan)).of(number, stage, b"")
     gate = gate_for(plan, audit, state, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
     return gate.build(_position(number), exchange, payload, rows=0, resample=0)
@@ -66,6 +68,24 @@ def test_the_first_round_pays_for_all_and_the_last_one_needs_nothing_more(tmp_pa
         assert spent(tmp_path, audit) == [1.0]
 
     assert len(digests) == 4
+
+
+@pytest.mark.parametrize("plan", [PLAN, private_plan()])
+def test_a_gate_draws_its_noise_from_the_operating_system(
+    plan: Plan, tmp_path: Path, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the plan and the program cannot compute it, and no number leaves without a draw."""
+    drawn: list[tuple[int, int, object]] = []
+
+    def draw(count: int, variance: int, random_bytes: object) -> np.ndarray:
+        drawn.append((count, variance, random_bytes))
+        return np.zeros(count, np.int64)
+
+    monkeypatch.setattr("site_agent.gate.privacy_ledger.discrete_gaussian", draw)
+    exchange = built(0, audit, tmp_path, plan=plan).exchange
+
+    assert drawn == [(len(exchange.scalars), plan.noise_variance, os.urandom)]
+    assert exchange.updates == 0
 
 
 def test_a_round_that_is_asked_for_again_sends_the_same_bytes(tmp_path: Path, audit: AuditLog) -> None:
@@ -149,6 +169,20 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
         made(3, 1 << 62)
     PrivacyLedger(tmp_path, audit).forget_numbers(plan)
     assert total(None) == [12] * 3
+
+
+def test_the_shared_sums_are_those_that_leave(tmp_path: Path, audit: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one number of the private layers is among them, although there are fewer of these."""
+    monkeypatch.setattr("site_agent.gate.privacy_ledger.discrete_gaussian", lambda count, *_: np.zeros(count, np.int64))
+    plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
+    sent, own = len(exchange.scalars), exchange.own_numbers
+    gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
+    payload = memoryview(np.repeat([3, 5], [sent, own]).astype("<i8").tobytes())
+
+    buffer = gate.build(_position(0), exchange, payload, rows=0, resample=0).buffer
+
+    assert np.frombuffer(buffer, "<i8").tolist() == [1, *[3] * sent]
 
 
 def test_a_lost_total_of_private_layers_ends_the_run_at_the_site(tmp_path: Path, audit: AuditLog) -> None:

@@ -1,23 +1,25 @@
-"""The end of a run at a site: what its trainer receives with the result, and what its audit log says of a sweep."""
+"""Rounds at a site: what its trainer receives with the result, sweeps in its log, and the rules of private rounds."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from audit.own_log import AuditLog
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Finish
+from protos.wire.messages import Bind, Finish, MalformedMessage, Offer, Stage
 from site_agent.gate.consent import Consent
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.trainer_socket import Agreed, Conclude
-from tests.protos.privacy.private_plans import private_network_plan
+from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.gate.test_spent import nothing, spawned
@@ -91,3 +93,32 @@ def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_
 
     received = np.ones(manifest.parameters, "<f4").tobytes()
     assert bytes(asked[0].payload) == received + np.array([7, 8, 9], "<i8").tobytes()
+
+
+@pytest.mark.parametrize("plan", [private_network_plan(), private_plan()])
+@pytest.mark.parametrize("what", ["fewer sites than the noise was divided among", "another draw"])
+def test_a_private_round_has_the_quorum_and_one_draw_whatever_the_policy_allows(
+    plan: Plan, what: str, tmp_path: Path, audit: AuditLog
+) -> None:
+    """With fewer shares the sum would have too little noise. Masks refuse too, but here nothing of them is left."""
+    asked: list[Conclude] = []
+    stage = Stage.TRAINING if plan.private_training else Stage.STATISTICS
+    everybody, fewer = plan.site_names, plan.site_names[:-1]
+    bind = Bind(0, 1, everybody, 0, resample=1) if what == "another draw" else Bind(0, 1, fewer, 0)
+
+    async def scene(of: Bind) -> None:
+        rounds = rounds_of(plan, "ahus", tmp_path, audit, asked)
+        rounds._masking = SimpleNamespace(check_draw=nothing_to_check)  # type: ignore[assignment]
+        rounds._offer, rounds._position = Offer(0, 1, bytes(32), stage), bytes(32)
+        rounds._exchange = Exchanges(plan, rounds.manifest).of(0, stage, b"")
+        rounds._accept_bind(of)
+        await rounds._contribute(of)
+
+    asyncio.run(scene(Bind(0, 1, everybody, 0)))
+    with pytest.raises(MalformedMessage, match="resampled" if what == "another draw" else "contributors"):
+        asyncio.run(scene(bind))
+    assert asked == []
+
+
+def nothing_to_check(*_: object) -> None:
+    """Masks without rules."""

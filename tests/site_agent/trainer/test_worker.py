@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
@@ -20,7 +21,9 @@ from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
+from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train, trainer
+from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study, prepare, update_of, values_of
 
 REPOSITORY = Path(__file__).parents[3]
@@ -189,6 +192,58 @@ def test_a_diverged_study_is_told_with_its_reason(tmp_path: Path, capfd: pytest.
     assert answer.reason == SiteReason.VALUE_NOT_FINITE
     assert "Training diverged" in capfd.readouterr().err
     assert not list((tmp_path / "state/models").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("kind", "every"), [("network", 1), ("prior", 14), ("prior", 7)])
+def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_report(
+    kind: str, every: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator chooses the last values, and with them for which patients a model is undefined.
+
+    So it would learn from a refusal whether such a patient exists, and no noise would hide that. A refusal because of
+    too few patients for a report would show as much. People at the site read the reason, and no model is written.
+    """
+    plan = private_network_plan(rounds=1) if kind == "network" else private_plan()
+    config = make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer")
+    table = config.with_name("table.csv")
+    first, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([first, *rows[::every]]) + "\n")
+    if every == 7:  # four training rows with both outcomes
+        config.write_text(config.read_text().replace("seed: 3", "seed: 4\n    test_share: 0.7"))
+    approve_plan(config, plan)
+    prior = plan.prior
+    first_values = _start(plan) if prior is None else np.zeros(prior.tensor.number_count, np.float32)
+    last = np.full_like(first_values, 3e38) if prior is None else first_values
+    stage = Stage.TRAINING if prior is None else Stage.STATISTICS
+    asked = question(0, int(stage), as_bytes(first_values))
+    trainer_socket = ScriptedSocket(Prepare(plan.run_name, plan.canonical), asked, conclude(1, as_bytes(last)))
+
+    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+
+    said = capfd.readouterr().err
+    assert [type(answer).__name__ for answer in trainer_socket.answers] == ["Prepared", "Trained", "Agreed"], said
+    assert status == 0
+    assert said.startswith("site-trainer: ")
+    assert ("Training diverged" in said) == (kind == "network")
+    assert ("no report of the run" in said) == (every == 14)  # a fold without an outcome, which is a defect
+    assert not list((config.parent / "state/models").rglob("*.safetensors"))
+
+
+def test_a_full_disk_is_told_under_privacy_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the computer's, not the patients'. The site tries again when there is space."""
+    plan = private_network_plan(rounds=1)
+    config = make_hospital(tmp_path / SITES[0], SITES[0], "breast-cancer")
+    approve_plan(config, plan)
+    first = _start(plan)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(around_rounds, "make_report", full)
+    asked = Prepare(plan.run_name, plan.canonical), train(0, as_bytes(first)), conclude(1, as_bytes(first))
+    answer = _refused(config, *asked)
+
+    assert (answer.reason, answer.exit_status) == (SiteReason.TRAINER_FAILED, UnavailableError.exit_status)
 
 
 def _plant(config: Path) -> list[str]:

@@ -204,8 +204,8 @@ def test_private_layers_follow_from_kept_sums_alone(name: str) -> None:
     kept = tuple(np.random.default_rng(2).integers(-(1 << 36), 1 << 36, training.own_numbers).tolist())
     trained, restarted = (network_studies(plan, tables, seed=1)["va"] for _ in range(2))
 
-    for number in range(2):
-        own = trained.train(Asked(round=number), start).scalars[shared:]
+    for number, before in enumerate(((), kept[::-1])):
+        own = trained.train(Asked(round=number, own_sums=before), start).scalars[shared:]
         assert len(own) == training.own_numbers
     sums = trained.train(Asked(round=2, own_sums=kept), start).scalars[:shared]
     again = restarted.train(Asked(round=2, own_sums=kept), start).scalars[:shared]

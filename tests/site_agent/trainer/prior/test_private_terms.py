@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from protos.plan.manifest import manifest_of
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -73,6 +75,31 @@ def test_a_patient_with_ten_thousand_rows_counts_once() -> None:
     alone = clipped_terms(private, "ahus", design[10_000:], np.ones(40), patients[10_000:])
 
     assert 0.99 < norm_of(np.array(together) - np.array(alone)) <= 1.0
+
+
+@pytest.mark.parametrize("times", [1.0, 7.0, 1e6])
+def test_a_long_row_has_the_term_of_its_direction_at_the_norm_clip(times: float) -> None:
+    """So one extreme row does not hide the other rows of a patient, and every longer row counts as much.
+
+    The intercept is a part of the row. A patient with an extreme row and an ordinary one has the sum of both terms.
+    """
+    private = private_sums(clip=2.0)
+    generator = np.random.default_rng(4)
+    wide = generator.standard_normal(len(private.columns))
+    long = times * 10.0 * wide / np.linalg.norm(wide)
+    shortened = 2.0 / np.sqrt(long @ long + 1.0) * np.append(long, 1.0)
+
+    numbers = clipped_terms(private, SITES[0], long[None], np.zeros(1), None)
+
+    entries = dict(zip(private.names, np.array(numbers) * private.units / PRIVATE_SCALE, strict=True))
+    for name, value in zip((*(column.name for column in private.columns), f"site {SITES[0]}"), shortened, strict=True):
+        assert entries[f"private gradient: {name}"] == pytest.approx(value / 2, abs=1e-6)
+        assert entries[f"private hessian: {name} x {name}"] == pytest.approx(value**2 / 4, abs=1e-6)
+    short = 0.1 * wide / np.linalg.norm(wide)
+    alone = clipped_terms(private, SITES[0], short[None], np.zeros(1), None)
+    both = clipped_terms(private, SITES[0], np.stack([long, short]), np.zeros(2), np.zeros(2, np.int64))
+    direction = np.array(numbers, float) + np.array(alone, float)
+    np.testing.assert_allclose(both, direction / np.linalg.norm(direction) * PRIVATE_SCALE, atol=PRIVATE_SCALE * 1e-6)
 
 
 def test_rows_that_fit_are_summed_as_they_are() -> None:
@@ -202,3 +229,46 @@ def test_a_deployed_trainer_deals_rows_steadily(tmp_path: Path) -> None:
 
     assert len(study.own.training) == len(steady_split(table, hospital.data.split).training)
     assert len(study.own.training) != len(split_rows(table, hospital.data.split).training)
+
+
+def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_nothing() -> None:
+    """A refusal would tell that there is one patient more. Two sums above the bound are equal, and the gate takes both.
+
+    The bound has room for 1,048,576 rows beside those of the plan, so the test declares fewer than none.
+    """
+    private = replace(private_sums(), largest_rows=3 - (1 << 20))
+    design = np.full((60, len(private.columns)), 2.0)
+
+    def sums(rows: int) -> tuple[int, ...]:
+        return clipped_terms(private, SITES[0], design[:rows], np.zeros(rows), None)
+
+    assert private.bound == 3 * PRIVATE_SCALE
+    assert max(map(abs, sums(60))) == private.bound
+    assert max(map(abs, sums(2))) < private.bound
+    above = np.abs(np.array(sums(59))) == private.bound
+    np.testing.assert_array_equal(np.array(sums(59))[above], np.array(sums(60))[above])
+
+
+def test_the_bound_of_a_trainer_is_the_gate_s() -> None:
+    """Otherwise the gate would refuse a number that the trainer had clipped."""
+    plan = private_plan()
+
+    assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private_sums().bound}
+
+
+def test_the_others_score_is_fitted_without_any_term_of_this_site(tmp_path: Path) -> None:
+    """Otherwise a site would weigh its own rows a second time, and its gain would look larger than it is."""
+    plan, table, split = private_plan(), table_of(tmp_path), Split(seed=3)
+    rows = steady_split(table, split)
+    study = PriorStudy(plan, prepare_rows(table, rows)[0], table, rows, site=SITES[0])
+    private, generator = private_sums(), np.random.default_rng(0)
+    design = generator.standard_normal((300, len(private.columns)))
+    outcomes = (design[:, 0] > 0).astype(float)
+    others = np.array(clipped_terms(private, SITES[1], design, outcomes, None)) / PRIVATE_SCALE
+    own = np.array(study._terms(private)) / PRIVATE_SCALE
+
+    known = study._known_privately(SimpleNamespace(terms=own + others, standard=None), private)  # type: ignore[arg-type]
+
+    expected, _ = private.fitted(others, study.prior.method.ridge)
+    np.testing.assert_allclose(known.others, expected, rtol=1e-9)
+    assert not np.allclose(known.joint, expected, rtol=1e-3)
