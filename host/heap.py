@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 from contextlib import suppress
@@ -18,6 +19,8 @@ _LARGE_BYTES: Final = 4 << 20
 _LARGE_PAGE: Final = 2 << 20
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
+# New objects between two searches of Python's collector. Python's own value is 700.
+_OBJECTS_BETWEEN_SEARCHES: Final = 10_000
 _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 
 
@@ -42,6 +45,18 @@ def set_up_heap() -> bool:
     except (AttributeError, OSError):
         return False
     return all(taken)
+
+
+def set_up_collector() -> None:
+    """Let Python search for unreachable cycles less often, and never among the objects that exist now.
+
+    Call the function at the end of a program's start, when its modules are loaded. A message of a round makes a few
+    hundred objects, and nearly all are freed without a search. With Python's own value, the searches of all processes
+    took a tenth of the processor time of a round of 1,000 parameters.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_SEARCHES)
 
 
 def take_memory(count: int) -> memoryview:

@@ -18,7 +18,7 @@ from typing import Final
 import click
 import sdnotify
 
-from host.heap import set_up_heap
+from host.heap import set_up_collector, set_up_heap
 from protos.errors import ProtocolError, UnavailableError, explained
 from protos.wire.messages import MalformedMessage
 from site_agent.agent.kept_certificates import KeptCertificates
@@ -51,6 +51,7 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     try:
         kept = KeptCertificates(folder)
         connection = socket.socket(fileno=descriptor) if descriptor is not None else _connected(place)
+        set_up_collector()
         asyncio.run(_relay(connection, kept))
     except MalformedMessage as malformed:
         error = ProtocolError(

@@ -2,6 +2,8 @@
 
 import mmap
 import random
+import subprocess
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -77,3 +79,27 @@ def test_what_nobody_uses_is_returned_to_the_system() -> None:
     del dropped
     return_memory()
     assert [len(pages) for pages in heap._taken[before:]] == [len(kept)]
+
+
+def test_cycles_are_found_less_often_and_never_among_the_objects_of_the_start() -> None:
+    """In a process of its own: one cycle waits, many cycles do not, and what existed before stays out of the search."""
+    script = """
+import gc, weakref
+from host.heap import set_up_collector
+
+class Node: pass
+
+def cycle():
+    node = Node()
+    node.itself = node
+    return weakref.ref(node)
+
+set_up_collector()
+assert gc.isenabled() and gc.get_freeze_count() > 1_000
+first = cycle()
+kept = [[] for _ in range(1_000)]
+assert first() is not None, "a thousand new objects start no search"
+kept = [[] for _ in range(20_000)]
+assert first() is None, "later the cycle is found"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
