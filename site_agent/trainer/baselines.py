@@ -135,13 +135,11 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
     """
     rows, task = dataset.training, dataset.task
     patients = np.arange(len(rows)) if dataset.training_patients is None else dataset.training_patients
-    folds = patient_folds(rows.targets, patients, seed)
+    folds = patient_folds(rows.targets, patients, seed, has_classes=task != "regression")
     linear, grown = (np.empty((len(rows), dataset.outputs)) for _ in range(2))
     for fold in range(FOLDS):
         seen, unseen = folds != fold, folds == fold
         part = Examples(features=rows.features[seen], targets=rows.targets[seen])
-        if task != "regression" and len(np.unique(part.targets)) < 2:
-            raise _too_few("All patients of one class would be in one of its folds")
         model = _fit(dataset, part, _TREES_IN_A_FOLD, seed + 1 + fold)
         linear[unseen] = on_bounded_scale(task, _linear_answers(model, rows.features[unseen]))
         grown[unseen] = on_bounded_scale(task, model.forest.answers(rows.features[unseen]))
@@ -156,11 +154,14 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
 
 
 def patient_folds(
-    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int
+    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int, *, has_classes: bool
 ) -> npt.NDArray[np.int64]:
     """Return the number of each row's fold, (rows,). All rows of a patient are in the same fold.
 
     Patients are assigned to the folds in turn, sorted by their mean target. Ties are in random order.
+
+    Raises:
+        DataError: there are too few patients, or without one fold all rows would have one class.
     """
     _, owners = np.unique(patients, return_inverse=True)
     counts = np.bincount(owners)
@@ -171,7 +172,10 @@ def patient_folds(
     order = order[np.argsort(means[order], kind="stable")]
     folds = np.empty(len(counts), dtype=np.int64)
     folds[order] = np.arange(len(counts)) % FOLDS
-    return folds[owners]
+    of_rows = folds[owners]
+    if has_classes and any(len(np.unique(targets[of_rows != fold])) < 2 for fold in range(FOLDS)):
+        raise _too_few("All patients of one class would be in one of its folds")
+    return of_rows
 
 
 def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float = 0.5) -> Baseline:
@@ -226,7 +230,7 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own baseline cannot be fitted. {what}. The baseline needs more rows for {FOLDS} folds.",
-        consequence="Nothing was trained and nothing left this site.",
-        remedy="Add rows to the table, or agree on a plan without the key `expert`.",
+        what=f"This site's own models cannot be fitted. {what}. These models need more rows for {FOLDS} folds.",
+        consequence="These models were not fitted, and nothing about them left this site.",
+        remedy="Add rows to the table. The key `expert` and the method federated-prior need these models.",
     )

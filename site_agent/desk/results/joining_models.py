@@ -77,11 +77,11 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
         seed: of folds and forests, not negative.
 
     Raises:
-        DataError: the rows have too few patients for folds.
+        DataError: the rows have too few patients for folds, or one fold would have all rows of a class.
     """
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
-    folds = patient_folds(targets, patients, seed)
+    folds = patient_folds(targets, patients, seed, has_classes=task != "regression")
     regression, unseen = _own_regression(dataset, folds)
     forest, unseen_grown = _forest(dataset, folds, patients, seed)
     return OwnModels(

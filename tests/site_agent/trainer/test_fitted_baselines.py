@@ -12,6 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from protos.errors import DataError
+from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.trainer import baselines
 from site_agent.trainer.baselines import FOLDS, Baseline, baseline_of, fit_baseline
 from site_agent.trainer.data.contract import Task
@@ -163,7 +164,7 @@ def test_no_row_teaches_itself(task: Task) -> None:
 def _out_of_fold(dataset: Dataset, folds: np.ndarray) -> np.ndarray:
     """Predictions out of these folds, of both models in equal parts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baselines, "patient_folds", lambda *_: folds)
+        patch.setattr(baselines, "patient_folds", lambda *_, **__: folds)
         patch.setattr(baselines, "_probability_of_less", lambda *_: 0.5)
         return fit_baseline(dataset, 5).out_of_fold
 
@@ -176,7 +177,7 @@ def test_a_patient_is_in_one_fold_and_classes_are_in_all(seed: int) -> None:
     of_patient = generator.random(40) < 0.3
     targets = of_patient[patients].astype(np.float32)
 
-    folds = baselines.patient_folds(targets, patients, seed)
+    folds = baselines.patient_folds(targets, patients, seed, has_classes=False)
 
     assert all(len(set(folds[patients == patient])) == 1 for patient in patients)
     positive = [len(set(patients[(folds == fold) & (targets == 1)])) for fold in range(FOLDS)]
@@ -229,8 +230,9 @@ def test_too_few_patients_are_refused(rows: int) -> None:
     targets[0] = 1.0
     only = Examples(features=dataset.training.features, targets=targets)
 
-    with pytest.raises(DataError, match="baseline cannot be fitted"):
-        fit_baseline(replace(dataset, training=only), 0)
+    for fit in (fit_baseline, fit_own_models):
+        with pytest.raises(DataError, match="own models cannot be fitted"):
+            fit(replace(dataset, training=only), 0)
 
 
 def test_large_tables_bound_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
