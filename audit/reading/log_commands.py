@@ -31,7 +31,7 @@ _READING: Final = Consequences(of_damage="The log proves nothing after that plac
 
 @dataclass(frozen=True)
 class Desk:
-    """A log, with the keys and checkpoints of its reader.
+    """An audit log, with the public keys and checkpoints that the reader of the log has.
 
     Attributes:
         kept: checkpoints stored outside the log.
@@ -58,7 +58,7 @@ class Desk:
             raise broken_log(str(broken), _READING) from broken
 
     def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
-        """Yield the number and facts of each chosen record. An AuditError names the first fault."""
+        """Yield the number and the facts of each selected record. Raises AuditError at the first fault in the log."""
         try:
             yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
         except BrokenFile as broken:

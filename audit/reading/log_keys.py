@@ -26,7 +26,7 @@ def keys_text(by_owner: Mapping[str, bytes]) -> str:
 
 
 def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
-    """Return the text of a file of checkpoints that a witness has stored."""
+    """Return the text of a file with the signed log checkpoints that a witness stored."""
     return (
         json.dumps({"format": _FORMAT, "checkpoints": [checkpoint_facts(signed) for signed in checkpoints]}, indent=2)
         + "\n"

@@ -154,7 +154,7 @@ def in_words(facts: Facts) -> str:
 
 
 def from_one(facts: Facts) -> Facts:
-    """Return the facts of a record, with rounds counted from 1. The record in the log counts rounds from 0."""
+    """Return the facts of a record for people, with rounds counted from 1. The log counts rounds from 0."""
     number = facts.get("round")
     return {**facts, "round": number + 1} if isinstance(number, int) else facts
 
