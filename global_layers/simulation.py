@@ -35,7 +35,7 @@ _LATENT: Final = 16  # of the networks: small, so that a simulation takes second
 
 
 class _Member:
-    """One site's table, rows and encoded data."""
+    """A simulated site: its table, its split into training and test rows, and its encoded data."""
 
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
@@ -44,7 +44,7 @@ class _Member:
         self.dataset, self.preprocessing = prepared
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
-        """Return the AUROC of the test rows."""
+        """Return the AUROC of these scores on the site's test rows."""
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 
