@@ -174,7 +174,7 @@ def _reason(cause: OSError) -> str:
 
 
 def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.socket:
-    """Open a connection to the target, through the proxy if there is one."""
+    """Open a TCP connection to the target. If there is a proxy, connect through the proxy."""
     place = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
     try:
         connection = socket.create_connection(place, patience)

@@ -105,7 +105,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of checking one subject.
+    """The result of one check of `doctor`.
 
     Attributes:
         identifier: of AILMENTS.
@@ -140,12 +140,12 @@ def fine(identifier: str, says: str) -> Finding:
 
 
 def warning(identifier: str, says: str, remedy: str) -> Finding:
-    """Return a finding that a person should check, while the program works."""
+    """Return a finding of severity `warning`: the program works, but a person should check the finding."""
     return Finding(identifier=identifier, severity=Severity.WARNING, says=says, remedy=remedy)
 
 
 def failure(identifier: str, says: str, remedy: str) -> Finding:
-    """Return a finding with which the program does not work, or soon will not work."""
+    """Return a finding of severity `failure`: the program does not work, or will soon stop working."""
     return Finding(identifier=identifier, severity=Severity.FAILURE, says=says, remedy=remedy)
 
 

@@ -87,7 +87,7 @@ def restore(
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
-    """Check that no record is lost if the backup replaces a directory.
+    """Check that replacing this directory by the backup loses no record that was written after the backup.
 
     Raises:
         ConfigurationError: a record would be lost.

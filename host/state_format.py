@@ -19,7 +19,7 @@ STATE_FORMAT: Final = 2
 
 
 def settle_format(state: Path, program: str) -> int:
-    """Write this program's format into a state. Return its old number. The caller has reserved the directory.
+    """Write this program's state format into a directory that the caller has reserved. Return the previous format.
 
     Raises:
         ConfigurationError: the state is of a later version or of another program.
