@@ -86,7 +86,7 @@ class SiteKeys:
 
     @property
     def previous_certificate_path(self) -> Path:
-        """Return the path of the chain before the last renewal. This file exists until the new chain has worked."""
+        """Return the path of the previous certificate chain. This file exists until the renewed chain has worked."""
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
@@ -107,7 +107,7 @@ class SiteKeys:
         self._exchange()
 
     def hear_roots(self, roots_pem: bytes, now: datetime) -> None:
-        """Trust the coordinator's root certificates as far as `trusted_after` permits."""
+        """Trust the root certificates that the coordinator sent, if `trusted_after` accepts them."""
         trusted = store.read_public(self.root_certificate_path)
         after = trusted_after(trusted, roots_pem, now)
         if after != trusted:
@@ -145,7 +145,7 @@ class SiteKeys:
     def install_next(
         self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
     ) -> None:
-        """Replace key and certificate by the renewed pair. A power cut leaves the old or the new pair.
+        """Replace the TLS key and certificate by the renewed pair. A power cut leaves the old pair or the new pair.
 
         The old pair is kept until `forget_previous`. The coordinator's `roots_pem` are accepted only as `trusted_after`
         permits.
