@@ -47,7 +47,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
 
 
 def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
-    """Derive the initial values of a private tensor from a site's secret, in the same way as `initial_values`.
+    """Derive the initial values of a private tensor from a site's secret, with the formula of `initial_values`.
 
     Args:
         secret: 32 bytes that only this site has.

@@ -13,7 +13,7 @@ from protos.plan.plan import Plan
 
 
 def rounds_with(plan: Plan, occasion: Occasion) -> int:
-    """Return the largest number of rounds in which the scalars of an occasion are sent."""
+    """Return the largest number of rounds in which sites send the scalars of this occasion."""
     schedule, rule = plan.schedule, plan.ingredients.server_rule
     if occasion is Occasion.STATISTICS:
         return int(plan.statistics is not None or plan.prior is not None)
