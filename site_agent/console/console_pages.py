@@ -31,7 +31,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPlan:
-    """A plan that was announced at this site, as the first page shows it.
+    """A plan that was announced at this site, with the facts that the console's first page shows.
 
     Attributes:
         title: study and version.
@@ -65,7 +65,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """Makes the pages of one session.
+    """Makes the HTML pages of one console session.
 
     Attributes:
         session: the session of the page.
@@ -235,7 +235,7 @@ class Desk:
 
 
 def _to_accept(done: Done) -> str | None:
-    """Return the digest of the examination by this command if a person can accept its warnings, otherwise None."""
+    """Return the digest of a table examination if a person can accept its warnings, otherwise None."""
     if done.facts is None:
         return None
     facts: dict[str, Any] = json.loads(done.facts)

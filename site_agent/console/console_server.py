@@ -76,7 +76,7 @@ class Console:
         self._acts: dict[asyncio.Task[str], Act] = {}
 
     def body_bytes(self, head: bytes) -> int:
-        """Return the largest accepted body: 0 bytes before the head has shown a session."""
+        """Return the largest accepted size of the request's body in bytes; 0 if the head belongs to no session."""
         try:
             found = read_head(head, self._setting.host)
         except RefusedRequest:
@@ -248,7 +248,7 @@ class Console:
         return Shelf(site=hospital.site, plans=plans if plans or _can_read_plans(state) else None, runs=runs)
 
     def _announced(self, hospital: Hospital) -> Iterator[Plan]:
-        """Yield the plans of this site, the latest first, each plan once. A file that is not a plan is skipped."""
+        """Yield the plans that were announced to this site, each once, the latest first. Skip files without a plan."""
         seen: set[bytes] = set()
         for place in reversed(announced_plans(hospital.state_path)):
             with suppress(OSError, OperatorError):
@@ -295,7 +295,7 @@ def _names(session: Session) -> str:
 
 
 def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
-    """Yield the decisions and their persons, the latest last. Refusals before the last approval are skipped."""
+    """Yield a sentence for each decision and its person, the latest last. Skip refusals before the last approval."""
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:
