@@ -139,7 +139,7 @@ def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tup
 
 
 def in_words(facts: Facts) -> str:
-    """Return one sentence about a record. An event without its own words shows its name and its facts."""
+    """Return one sentence that describes a record. For an event without a description, return its name and facts."""
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:

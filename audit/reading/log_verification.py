@@ -208,7 +208,7 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def no_log(path: Path) -> ConfigurationError:
-    """Return the error that a log is missing."""
+    """Return the error for a missing log."""
     return ConfigurationError(
         what=f"There is no audit log at {path}.",
         consequence="Nothing was verified: an absent log proves nothing.",
