@@ -45,7 +45,7 @@ class Collection:
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
 
     def begin(self, round_number: int) -> None:
-        """Start a round. No site's contribution is added yet."""
+        """Start a round, in which no site's contribution is added yet."""
         self.run.begin_sum(round_number, self.plan.site_names)
 
     def add(self, site: str, round_number: int, part: Part) -> None:

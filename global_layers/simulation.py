@@ -1,4 +1,4 @@
-"""Simulates several hospitals in one process, and computes what each would gain.
+"""Simulates several hospitals in one process, and computes how much each hospital would gain.
 
 The code that hospitals run reads, splits, encodes and trains the data, and builds and adds all contributions. There is
 no network. Masks cancel in every sum, so without them all bits of a result are the same.
