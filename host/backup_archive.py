@@ -68,7 +68,7 @@ class Catalogue:
 def write_backup(
     path: Path, roots: Mapping[str, Path], *, program: str, name: str, made: str, software: str, key: bytes
 ) -> Catalogue:
-    """Write whole directories into a new file. The caller prevents changes to them.
+    """Write whole directories into a new backup file. The caller prevents changes to these directories.
 
     Args:
         path: the new file. Its folder exists and the file does not.

@@ -150,7 +150,7 @@ def failure(identifier: str, says: str, remedy: str) -> Finding:
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """Return 0 if there is no problem, 3 for warnings, 1 for a failure."""
+    """Return the exit status for these findings: 0 without a problem, 3 for warnings, 1 for a failure."""
     worst = max((finding.severity for finding in findings), default=Severity.FINE)
     return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
 
@@ -174,7 +174,7 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """Check a certificate's remaining days by this computer's clock.
+    """Check how many days remain before a certificate expires, by this computer's clock.
 
     Args:
         owner: the owner of the certificate, as the sentence's subject.

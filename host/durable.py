@@ -104,7 +104,7 @@ def new_file(path: Path) -> int:
 
 
 def append_synced(path: Path, content: bytes) -> None:
-    """Append a record to an existing file and sync it. A failure can leave a part of the content at its end.
+    """Append a record to an existing file and sync the file. After a failure the record may be incomplete.
 
     Raises:
         OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
@@ -120,7 +120,7 @@ def append_synced(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
-    """Create a folder with its parents and sync their names. Root gives the folder to the owner of its parent.
+    """Create a folder and its parents, and sync their names. Root gives the folder to the owner of its parent folder.
 
     `mode` is the mode of this folder, whatever the process's mask. The folders above it get mode 0700.
 
@@ -201,7 +201,7 @@ def _opened_by_steps(folder: Path) -> int:
 
 
 def _step(step: str, here: int) -> int:
-    """Open a folder, or the symbolic link itself, only as a place in the file system."""
+    """Open a folder or symbolic link only as a place in the file system, without following the link."""
     with suppress(NotADirectoryError):
         # It is opened as a folder first, so that a folder that is mounted on use is mounted.
         return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
@@ -224,7 +224,7 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 @contextmanager
 def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
-    """Convert a failure of the state directory's disk inside the block to an error with three sentences.
+    """If the disk of the state directory fails inside the block, raise an error with three sentences.
 
     Args:
         what: the failed action, without the reason.
@@ -256,7 +256,7 @@ def keep_record(path: Path, content: bytes) -> None:
 
 
 def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
-    """Check that the disk of an existing folder has space for this many bytes and for the reserve.
+    """Check that the disk of an existing folder has space for this many bytes, besides the reserved space.
 
     Raises:
         OSError: ENOSPC, whose `strerror` has the numbers, or the operating system's error about the folder.

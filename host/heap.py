@@ -76,7 +76,7 @@ def return_memory() -> None:
 
 
 def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Return the least of the computer's memory and the limits (memory.max) of this process's control groups.
+    """Return the smallest of the computer's memory and the limits (memory.max) of this process's control groups.
 
     Memory that other processes use now is not subtracted, so a later start gets the same result.
 

@@ -28,7 +28,7 @@ _MOST_CONNECTIONS: Final = 64  # at once, because every user of this computer ca
 async def serving_pages(
     listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
 ) -> AsyncIterator[None]:
-    """Serve pages for a monitoring system on a local address inside the block, if an address is configured.
+    """Serve pages to a local monitoring system until the block ends, if an address is configured.
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.

@@ -56,7 +56,7 @@ def format_of(state: Path, program: str) -> int:
 
 
 def check_number(number: object, place: str) -> None:
-    """Check that this program supports the number of a state format.
+    """Check that this program supports the format number of a state directory.
 
     Raises:
         ConfigurationError: this program does not support it.
