@@ -69,7 +69,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
 
 
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
-    """Check the remaining days of a certificate file."""
+    """Check how many days remain before the certificate in a file expires."""
     try:
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
@@ -129,7 +129,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Check, for the office, each site's certificate and each hospital's own authority.
+    """Check each site's certificate and each hospital's own authority, for the federation office.
 
     Raises:
         OperatorError: the register cannot be read.

@@ -70,7 +70,7 @@ class OwnCertificate:
 
 
 class ForeignNameError(RefusedError):
-    """A hospital's authority has issued a certificate in the name of another site."""
+    """Raised if a hospital's authority has issued a certificate in the name of another site."""
 
     def __init__(self, authority: OwnAuthority, identity: SiteIdentity) -> None:
         super().__init__(

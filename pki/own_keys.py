@@ -64,7 +64,7 @@ def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
 
 
 def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> OwnCertificate:
-    """Store the certificate of the hospital's authority until the coordinator accepts it.
+    """Store a certificate from the hospital's own authority until the coordinator accepts this certificate.
 
     Args:
         keys: of an enrolled site with a waiting key.

@@ -121,7 +121,7 @@ class OwnAuthorities:
             return gone
 
     def sites_in_use(self) -> frozenset[SiteName]:
-        """Return the sites with an accepted certificate below their own authority."""
+        """Return the sites with an accepted certificate that their hospital's own authority issued."""
         with self._register.reading() as database:
             rows = database.execute(
                 "SELECT DISTINCT site FROM certificates JOIN own_certificates USING (sha256) WHERE is_accepted = 1"

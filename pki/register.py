@@ -62,7 +62,7 @@ class SiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """The checked request of a site with its token (pki/enrolment_decisions.py)."""
+    """A checked enrolment request from a site, with its token's digest (pki/enrolment_decisions.py)."""
 
     token_sha256: str
     identity_key: bytes
@@ -317,7 +317,7 @@ class Register:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading inside the block, for this thread alone."""
+        """Open the database for reading, for this thread alone, until the block ends."""
         with self._lock, register_tables.explained(self._path):
             yield self._connection
 

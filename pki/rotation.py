@@ -75,7 +75,7 @@ def complete(authority: Authority, now: datetime) -> None:
 
 
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
-    """Return the members whose newest certificate is from an earlier issuing authority, sorted.
+    """Return the sites whose newest certificate is from an earlier issuing authority, sorted.
 
     A site with its own authority is not listed, because the federation issues it no certificate.
     """

@@ -33,7 +33,7 @@ class ShownCertificates:
 
     @property
     def is_enrolled(self) -> bool:
-        """Return whether a certificate and a root exist."""
+        """Return whether the site's certificate and the trusted root certificate exist."""
         return bool(self.chain and self.roots)
 
     def leaf(self) -> x509.Certificate:

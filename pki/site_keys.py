@@ -90,7 +90,7 @@ class SiteKeys:
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Return whether the old key and certificate are kept, because the renewed certificate has not worked yet."""
+        """Return whether the old TLS key and certificate still exist, until the renewed certificate has worked."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:
@@ -161,7 +161,7 @@ class SiteKeys:
         self._exchange()
 
     def exchange(self, key: Path, chain_pem: bytes) -> None:
-        """Replace the current key and chain by another checked pair. The old pair is kept until `forget_previous`.
+        """Replace the TLS key and certificate chain by a checked pair. Keep the old pair until `forget_previous`.
 
         `key` stays in its place until its owner removes it, so the call can be repeated after a power cut.
         """
