@@ -46,7 +46,7 @@ Augmentation: TypeAlias = Annotated[Flip | Shift, Field(discriminator="name")]
 
 
 def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
-    """Return a sentence about the steps for the person who reviews the plan."""
+    """Return a sentence about the image changes in training, for the person who reviews the plan."""
     return f"In training, images are changed at random in each epoch: {', '.join(step.words for step in steps)}."
 
 

@@ -129,7 +129,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
-    """Yield the reasons against a list of layer names: an unknown name, or a list of all layers."""
+    """Yield each reason to refuse a list of layer names: an unknown name, or a list of all layers."""
     if isinstance(network, NamedTensors):
         yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
         return

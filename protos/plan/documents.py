@@ -209,7 +209,7 @@ def _compose(raw: bytes) -> Node:
 
 
 def _refuse_surprises(text: str) -> None:
-    """Refuse anchors, aliases, tags and deep nesting before any value is built from the text."""
+    """Refuse YAML with anchors, aliases, tags or deep nesting, before any value is built from the text."""
     depth = 0
     for event in yaml.parse(text, Loader=_PlainLoader):
         start = event.start_mark
@@ -226,7 +226,7 @@ def _refuse_surprises(text: str) -> None:
 
 
 def _construct(node: Node) -> Any:
-    """Convert a node to plain values of JSON's types."""
+    """Convert a YAML node to values that JSON has."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])

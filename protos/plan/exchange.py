@@ -140,7 +140,7 @@ def pack_layers(chosen: tuple[bool, ...]) -> bytes:
 
 
 def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
-    """Decode what `pack_layers` encoded, for a manifest with this number of layers.
+    """Decode the layers that `pack_layers` encoded, for a manifest with this number of layers.
 
     Raises:
         MalformedMessage: the bytes are no result of `pack_layers`.

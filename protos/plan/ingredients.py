@@ -81,7 +81,7 @@ class PrivateFirst:
 
 @dataclass(frozen=True)
 class FederatedOnly:
-    """Private parameters keep their first values until the fine-tuning."""
+    """Private parameters keep their initial values until the fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class InnerProblem:
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """Every gradient g of the federated parameters becomes g + c - c_i. SCAFFOLD.
+    """In SCAFFOLD, every gradient g of the federated parameters becomes g + c - c_i.
 
     c_i starts at 0 and becomes c_i - c + (received - own) / (steps * learning rate) after each round.
     """
@@ -172,7 +172,7 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Controlled:
-    """x moves by rate * mean update, and c by contributors / sites * mean change of the sites' c_i. SCAFFOLD.
+    """SCAFFOLD: x moves by rate * mean update, and c by contributors / sites * mean change of the sites' c_i.
 
     A site's change of c_i is -c - update / (steps * learning rate). So c follows from the mean update, and the sites
     send only updates to the coordinator.

@@ -45,7 +45,7 @@ class ExponentialRate(Document):
 
 
 class CosineRate(Document):
-    """The rate falls to `floor` times the rate along half a cosine. Loshchilov and Hutter 2017, eq. 5, no restarts."""
+    """Cosine schedule without restarts, down to `floor` times the learning rate. Loshchilov and Hutter 2017, eq. 5."""
 
     name: Literal["cosine"]
     floor: float = Field(default=0.0, ge=0, le=1)

@@ -110,7 +110,7 @@ class Manifest:
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """Return the layers of the tensors, in the network's order."""
+        """Return the names of the layers to which these tensors belong, in the network's order."""
         return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
 
     @cached_property
@@ -130,7 +130,7 @@ class Manifest:
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
-        """Return the vector as named arrays that use the memory of the vector.
+        """Return a named array for each tensor. All arrays use the memory of the vector.
 
         Args:
             vector: float32 of shape (parameters,).

@@ -61,7 +61,7 @@ SMALLEST_CLIP: Final = 1e-6  # its inverse and its square are far from the limit
 
 
 class Privacy(Document):
-    """Differential privacy of a whole run, for one patient.
+    """Settings of differential privacy, which protects each patient over a whole run.
 
     Attributes:
         unit: one patient with all the patient's rows. Without a patient column in the contract, each row counts as a

@@ -76,7 +76,7 @@ class FedRep(Document):
 
 
 class FedBABU(Document):
-    """The head keeps its first values, which are equal at all sites, until the fine-tuning at the end.
+    """Until the fine-tuning at the end, the head keeps its initial values, which are equal at all sites.
 
     Oh et al. 2022, algorithm 1. †
     """

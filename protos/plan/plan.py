@@ -532,7 +532,7 @@ class Plan(Document):
 
     @property
     def recorded_columns(self) -> tuple[PartlyRecorded, ...]:
-        """Return the shared columns that some sites do not record, with the sites that do."""
+        """Return the shared columns that some sites do not record, each with the sites that record it."""
         if not self.reads_concepts:
             return self.partly_recorded
         return tuple(

@@ -319,7 +319,7 @@ def _declared(private: PrivateSums) -> Standard:
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
-    """Write a round's sums into the vector that sites receive, in place."""
+    """Write the sums of a round into the vector that sites receive, in place."""
     vector[4 * place.start : 4 * place.stop] = announced(integers)
 
 

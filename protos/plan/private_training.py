@@ -146,7 +146,7 @@ class PrivateTraining:
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return the largest magnitude to which one step's sum at one site is clipped before the noise is added."""
+        """Return the largest absolute value of a number in one step's sum at one site. Larger numbers are clipped."""
         return (self.bound - self._largest_noise) // (self.steps * self.inner)
 
     @property
@@ -258,7 +258,7 @@ UNPAID: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
-    """The settings of training in a plan that trains a network.
+    """The settings for training in a plan that trains a neural network.
 
     Attributes:
         honest: sites whose shares of the noise are in every sum and are counted.

@@ -47,7 +47,7 @@ class EpochSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Return whether every round ends together with an epoch at every site."""
+        """Return whether at every site the end of each round is also the end of an epoch."""
         return self.aggregate != "every-batch"
 
     def batches(self, rows: int) -> int:  # the other schedule requires this
@@ -73,7 +73,7 @@ class StepSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Return whether every round ends together with an epoch at every site."""
+        """Return whether at every site the end of each round is also the end of an epoch."""
         return False
 
     def batches(self, rows: int) -> int:

@@ -142,7 +142,7 @@ def largest_step(plan: Plan) -> float:
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
-    """Return the change of the parameters for a mean update. The state is updated in place."""
+    """Return the change of the parameters that the server rule makes for a mean update. Update the state in place."""
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return mean

@@ -116,7 +116,7 @@ def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
 
 
 def is_halved(height: int, width: int) -> bool:
-    """Return whether a block halves a result of this size by keeping the largest of each 2 by 2 pixels."""
+    """Return whether a block halves an image of this size, by max pooling over 2 by 2 pixels."""
     return min(height, width) > 1
 
 

@@ -58,12 +58,12 @@ class InvertedBlock(NamedTuple):
 
     @property
     def is_residual(self) -> bool:
-        """Return whether the input is added to the output."""
+        """Return whether the block adds its input to its output."""
         return self.stride == 1 and self.inner == self.outer
 
 
 class EfficientNetwork(Document):
-    """`width` and `depth` are fractions of B0's numbers of channels and blocks; `dropout` is before the last layer.
+    """`width` and `depth` scale B0's numbers of channels and blocks. `dropout` is before the last layer.
 
     Attributes:
         normalisation: `fixed` scales and shifts each channel, for values from a file into which running means were

@@ -70,7 +70,7 @@ Initial = Constant | Uniform | FromFile
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One named tensor of float32 numbers, with its position and its first values.
+    """A named tensor of float32 numbers, with its position in the network and its initial values.
 
     The default of `layer` is the tensor's name up to the last dot.
     """
