@@ -121,7 +121,7 @@ class Links:
     """Stores all links and sessions of one console."""
 
     def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float, idle_seconds: float) -> None:
-        """Create one link for each set of roles.
+        """Create one one-time link for each set of roles.
 
         A session ends `idle_seconds` after its last use, by a monotonic clock.
         """
@@ -134,7 +134,7 @@ class Links:
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a link and return its new session.
+        """Use a one-time link and return its new console session.
 
         Return None if the link was already used, has expired or never existed.
         """

@@ -50,7 +50,7 @@ class KnownPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """The state of this site, for the first page.
+    """The facts about this site that the console's first page shows.
 
     Attributes:
         site: the hospital's name.
@@ -123,7 +123,7 @@ class Desk:
         return page(plan.title, opening, sections, has_forms=True)
 
     def examination(self, done: Done, document: int) -> str:
-        """Return the page of the examined table: its findings, and a form to accept exactly its open warnings."""
+        """Return the page of the examined table: its findings, and a form to accept the open warnings on this page."""
         read = self._link(document, "Read the examination")
         sections = [Section(heading="What was found", parts=[read, *self._lines(done.text)])]
         digest = _to_accept(done)
@@ -219,7 +219,7 @@ class Desk:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
     def _form(self, *acts: str, hidden: Mapping[str, str] | None = None, fields: str = "", label: str = "") -> str:
-        """Return a form with one button for each action. The form has a number, so that it is carried out only once."""
+        """Return a form with one button for each action. The form has a number, so that its action runs only once."""
         known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(

@@ -193,7 +193,7 @@ class Console:
             raise
 
     async def _carry_out(self, session: Session, act: Act, typed: dict[str, str], plan: Plan | None) -> str:
-        """Wait until it is this action's turn, and run its command. Return the path of the result's page.
+        """Wait for this action's turn, and run its command. Return the path of the page with the result.
 
         It works in a folder that only this user can read, and that is removed afterwards.
         """
