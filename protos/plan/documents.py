@@ -54,7 +54,8 @@ class Document(BaseModel):
 class GrownDocument(Document):
     """A part of a plan with settings that earlier versions of the program did not have.
 
-    A plan's bytes omit such a key while it has its default. So a plan that hospitals approved earlier keeps its digest.
+    A plan's bytes omit such a setting while it has its default. So a plan that hospitals approved earlier keeps its
+    digest.
     """
 
     later: ClassVar[tuple[str, ...]] = ()

@@ -1,4 +1,4 @@
-"""Computes from the plan the largest number of rounds in a run, and the largest number of bytes a site sends.
+"""Computes from the plan the largest number of rounds in a run, and the largest number of bytes that a site sends.
 
 Early stopping makes fewer rounds and FedLAMA skips layers, so these are upper bounds. The computation does not loop
 over rounds, because a plan can have two billion.
