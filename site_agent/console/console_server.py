@@ -195,7 +195,7 @@ class Console:
     async def _carry_out(self, session: Session, act: Act, typed: dict[str, str], plan: Plan | None) -> str:
         """Wait for this action's turn, and run its command. Return the path of the page with the result.
 
-        It works in a folder that only this user can read, and that is removed afterwards.
+        The command works in a folder that only this user can read, and that is removed afterwards.
         """
         async with nullcontext() if act.is_decision else self._turns[act.role]:
             if not self._links.has(session):  # the session ended while another action ran
