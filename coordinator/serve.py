@@ -201,7 +201,7 @@ async def _until_over(engine: Engine, stop: asyncio.Task[bool], watch: asyncio.T
 async def _first_of(
     events: tuple[asyncio.Event, ...], stop: asyncio.Task[bool], watch: asyncio.Task[None], seconds: float | None
 ) -> bool:
-    """Wait for an event, or until the program or its watch ends. Return False if the time passed first."""
+    """Wait for an event, a request to stop, or the end of the watching task. Return False if the time passed first."""
     waiting = [asyncio.create_task(event.wait()) for event in events]
     done, _ = await asyncio.wait({*waiting, stop, watch}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -214,7 +214,7 @@ async def _first_of(
 async def _observed(
     configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
 ) -> None:
-    """Watch the coordinator, and serve metrics and health checks for local monitoring, until the block ends."""
+    """Run `watch` until it ends. In the meantime, serve metrics and health checks for local monitoring."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
     stopped = "The coordinator did not start; no site was contacted."
@@ -340,7 +340,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
 
 
 class Reloading:
-    """Reads coordinator.yaml again on each call, and queues new plans. A plan that was removed from it still runs."""
+    """Reads coordinator.yaml on each call and queues new plans. A plan that was removed from the file still runs."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ def tables_of(sites: Mapping[str, pd.DataFrame], outcome: str) -> tuple[dict[str
 
 
 def _column(name: str, values: pd.Series[Any]) -> dict[str, Any] | None:
-    """Return a contract's entry for a column, or None if the column has only one value."""
+    """Return the entry of a column in a data contract, or None if the column has only one value."""
     if values.nunique() < 2:
         return None
     common = {"name": name, "role": "feature", "concept": _concept_name(name)}

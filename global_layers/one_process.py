@@ -1,4 +1,4 @@
-"""Runs a federation in one process: the gate's code builds each contribution, the coordinator's code adds them.
+"""Runs a federation in one process. The gate's code builds each contribution, and the coordinator's code adds them.
 
 There is no socket, no mask and no second process. Every integer is the same as over the network.
 """
@@ -26,7 +26,7 @@ from site_agent.trainer.study import Asked, Study
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One site's part of one round: updates, float32 in the exchange's order, and its scalars but the row count."""
+    """One site's numbers for a round: float32 updates in the exchange's order, and scalars without the row count."""
 
     updates: npt.NDArray[np.float32]
     scalars: Sequence[int]
@@ -45,11 +45,11 @@ class Collection:
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
 
     def begin(self, round_number: int) -> None:
-        """Start a round. No site's contribution is added yet."""
+        """Start a round, in which no site's contribution is added yet."""
         self.run.begin_sum(round_number, self.plan.site_names)
 
     def add(self, site: str, round_number: int, part: Part) -> None:
-        """Encode a site's part as its gate does, and add it chunk by chunk."""
+        """Encode a site's numbers in the same way as its gate, and add the encoded chunks to the sums."""
         offered = self.run.offered(round_number)
         payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
@@ -60,7 +60,7 @@ class Collection:
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
     def make(self, round_number: int, studies: Mapping[str, Study | PriorStudy]) -> None:
-        """Run a whole round: every site trains, and its part is added."""
+        """Run a whole round: train at every site, and add each site's numbers to the sums."""
         offered = self.run.offered(round_number)
         self.begin(round_number)
         for name, study in studies.items():
@@ -70,7 +70,7 @@ class Collection:
         self.close(round_number)
 
     def asked_of(self, site: str, message: Offer | Finish) -> Asked:
-        """Return the request to a site, with the sums that its gate has stored for its private layers."""
+        """Return the request to a site, with the sums of its private layers that the gate stored."""
         return replace(asked_by(message), own_sums=self._own_sums.get(site, ()))
 
     def _noisy(self, site: str, numbers: list[int]) -> list[int]:
@@ -110,7 +110,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
 
 
 def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
-    """Convert an offer or the last message of a run to the request to a site. The gate adds `resample`."""
+    """Convert an offer, or the last message of a run, to a request to the site's trainer. The gate sets `resample`."""
     return Asked(
         round=message.round,
         resample=resample,

@@ -1,4 +1,4 @@
-"""Simulates several hospitals in one process, and computes what each would gain.
+"""Simulates several hospitals in one process, and computes how much each hospital would gain.
 
 The code that hospitals run reads, splits, encodes and trains the data, and builds and adds all contributions. There is
 no network. Masks cancel in every sum, so without them all bits of a result are the same.
@@ -35,7 +35,7 @@ _LATENT: Final = 16  # of the networks: small, so that a simulation takes second
 
 
 class _Member:
-    """One site's table, rows and encoded data."""
+    """A simulated site: its table, its split into training and test rows, and its encoded data."""
 
     def __init__(self, table: Table, seed: int) -> None:
         self.table = table
@@ -44,7 +44,7 @@ class _Member:
         self.dataset, self.preprocessing = prepared
 
     def auroc(self, scores: Any) -> float:  # Any: any array of shape (test rows,)
-        """Return the AUROC of the test rows."""
+        """Return the AUROC of these scores on the site's test rows."""
         return float(roc_auc_score(self.dataset.test.targets, scores))
 
 

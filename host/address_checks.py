@@ -174,7 +174,7 @@ def _reason(cause: OSError) -> str:
 
 
 def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.socket:
-    """Open a connection to the target, through the proxy if there is one."""
+    """Open a TCP connection to the target. If there is a proxy, connect through the proxy."""
     place = (target.host, target.port) if proxy is None else (proxy.host, proxy.port)
     try:
         connection = socket.create_connection(place, patience)
@@ -213,7 +213,7 @@ def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> 
 
 
 def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Finding:
-    """Check whether the certificate at the address is the coordinator's of this federation."""
+    """Check whether the certificate at this address belongs to the coordinator of this federation."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     shown = _shown(target, proxy, patience, anybody)

@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The list inside a backup: its program, its time (UTC), and every file by its path."""
+    """The list of contents inside a backup: the program, the time (UTC), and every file by its path."""
 
     program: str
     name: str
@@ -68,7 +68,7 @@ class Catalogue:
 def write_backup(
     path: Path, roots: Mapping[str, Path], *, program: str, name: str, made: str, software: str, key: bytes
 ) -> Catalogue:
-    """Write whole directories into a new file. The caller prevents changes to them.
+    """Write whole directories into a new backup file. The caller prevents changes to these directories.
 
     Args:
         path: the new file. Its folder exists and the file does not.
@@ -174,7 +174,7 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
 
 
 def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
-    """Write one directory of a checked backup into an empty folder, synced, and check each file again.
+    """Copy one directory of a checked backup into an empty folder, and check each file again. Sync the files to disk.
 
     The files belong to no other user before `give_back`.
 
@@ -359,7 +359,7 @@ def _number_of(name: str, kind: str) -> int:
 
 
 class _NotSealed(Exception):
-    """The list has no seal, or a seal by another key."""
+    """Raised if the list of files in a backup has no seal, or was sealed with another key."""
 
 
 def _to_json(catalogue: Catalogue, key: bytes) -> bytes:

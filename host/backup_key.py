@@ -28,7 +28,7 @@ _CONTEXT: Final = b"global-layers 2026-11 seal of a backup"
 
 
 def made_key(folder: Path) -> str:
-    """Return the backup key beside a state as people read it. The first call creates the key.
+    """Return the backup key in a state's folder, as text that people can copy. The first call creates the key.
 
     Raises:
         ConfigurationError: the file was changed, or others can read it.
@@ -43,7 +43,7 @@ def made_key(folder: Path) -> str:
 
 
 def keep_key(folder: Path, words: str) -> None:
-    """Write a backup key beside a state, as after a restore."""
+    """Write a given backup key into the folder of a state, for example after a restore."""
     replace_file(folder / NAME, f"{words}\n".encode())
 
 
@@ -61,7 +61,7 @@ def kept_key(folder: Path) -> str | None:
 
 
 def typed_key(path: Path) -> str:
-    """Read the backup key from a file that a person wrote from the paper.
+    """Read the backup key from a file into which a person copied the key from paper.
 
     Raises:
         ConfigurationError: the file cannot be read, or has no such key.
@@ -73,7 +73,7 @@ def typed_key(path: Path) -> str:
 
 
 def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: bool) -> str | None:
-    """Return the key for a sealed backup, or None if a person has confirmed that the backup has no seal.
+    """Return the backup key for a restore, or None if a person confirmed that the backup may have no seal.
 
     Args:
         folder: the folder of the current state's key.
@@ -96,7 +96,7 @@ def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: b
 
 
 def sealing_key(words: str) -> bytes:
-    """Derive the 32 bytes that seal a backup from the key that people read."""
+    """Derive the 32-byte key that authenticates backups from the text of the backup key."""
     return hmac.digest(_bytes(words), _CONTEXT, "sha256")
 
 

@@ -29,7 +29,7 @@ def spelled(seconds: float) -> str:
 
 
 def outside(start: datetime, end: datetime, now: datetime) -> str:
-    """Describe a time outside an interval in two sentences, with both ends and the difference.
+    """Describe a time before or after an interval in two sentences, with the interval's limits and the difference.
 
     Empty if it is inside.
     """

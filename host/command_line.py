@@ -29,7 +29,7 @@ class Following(io.TextIOBase):
     """Writes to the current standard error, so that a bar can be drawn below the log."""
 
     def write(self, words: str) -> int:
-        """Write to the current standard error."""
+        """Write the text to the current standard error."""
         return sys.stderr.write(words)
 
     def flush(self) -> None:

@@ -105,7 +105,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of checking one subject.
+    """The result of one check of `doctor`.
 
     Attributes:
         identifier: of AILMENTS.
@@ -140,17 +140,17 @@ def fine(identifier: str, says: str) -> Finding:
 
 
 def warning(identifier: str, says: str, remedy: str) -> Finding:
-    """Return a finding that a person should check, while the program works."""
+    """Return a finding of severity `warning`: the program works, but a person should check the finding."""
     return Finding(identifier=identifier, severity=Severity.WARNING, says=says, remedy=remedy)
 
 
 def failure(identifier: str, says: str, remedy: str) -> Finding:
-    """Return a finding with which the program does not work, or soon will not work."""
+    """Return a finding of severity `failure`: the program does not work, or will soon stop working."""
     return Finding(identifier=identifier, severity=Severity.FAILURE, says=says, remedy=remedy)
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
-    """Return 0 if there is no problem, 3 for warnings, 1 for a failure."""
+    """Return the exit status for these findings: 0 without a problem, 3 for warnings, 1 for a failure."""
     worst = max((finding.severity for finding in findings), default=Severity.FINE)
     return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
 
@@ -174,7 +174,7 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """Check a certificate's remaining days by this computer's clock.
+    """Check how many days remain before a certificate expires, by this computer's clock.
 
     Args:
         owner: the owner of the certificate, as the sentence's subject.

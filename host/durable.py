@@ -30,7 +30,7 @@ _MOST_LINKS: Final = 40  # the largest number that the kernel follows in one pat
 
 @contextmanager
 def opened_folder(folder: Path) -> Iterator[int]:
-    """Yield a folder's descriptor, for opening files in it. For root, only root's own links are followed.
+    """Yield the descriptor of a folder, so that files in this folder can be opened. Root follows only root's own links.
 
     Raises:
         ConfigurationError: the process is root, and the path has another user's symbolic link.
@@ -64,7 +64,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: int, is_new: bool = False) -> None:
-    """Replace a file in an open folder, with the unused name `partial` for the partial file. See `replace_file`.
+    """Replace a file in an open folder. First write the content to the unused name `partial`. See `replace_file`.
 
     With `is_new` it is an error if the file exists.
 
@@ -104,7 +104,7 @@ def new_file(path: Path) -> int:
 
 
 def append_synced(path: Path, content: bytes) -> None:
-    """Append a record to an existing file and sync it. A failure can leave a part of the content at its end.
+    """Append a record to an existing file and sync the file. After a failure the record may be incomplete.
 
     Raises:
         OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
@@ -120,7 +120,7 @@ def append_synced(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
-    """Create a folder with its parents and sync their names. Root gives the folder to the owner of its parent.
+    """Create a folder and its parents, and sync their names. Root gives the folder to the owner of its parent folder.
 
     `mode` is the mode of this folder, whatever the process's mask. The folders above it get mode 0700.
 
@@ -146,7 +146,7 @@ def make_folder(folder: Path, *, mode: int = 0o700) -> None:
 
 
 def give_to_owner(descriptor: int, folder: int) -> None:
-    """Give an open file that root writes to the owner of the open folder that contains it.
+    """Make the owner of an open folder the owner of an open file in this folder, if this process is root.
 
     Otherwise the service, which runs as that owner, could not read the file. A folder that anybody can write to, such
     as /tmp, gives no owner. A file with a second name can belong to anybody, so it is not given away.
@@ -162,7 +162,7 @@ def give_to_owner(descriptor: int, folder: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, so that they survive a power cut. Raises OSError if the disk cannot be written."""
+    """Write the names of a folder's files to disk, so that a power cut cannot lose them. Raises OSError on failure."""
     descriptor = os.open(folder, _FOLDER)
     try:
         os.fsync(descriptor)
@@ -201,7 +201,7 @@ def _opened_by_steps(folder: Path) -> int:
 
 
 def _step(step: str, here: int) -> int:
-    """Open a folder, or the symbolic link itself, only as a place in the file system."""
+    """Open a folder or symbolic link only as a place in the file system, without following the link."""
     with suppress(NotADirectoryError):
         # It is opened as a folder first, so that a folder that is mounted on use is mounted.
         return os.open(step, os.O_PATH | _FOLDER | os.O_NOFOLLOW, dir_fd=here)
@@ -224,7 +224,7 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 @contextmanager
 def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
-    """Convert a failure of the state directory's disk inside the block to an error with three sentences.
+    """If the disk of the state directory fails inside the block, raise an error with three sentences.
 
     Args:
         what: the failed action, without the reason.
@@ -241,7 +241,7 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
 
 
 def keep_record(path: Path, content: bytes) -> None:
-    """Create or replace a small record and its folder. The reserve of disk space for records stays free.
+    """Create or replace a small record, and create its folder. Keep the disk space that is reserved for records free.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -256,7 +256,7 @@ def keep_record(path: Path, content: bytes) -> None:
 
 
 def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
-    """Check that the disk of an existing folder has space for this many bytes and for the reserve.
+    """Check that the disk of an existing folder has space for this many bytes, besides the reserved space.
 
     Raises:
         OSError: ENOSPC, whose `strerror` has the numbers, or the operating system's error about the folder.

@@ -25,7 +25,7 @@ _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 
 
 def set_up_heap() -> bool:
-    """Let all threads share one heap that keeps some chunks' memory. Return whether the C library accepted this.
+    """Let all threads share one heap that does not return all freed memory. Return whether the C library accepted this.
 
     Call the function before threads are started. Two of glibc's settings would be expensive here:
 
@@ -86,12 +86,12 @@ def take_memory(count: int) -> memoryview:
 
 
 def return_memory() -> None:
-    """Return unused memory from take_memory to the system."""
+    """Return memory from `take_memory` to the operating system if it is no longer used."""
     _taken[:] = [pages for pages in _taken if not _is_free(pages)]
 
 
 def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Return the least of the computer's memory and the limits (memory.max) of this process's control groups.
+    """Return the smallest of the computer's memory and the limits (memory.max) of this process's control groups.
 
     Memory that other processes use now is not subtracted, so a later start gets the same result.
 

@@ -92,7 +92,7 @@ async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[s
 
 
 def document(title: str, main: str) -> bytes:
-    """Return the whole page around its main part, as HTML.
+    """Return the complete HTML page that contains this main part.
 
     Args:
         title: plain text.

@@ -28,7 +28,7 @@ _MOST_CONNECTIONS: Final = 64  # at once, because every user of this computer ca
 async def serving_pages(
     listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
 ) -> AsyncIterator[None]:
-    """Serve pages for a monitoring system on a local address inside the block, if an address is configured.
+    """Serve pages to a local monitoring system until the block ends, if an address is configured.
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
@@ -78,7 +78,7 @@ async def serve_page(
     running: str,
     body_bytes: Callable[[bytes], int] = _no_body,
 ) -> asyncio.Server:
-    """Serve a command's page on an address. `running` names the program that continues if this fails.
+    """Serve a local page on an address. `running` names the program that continues if the page cannot be served.
 
     Raises:
         ConfigurationError: the program cannot listen on the address.
@@ -176,7 +176,7 @@ def plain_address(listen: str) -> str:
 
 
 def browser_host(address: str) -> str:
-    """Return an address as a browser names it in its requests, without the standard port of HTTP."""
+    """Return the address as a browser writes it in the Host header, without the standard port 80 of HTTP."""
     return address.removesuffix(":80")
 
 

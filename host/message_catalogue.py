@@ -46,7 +46,7 @@ EXIT_CODES: Final = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One identifier of the catalogue with its help.
+    """An error or event of the catalogue: its identifier, its name and its help.
 
     Attributes:
         identifier: a letter and three digits.
@@ -62,7 +62,7 @@ class Entry:
 
     @property
     def lines(self) -> str:
-        """Return the help as `explain` prints it."""
+        """Return the help on this entry as the text that the command `explain` prints."""
         return f"{self.identifier}  {self.name}\n  {self.meaning}\n  {self.remedy}"
 
 

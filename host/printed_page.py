@@ -134,7 +134,7 @@ def table(name: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], *, sty
 
 
 def pairs(name: str, rows: Sequence[tuple[str, str]]) -> str:
-    """Return a table of names and texts, without a header."""
+    """Return an HTML table with a name and a text in each row, without a header."""
     lines = "".join(f'<tr><th scope="row">{escape(key)}</th><td>{escape(text)}</td></tr>' for key, text in rows)
     return _scrolling(name, f'<table class="pairs"><tbody>{lines}</tbody></table>')
 
@@ -177,7 +177,7 @@ def _cell(value: Cell, *, is_head: bool) -> str:
 
 
 def _right(rows: Sequence[Sequence[Cell]], place: int) -> str:
-    """Return the CSS class of a column's head. It is aligned to the right if all its cells are numbers."""
+    """Return the HTML class attribute of a column's heading. Headings of number columns are aligned to the right."""
     cells = [row[place] for row in rows]
     is_number = any(isinstance(cell, int | float) for cell in cells)
     return ' class="number"' if is_number and not any(isinstance(cell, str | tuple) for cell in cells) else ""

@@ -41,7 +41,7 @@ def restore(
     stamp: str,
     mark: Callable[[Mapping[str, Path]], None],
 ) -> list[Path]:
-    """Put the directories of a checked backup into their places. The caller has reserved them.
+    """Restore directories from a checked backup. The caller has reserved the places of these directories.
 
     Args:
         catalogue: the checked catalogue of the backup.
@@ -87,7 +87,7 @@ def restore(
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
-    """Check that no record is lost if the backup replaces a directory.
+    """Check that replacing this directory by the backup loses no record that was written after the backup.
 
     Raises:
         ConfigurationError: a record would be lost.
@@ -127,7 +127,7 @@ def refuse_unfinished(root: Path) -> None:
 
 
 def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
-    """Rename the staged directory to its final name.
+    """Rename the completely restored directory to its final name.
 
     Return the new name of the directory that had it before, if any.
     """

@@ -19,7 +19,7 @@ STATE_FORMAT: Final = 2
 
 
 def settle_format(state: Path, program: str) -> int:
-    """Write this program's format into a state. Return its old number. The caller has reserved the directory.
+    """Write this program's state format into a directory that the caller has reserved. Return the previous format.
 
     Raises:
         ConfigurationError: the state is of a later version or of another program.
@@ -56,7 +56,7 @@ def format_of(state: Path, program: str) -> int:
 
 
 def check_number(number: object, place: str) -> None:
-    """Check that this program supports the number of a state format.
+    """Check that this program supports the format number of a state directory.
 
     Raises:
         ConfigurationError: this program does not support it.

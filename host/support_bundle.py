@@ -32,7 +32,7 @@ _bundle_option: Final = click.option(
 
 
 def report_options(command: Command) -> Command:
-    """Add the options `--json` and `--bundle` of both doctors."""
+    """Add the options `--json` and `--bundle` to a doctor command of the site or the coordinator."""
     return json_option(_bundle_option(command))
 
 
@@ -49,7 +49,7 @@ def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, pl
 
 
 def _bundle_of(program: str, findings: Sequence[Finding]) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the content of a support bundle, without results and remedies of findings. Both may contain names."""
+    """Return a support bundle without the results and remedies of findings, because these texts may contain names."""
     return {
         "format": "global-layers support bundle 1",
         "program": program,

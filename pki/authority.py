@@ -84,7 +84,7 @@ class FederationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The directory of an authority. Keys are read when they are used, and not kept in memory."""
+    """The directory of the certificate authority. Keys are read when they are used, and not kept in memory."""
 
     directory: Path
     record: FederationRecord
@@ -103,7 +103,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
-        """Create root, issuing authority, coordinator's certificate and register, or nothing.
+        """Create the root, the issuing authority, the coordinator's certificate and the register, all or none of them.
 
         Raises:
             ConfigurationError: the directory is not empty, or the passphrase is too short.
@@ -140,11 +140,11 @@ class Authority:
         return read_identity_key(self.directory)
 
     def root_pem(self) -> bytes:
-        """Return the root certificate as PEM."""
+        """Return the federation's root certificate as PEM."""
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """Return the roots that sites receive, as PEM.
+        """Return the root certificates that the coordinator sends to sites, as PEM.
 
         During a change: both roots, and the certificate that joins them.
         """
@@ -159,7 +159,7 @@ class Authority:
         return self.root_pem() + _pem_in(self.previous_root_path)
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
-        """Return every previous, current or next authority of this federation, each with its title."""
+        """Return the previous, current and next authorities of this federation that exist, each with its title."""
         places = (
             (self.root_certificate_path, "the federation's root"),
             (self.issuing_certificate_path, "the federation's issuing authority"),
@@ -188,7 +188,7 @@ class Authority:
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
-        """Issue the coordinator's next certificate for its existing key.
+        """Issue the coordinator's next certificate for the key that it already has.
 
         A running coordinator must read the file again. `record` receives the end of the certificate, an aware time,
         before it is written. If `record` raises, the earlier certificate stays.
@@ -198,7 +198,7 @@ class Authority:
         self._issue_coordinator(key, now, record)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
-        """Issue the next certificates of the issuing authority and the coordinator, with the root's key.
+        """Issue the next certificates of the issuing authority and the coordinator. This needs the root key.
 
         The issuing key stays the same, so the sites' certificates and chains remain valid.
         """

@@ -34,7 +34,7 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
 
 
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
-    """Return the leaf of a chain (leaf, then issuing authority) that ends at this root and is valid now.
+    """Return the leaf certificate of a chain (leaf, issuing authority) if the chain ends at this root and is valid now.
 
     During a change of the authority `root_pem` has two roots, and the chain ends at one of them.
 

@@ -48,7 +48,7 @@ def key_to_pem(key: Key) -> bytes:
 
 
 def key_from_pem(pem: bytes) -> Key:
-    """Decode a P-256 private key from PEM. Raises ConfigurationError if there is none."""
+    """Decode a P-256 private key from PEM. Raises ConfigurationError if the PEM contains no such key."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
@@ -64,7 +64,7 @@ def is_p256(key: object) -> bool:
 
 
 def is_renewal_due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Return whether a certificate of 90 days has at most 60 days left."""
+    """Return whether a certificate must be renewed, because at most 60 of its usual 90 days are left."""
     return now >= certificate.not_valid_after_utc - RENEW_WHEN_LEFT
 
 
@@ -149,7 +149,7 @@ def issuing_certificate(
 
 
 def is_issuing(certificate: x509.Certificate, federation: FederationName) -> bool:
-    """Return whether a certificate has the issuing authority's name, which no hospital's authority may have."""
+    """Return whether a certificate has the issuing authority's name. No hospital's authority may have this name."""
     return certificate.subject == _authority_name(federation, "issuing")
 
 

@@ -32,7 +32,7 @@ RENEWAL_LABEL = "renewal"
 
 @dataclass(frozen=True)
 class Issued:
-    """The decision to issue a certificate: leaf and issuing authority as PEM, and the site's name.
+    """The decision to issue a certificate: the leaf and issuing certificates as PEM, and the site's name.
 
     `was_member` is whether the site had a certificate for another key before it enrolled.
     """
@@ -104,7 +104,7 @@ def enrolment_request(
 def renewal_request(
     federation: FederationName, site: SiteName, signing_request: bytes, identity_key: Ed25519PrivateKey
 ) -> RenewalAsked:
-    """Return a member's request for its next certificate, even after the last one has expired."""
+    """Return a site's signed request for its next certificate. The current certificate may already have expired."""
     signature = sign(identity_key, RENEWAL_LABEL, *_renewal_parts(federation, site, signing_request))
     return RenewalAsked(site, signing_request, signature)
 
@@ -149,7 +149,7 @@ def handle_request(
 
 
 def handle_renewal(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Issue a member's next certificate. The previous one is accepted until `confirm`.
+    """Issue a site's next certificate. The previous certificate is accepted until `confirm`.
 
     The identity key's signature is the proof, so both ports may offer this. A replayed request yields only the
     certificate that was issued for it, because a TLS key is certified once.

@@ -1,4 +1,4 @@
-"""Reads a site's name from its certificate, or gives a reason to refuse the certificate.
+"""Reads the site's name in a certificate, or refuses the certificate with a reason.
 
 TLS has already checked that the chain ends at the federation's root. This module checks the rest: exactly one name of
 exactly one spelling, exactly one usage, P-256, valid now, and no extension that is not listed here. The register
@@ -39,7 +39,7 @@ class SiteIdentity:
 
 
 def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_authority: bool = False) -> SiteIdentity:
-    """Return the identity of a peer from its leaf certificate.
+    """Return the identity of the site to which a leaf certificate belongs.
 
     Args:
         leaf: one certificate, PEM or DER, whose chain TLS has checked.

@@ -21,7 +21,7 @@ Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 
 def describe(data: bytes, now: datetime) -> Iterator[str]:
-    """Yield lines about an invitation or about each certificate in a PEM.
+    """Yield lines that describe an invitation, or each certificate in a PEM.
 
     Raises:
         ConfigurationError: the bytes are no usable invitation.

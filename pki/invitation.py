@@ -55,7 +55,7 @@ def token_sha256(token: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Invitation:
-    """An invitation of one site. `expires` is aware and has whole seconds, `root_pem` is one certificate."""
+    """An invitation for one site. `expires` is aware and has whole seconds. `root_pem` is one certificate."""
 
     federation: FederationName
     site: SiteName

@@ -51,7 +51,7 @@ def judge_directory(place: Path) -> Finding:
 
 
 def judge_secrets(places: Iterable[Path]) -> list[Finding]:
-    """Check that only their owner can read secret files. Return a finding for each unsafe file, or one for all."""
+    """Check that only the owner can read secret files. Return a finding per unsafe file, or one if all are safe."""
     wrong, number = [], 0
     for place in places:
         try:
@@ -69,7 +69,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
 
 
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
-    """Check the remaining days of a certificate file."""
+    """Check how many days remain before the certificate in a file expires."""
     try:
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
@@ -114,7 +114,7 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_members(directory: Path, now: datetime) -> list[Finding]:
-    """Check the remaining days of the root, each site's certificate and each hospital's authority."""
+    """Check the remaining days of the root certificate, each site's certificate and each hospital's own authority."""
     try:
         authority = Authority.load(directory)
         members = judge_sites(authority, now)
@@ -129,7 +129,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Check, for the office, each site's certificate and each hospital's own authority.
+    """Check each site's certificate and each hospital's own authority, for the federation office.
 
     Raises:
         OperatorError: the register cannot be read.
@@ -160,7 +160,7 @@ def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
 
 
 def judge_waiting(keys: SiteKeys) -> list[Finding]:
-    """Check whether a site's key or certificate still waits for acceptance."""
+    """Check whether the site's next TLS key or certificate still waits for the coordinator to accept it."""
     if own_keys.staged_chain(keys) is not None:
         says = "The coordinator has not yet accepted the next certificate of the hospital's own authority."
         remedy = "Start the agent, or run `site-agent renew`. If it is refused, the log has the reason."

@@ -61,7 +61,7 @@ class OwnAuthority:
 
 @dataclass(frozen=True, slots=True)
 class OwnCertificate:
-    """A site's certificate below its own authority. `chain_pem` is leaf, intermediate authorities, authority."""
+    """A site's certificate from its hospital's own authority. `chain_pem` is leaf, intermediates, authority."""
 
     identity: SiteIdentity
     leaf: x509.Certificate
@@ -70,7 +70,7 @@ class OwnCertificate:
 
 
 class ForeignNameError(RefusedError):
-    """A hospital's authority has issued a certificate in the name of another site."""
+    """Raised if a hospital's authority has issued a certificate in the name of another site."""
 
     def __init__(self, authority: OwnAuthority, identity: SiteIdentity) -> None:
         super().__init__(
@@ -90,7 +90,7 @@ def authority_fingerprint(certificate: x509.Certificate) -> str:
 def own_authority_in(
     pem: bytes, kin: Iterable[tuple[str, x509.Certificate]], federation: FederationName, now: datetime
 ) -> x509.Certificate:
-    """Return the one certificate in a PEM, if it can be the authority of a site.
+    """Return the only certificate in a PEM, after checking that it can be a hospital's own authority for its site.
 
     Args:
         pem: the file from the hospital's people.
@@ -118,7 +118,7 @@ def own_authority_in(
 def own_certificate_in(
     chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """Return a site's certificate below one of these authorities, or None if it is below none of them.
+    """Return a site's certificate if one of these authorities issued it directly or indirectly, otherwise None.
 
     Args:
         chain: the leaf first, then the intermediate authorities in any order. Certificates outside the path are
@@ -146,7 +146,7 @@ def own_certificate_in(
 def identify_own(
     chain: Sequence[x509.Certificate], authorities: Sequence[OwnAuthority], federation: FederationName, now: datetime
 ) -> OwnCertificate | None:
-    """Identify the site of a chain below a hospital's own authority. Return None if it is below none.
+    """Return the identity of a site whose certificate a hospital's own authority issued, or None for any other issuer.
 
     Raises:
         ForeignNameError: the authority is accepted for another site than the one in the certificate.
@@ -161,7 +161,7 @@ def identify_own(
 
 
 def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]) -> list[x509.Certificate] | None:
-    """Return the path from the leaf to the nearest anchor. The key of each certificate has signed the previous one."""
+    """Return the certificates from the leaf to the nearest anchor. Each key has signed the certificate before it."""
     path, between = [chain[0]], chain[1:]
     while len(path) <= MOST_BETWEEN + 1:
         for anchor in anchors:
@@ -175,7 +175,7 @@ def _path(chain: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]
 
 
 def _check_authority(certificate: x509.Certificate, below: int, federation: FederationName, now: datetime) -> None:
-    """Check an authority with `below` other authorities between it and the leaf."""
+    """Check the certificate of an authority that has `below` other authorities between itself and the leaf."""
     try:
         extensions = list(certificate.extensions)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value

@@ -35,7 +35,7 @@ def own_certificate_request(
     chain_pem: bytes,
     identity_key: Ed25519PrivateKey,
 ) -> RenewalAsked:
-    """Return a member's request to accept a certificate of its own authority."""
+    """Return a site's signed request to accept a certificate that its hospital's own authority issued."""
     signature = sign(identity_key, OWN_CERTIFICATE_LABEL, *_parts(federation, site, signing_request, chain_pem))
     return RenewalAsked(site, signing_request, signature, chain_pem)
 

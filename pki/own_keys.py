@@ -27,7 +27,7 @@ from protos.errors import ConfigurationError, RefusedError
 
 
 def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> bytes:
-    """Return a signing request (PEM) for the waiting key. Create the key if there is none, or if `has_new_key`.
+    """Return a signing request (PEM) for the site's next key. Create the key if it is missing or `has_new_key` is true.
 
     Raises:
         ConfigurationError: a certificate for the key already waits for the coordinator.
@@ -47,7 +47,7 @@ def waiting_request(keys: SiteKeys, site: SiteName, *, has_new_key: bool) -> byt
 
 
 def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
-    """Return the request (PEM) for the waiting key, with everything that the certificate must contain."""
+    """Return a signing request (PEM) for the site's next key, with everything that the certificate must contain."""
     key = certificates.key_from_pem(store.read_secret(_requested(keys.tls_key_path)))
     uri = x509.UniformResourceIdentifier(site_uri(keys.federation(), site))
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)  # only signatures
@@ -64,7 +64,7 @@ def signing_request(keys: SiteKeys, site: SiteName) -> bytes:
 
 
 def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> OwnCertificate:
-    """Store the certificate of the hospital's authority until the coordinator accepts it.
+    """Store a certificate from the hospital's own authority until the coordinator accepts this certificate.
 
     Args:
         keys: of an enrolled site with a waiting key.
@@ -96,18 +96,18 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
 
 
 def staged_chain(keys: SiteKeys) -> bytes | None:
-    """Return the chain (PEM) that waits for the coordinator's acceptance, or None."""
+    """Return the certificate chain (PEM) that the coordinator has not accepted yet, or None if no chain waits."""
     place = _requested(keys.certificate_path)
     return store.read_public(place) if place.exists() else None
 
 
 def waiting_key_path(keys: SiteKeys) -> Path:
-    """Return the path of the key that waits for a certificate, mode 0600. The file may not exist."""
+    """Return the path of the TLS key for which a certificate was requested, mode 0600. The file may not exist."""
     return _requested(keys.tls_key_path)
 
 
 def put_in_force(keys: SiteKeys) -> None:
-    """Start to use the waiting key and certificate, which the coordinator has accepted.
+    """Start to use the site's next TLS key and its certificate, after the coordinator has accepted the certificate.
 
     A power cut leaves the old or the new pair. The old pair is kept until the new one has worked.
     """

@@ -28,7 +28,7 @@ class OwnAuthorities:
     """Reads and changes the hospitals' own authorities in a register."""
 
     def __init__(self, register: Register) -> None:
-        """Use an open register, which its owner closes."""
+        """Store the open register. The caller closes the register."""
         self._register = register
 
     def all(self) -> tuple[OwnAuthority, ...]:
@@ -61,7 +61,7 @@ class OwnAuthorities:
         kin: Iterable[tuple[str, x509.Certificate]],
         now: datetime,
     ) -> OwnAuthority:
-        """Accept the authority in a PEM for one member site from now on.
+        """Accept a hospital's own certificate authority (PEM) for one site from now on.
 
         Args:
             site: the only site for which it is accepted.
@@ -121,7 +121,7 @@ class OwnAuthorities:
             return gone
 
     def sites_in_use(self) -> frozenset[SiteName]:
-        """Return the sites with an accepted certificate below their own authority."""
+        """Return the sites with an accepted certificate that their hospital's own authority issued."""
         with self._register.reading() as database:
             rows = database.execute(
                 "SELECT DISTINCT site FROM certificates JOIN own_certificates USING (sha256) WHERE is_accepted = 1"
@@ -135,7 +135,7 @@ def _all(database: sqlite3.Connection) -> tuple[OwnAuthority, ...]:
 
 
 def _between(database: sqlite3.Connection, site: SiteName) -> list[tuple[str, x509.Certificate]]:
-    """Return the authorities above other sites' certificates. One with the same name would lock these sites out."""
+    """Return the issuers of other sites' certificates. A new authority with an issuer's name would lock out a site."""
     rows = database.execute(
         "SELECT site, chain_pem FROM certificates JOIN own_certificates USING (sha256)"
         " WHERE is_accepted = 1 AND site <> ?",

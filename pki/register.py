@@ -62,7 +62,7 @@ class SiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Redemption:
-    """The checked request of a site with its token (pki/enrolment_decisions.py)."""
+    """A checked enrolment request from a site, with its token's digest (pki/enrolment_decisions.py)."""
 
     token_sha256: str
     identity_key: bytes
@@ -72,7 +72,7 @@ class Redemption:
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """A leaf certificate in the register: its SHA-256 (DER), that of its public key, and its chain as PEM."""
+    """A leaf certificate in the register: its SHA-256 (DER), the SHA-256 of its public key, and its chain as PEM."""
 
     sha256: str
     tls_key_sha256: str
@@ -133,7 +133,7 @@ class Register:
             )
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
-        """Redeem a token for one pair of keys, or repeat the result for the same keys.
+        """Use an invitation token for one pair of keys. Return the same result again for the same keys.
 
         Returns:
             The site: requested, or approved at once if the invitation allowed that. A later call with the same keys
@@ -184,7 +184,7 @@ class Register:
             )
 
     def activate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
-        """Accept the first certificate of an approved site. Return the accepted chain as PEM.
+        """Accept the first certificate of an approved site. Return the accepted certificate chain as PEM.
 
         If two replies race, the first certificate is kept and both receive it.
         """
@@ -256,19 +256,19 @@ class Register:
             return found is not None
 
     def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
-        """Return the accepted chain (PEM) that was issued to this site for this TLS key, or None."""
+        """Return the accepted certificate chain (PEM) that this site received for this TLS key, or None."""
         with self.reading():
             return self._chain_of(name, tls_key_sha256)
 
     def had_other_key(self, name: SiteName, tls_key_sha256: str) -> bool:
-        """Return whether a site ever had a certificate for another key than this one."""
+        """Return whether the site ever had a certificate for a TLS key other than this key."""
         with self.reading() as database:
             values = (name, tls_key_sha256)
             found = database.execute("SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?", values)
             return found.fetchone() is not None
 
     def newest_chain(self, name: SiteName) -> bytes:
-        """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if there is none."""
+        """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if the site has none."""
         with self.reading() as database:
             row = database.execute(
                 "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC", (name,)
@@ -278,7 +278,7 @@ class Register:
         return bytes(row[0])
 
     def identity_key(self, name: SiteName) -> bytes:
-        """Return the raw Ed25519 public key of an active site. Raises RefusedError if there is none."""
+        """Return the raw Ed25519 public key of an active site. Raises RefusedError if the site is not active."""
         site = self.site(name)
         if site.state is not SiteState.ACTIVE or site.identity_key is None:
             raise _refused(f"site {name} is not a member of the federation")
@@ -311,13 +311,13 @@ class Register:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Prevent changes to the register by any process inside the block, so that its files can be copied."""
+        """Prevent all processes from changing the register until the block ends, so that its files can be copied."""
         with self.changing():
             yield
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the database for reading inside the block, for this thread alone."""
+        """Open the database for reading, for this thread alone, until the block ends."""
         with self._lock, register_tables.explained(self._path):
             yield self._connection
 

@@ -115,7 +115,7 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Make all changes of the block in one transaction, or none, and increase the generation."""
+    """Commit all changes that the block makes together, or none of them. Increase the register's generation number."""
     # IMMEDIATE takes the write lock first, so data that is read inside cannot change before it is written.
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -142,7 +142,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Return for each site the end of its newest accepted certificate, in UTC. Sites without one are omitted.
+    """Return for each site when its newest accepted certificate expires, in UTC. Omit sites without such a certificate.
 
     Raises:
         OperatorError: the register's file cannot be read.
@@ -151,7 +151,7 @@ def certificate_ends(register: Path) -> dict[str, datetime]:
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Return for each site its accepted certificate with the latest end. Sites without one are omitted.
+    """Return for each site the accepted certificate that expires last. Omit sites without an accepted certificate.
 
     Raises:
         OperatorError: the register's file cannot be read.

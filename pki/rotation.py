@@ -25,7 +25,7 @@ from protos.errors import ConfigurationError
 
 
 def begin(authority: Authority, passphrase: str, next_passphrase: str, now: datetime) -> None:
-    """Create the next authority. The current one continues to issue certificates.
+    """Create the next root authority. The current authority continues to issue certificates.
 
     Raises:
         ConfigurationError: a change is already in progress, or the sealed root key is not here.
@@ -75,7 +75,7 @@ def complete(authority: Authority, now: datetime) -> None:
 
 
 def waiting(authority: Authority, register: Register) -> tuple[str, ...]:
-    """Return the members whose newest certificate is from an earlier issuing authority, sorted.
+    """Return the sites whose newest certificate is from an earlier issuing authority, sorted.
 
     A site with its own authority is not listed, because the federation issues it no certificate.
     """

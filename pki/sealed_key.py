@@ -53,7 +53,7 @@ def seal(secret: bytes, passphrase: str) -> bytes:
 
 
 def unseal(container: bytes, passphrase: str) -> bytes:
-    """Return the secret inside a sealed container.
+    """Decrypt the secret in a container that was encrypted with this passphrase.
 
     Raises:
         ConfigurationError: the bytes are not a container of this format.

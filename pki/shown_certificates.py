@@ -17,7 +17,7 @@ from protos.errors import RefusedError
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCertificates:
-    """The certificates of a site's agent. Chains are PEM, leaf first, and empty if there is none.
+    """The TLS certificates of a site's agent. Chains are PEM, leaf first. A missing chain is empty.
 
     Attributes:
         previous: the chain before the last renewal, until the new one has worked.
@@ -33,7 +33,7 @@ class ShownCertificates:
 
     @property
     def is_enrolled(self) -> bool:
-        """Return whether a certificate and a root exist."""
+        """Return whether the site's certificate and the trusted root certificate exist."""
         return bool(self.chain and self.roots)
 
     def leaf(self) -> x509.Certificate:
@@ -49,11 +49,11 @@ class ShownCertificates:
         return sha256_of_chain(self.previous)
 
     def expiry(self) -> datetime:
-        """Return the end of the current certificate, with a time zone."""
+        """Return the time at which the current certificate expires, with a time zone."""
         return self.leaf().not_valid_after_utc
 
     def federation(self) -> str:
-        """Return the federation that the current certificate names. Raises RefusedError if there is none."""
+        """Return the federation that the current certificate names. Raises RefusedError if it names no federation."""
         return federation_of(self.leaf())
 
     def is_renewal_due(self, now: datetime) -> bool:
@@ -66,17 +66,17 @@ class ShownCertificates:
 
 
 def federation_of(leaf: x509.Certificate) -> str:
-    """Return the federation that a site's certificate names. Raises RefusedError if there is none."""
+    """Return the federation that a site's certificate names. Raises RefusedError if it names no federation."""
     return _uri_parts(leaf)[2]
 
 
 def site_of(leaf: x509.Certificate) -> SiteName:
-    """Return the site that a site's certificate names. Raises RefusedError if there is none."""
+    """Return the site that a certificate names. Raises RefusedError if the certificate names no site."""
     return site_name(_uri_parts(leaf)[4])
 
 
 def _uri_parts(leaf: x509.Certificate) -> list[str]:
-    """Split the URI of a certificate into `spiffe:`, an empty part, the federation, `site`, and the site."""
+    """Split the URI in a certificate at each slash: `spiffe:`, an empty part, the federation, `site`, the site."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         parts: list[str] = names.get_values_for_type(x509.UniformResourceIdentifier)[0].split("/")
@@ -96,7 +96,7 @@ def checked_leaf(
     federation: str,
     now: datetime,
 ) -> x509.Certificate:
-    """Return the leaf of a chain, after checking that it is for this site and key, under this root.
+    """Return the leaf certificate of a chain after checking that it is for this site and key, under this root.
 
     Raises:
         RefusedError: the leaf is for another site or key, or not under this root.
@@ -109,7 +109,7 @@ def checked_leaf(
 
 
 def sha256_of_chain(chain_pem: bytes) -> str:
-    """Return the SHA-256 of a chain's leaf, 64 hexadecimal digits."""
+    """Return the SHA-256 of the leaf certificate in a chain, 64 hexadecimal digits."""
     return certificates.certificate_sha256(certificates_in(chain_pem)[0])
 
 

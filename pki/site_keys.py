@@ -86,11 +86,11 @@ class SiteKeys:
 
     @property
     def previous_certificate_path(self) -> Path:
-        """Return the path of the chain before the last renewal. This file exists until the new chain has worked."""
+        """Return the path of the previous certificate chain. This file exists until the renewed chain has worked."""
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Return whether the old key and certificate are kept, because the renewed certificate has not worked yet."""
+        """Return whether the old TLS key and certificate still exist, until the renewed certificate has worked."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:
@@ -107,7 +107,7 @@ class SiteKeys:
         self._exchange()
 
     def hear_roots(self, roots_pem: bytes, now: datetime) -> None:
-        """Trust the coordinator's root certificates as far as `trusted_after` permits."""
+        """Trust the root certificates that the coordinator sent, if `trusted_after` accepts them."""
         trusted = store.read_public(self.root_certificate_path)
         after = trusted_after(trusted, roots_pem, now)
         if after != trusted:
@@ -145,7 +145,7 @@ class SiteKeys:
     def install_next(
         self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
     ) -> None:
-        """Replace key and certificate by the renewed pair. A power cut leaves the old or the new pair.
+        """Replace the TLS key and certificate by the renewed pair. A power cut leaves the old pair or the new pair.
 
         The old pair is kept until `forget_previous`. The coordinator's `roots_pem` are accepted only as `trusted_after`
         permits.
@@ -161,7 +161,7 @@ class SiteKeys:
         self._exchange()
 
     def exchange(self, key: Path, chain_pem: bytes) -> None:
-        """Replace the current key and chain by another checked pair. The old pair is kept until `forget_previous`.
+        """Replace the TLS key and certificate chain by a checked pair. Keep the old pair until `forget_previous`.
 
         `key` stays in its place until its owner removes it, so the call can be repeated after a power cut.
         """

@@ -52,7 +52,7 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
 
 
 class _RepeatedKeyError(ValueError):
-    """A key occurs twice, so two readers could choose different values."""
+    """Raised if a JSON object has a key twice, because two programs could then read different values."""
 
 
 def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:

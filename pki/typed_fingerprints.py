@@ -17,7 +17,7 @@ def is_same_fingerprint(typed: str, expected: str) -> bool:
 
 
 def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError:
-    """Return the refusal with the typed fingerprint, the key's fingerprint, and where they differ."""
+    """Return the error that shows the typed fingerprint, the recorded fingerprint, and where the two differ."""
     given, known = _bare(typed), _bare(recorded)
     if len(given) != len(known):
         where = f"The first fingerprint has {len(given)} characters, and the second has {len(known)}."

@@ -31,7 +31,7 @@ _READING: Final = Consequences(of_damage="The log proves nothing after that plac
 
 @dataclass(frozen=True)
 class Desk:
-    """A log, with the keys and checkpoints of its reader.
+    """An audit log, with the public keys and checkpoints that the reader of the log has.
 
     Attributes:
         kept: checkpoints stored outside the log.
@@ -51,14 +51,14 @@ class Desk:
         )
 
     def verification(self) -> Verification:
-        """Verify the log. An AuditError names the first fault."""
+        """Verify the log. Raises AuditError at the first fault."""
         try:
             return verify_log(self.path, owner=self.owner, keys=self.keys, kept=self.kept)
         except BrokenFile as broken:
             raise broken_log(str(broken), _READING) from broken
 
     def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
-        """Yield the number and facts of each chosen record. An AuditError names the first fault."""
+        """Yield the number and the facts of each selected record. Raises AuditError at the first fault in the log."""
         try:
             yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
         except BrokenFile as broken:
@@ -139,7 +139,7 @@ _until: Final = click.option("--until", help="Show records before this day or ti
 
 @dataclass(frozen=True, kw_only=True)
 class LogProgram:
-    """A program with commands that read its log. These commands change nothing.
+    """A program with commands that read its audit log. These commands change nothing.
 
     With --log instead of --config a person outside checks a copy. That needs only public keys.
 
@@ -156,7 +156,7 @@ class LogProgram:
     is_site: bool
 
     def group(self, purpose: str) -> click.Group:
-        """Return the group `audit` with this help."""
+        """Return the command group `audit` with this help text."""
         return click.Group("audit", commands=[_verify(self), _show(self), _export(self)], help=purpose)
 
     def reading(self, command: Callable[..., None]) -> Callable[..., None]:

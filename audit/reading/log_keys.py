@@ -20,13 +20,13 @@ _FORMAT: Final = 1
 
 
 def keys_text(by_owner: Mapping[str, bytes]) -> str:
-    """Return the text of a file of public identity keys, by owner, each raw with 32 bytes."""
+    """Return the text of a file with the public identity key of each owner. `by_owner` has raw keys of 32 bytes."""
     keys = {owner: key.hex() for owner, key in sorted(by_owner.items())}
     return json.dumps({"format": _FORMAT, "identity_keys": keys}, indent=2) + "\n"
 
 
 def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
-    """Return the text of a file of checkpoints that a witness has stored."""
+    """Return the text of a file with the signed log checkpoints that a witness stored."""
     return (
         json.dumps({"format": _FORMAT, "checkpoints": [checkpoint_facts(signed) for signed in checkpoints]}, indent=2)
         + "\n"
@@ -34,7 +34,7 @@ def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
 
 
 def read_keys(path: Path) -> KnownKeys:
-    """Read public keys from a file. Raises ConfigurationError for any other file."""
+    """Read public keys from a file. Raises ConfigurationError if the file contains anything else."""
     try:
         keys = {str(owner): bytes.fromhex(key) for owner, key in _read(path)["identity_keys"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
@@ -45,7 +45,7 @@ def read_keys(path: Path) -> KnownKeys:
 
 
 def read_checkpoints(path: Path) -> tuple[LogCheckpoint, ...]:
-    """Read stored checkpoints from a file. Raises ConfigurationError for any other file."""
+    """Read stored log checkpoints from a file. Raises ConfigurationError if the file contains anything else."""
     try:
         return tuple(checkpoint_from_facts(facts) for facts in _read(path)["checkpoints"])
     except (KeyError, TypeError, ValueError, CheckpointRefused) as cause:

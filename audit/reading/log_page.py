@@ -68,7 +68,7 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
 
 
 def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[str, list[Record]]]:
-    """Group the records. Records that only concern a run are grouped by the run's name."""
+    """Group the records by their topic. Records that only concern a run are grouped by the run's name."""
     groups: dict[str, list[Record]] = defaultdict(list)
     runs: dict[str, list[Record]] = defaultdict(list)
     for number, facts in records:

@@ -139,7 +139,7 @@ def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tup
 
 
 def in_words(facts: Facts) -> str:
-    """Return one sentence about a record. An event without its own words shows its name and its facts."""
+    """Return one sentence that describes a record. For an event without a description, return its name and facts."""
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:
@@ -154,7 +154,7 @@ def in_words(facts: Facts) -> str:
 
 
 def from_one(facts: Facts) -> Facts:
-    """Return the facts of a record, with rounds counted from 1. The record in the log counts rounds from 0."""
+    """Return the facts of a record for people, with rounds counted from 1. The log counts rounds from 0."""
     number = facts.get("round")
     return {**facts, "round": number + 1} if isinstance(number, int) else facts
 

@@ -91,19 +91,19 @@ class _Pass:
         self._hashes += bytes.fromhex(record.position.hash)
 
     def hash_at(self, size: int) -> str | None:
-        """Return the hash after this many records, or None if the log has fewer records."""
+        """Return the hash of the log after its first `size` records, or None if the log has no such hash."""
         start = (size - self.first) * _HASH_BYTES
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 
     def check_place(self, signed: LogCheckpoint) -> None:
-        """Check that the log had the position of this checkpoint. Raises CheckpointRefused."""
+        """Check that this log once had the hash that the checkpoint signs. Raises CheckpointRefused."""
         if signed.generation != self.generation or signed.size < self.first:
             return  # the checkpoint is about files that no longer exist
         if self.hash_at(signed.size) != signed.hash:
             raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
 
     def end(self) -> None:
-        """Check that each witness signed with its key, or with a key that the log records as replaced."""
+        """Check that each witness signed with its key, or with an older key whose replacement the log records."""
         if self._former:
             placed = next(iter(self._former.values()))
             raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is cosigned by somebody else")
@@ -208,7 +208,7 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def no_log(path: Path) -> ConfigurationError:
-    """Return the error that a log is missing."""
+    """Return the error for a missing log."""
     return ConfigurationError(
         what=f"There is no audit log at {path}.",
         consequence="Nothing was verified: an absent log proves nothing.",

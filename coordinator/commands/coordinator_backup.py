@@ -134,7 +134,7 @@ def _mark(state: Path, made: str) -> None:
 
 @contextmanager
 def _still(authority: Path) -> Iterator[None]:
-    """Prevent every `pki` command from changing the register until the block ends."""
+    """Prevent every `pki` command from changing the register of sites until the block ends."""
     place = Authority.load(authority).register_path
     Register(place).close()  # Closing moves the content of the write-ahead file into the register's file.
     with Register(place) as register, register.held():

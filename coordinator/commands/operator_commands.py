@@ -80,7 +80,7 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
-    """Return the findings of all checks. The checks are in the order in which a start of the coordinator needs them."""
+    """Return the findings of all checks, in the order in which the coordinator needs the checked parts at its start."""
     now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
     found = [key_checks.judge_directory(state), judge_disk(computer_checks.free_bytes(state))]
     found += key_checks.judge_authority(authority, now)

@@ -89,7 +89,7 @@ def _keep(run: Path, facts: dict[str, object]) -> None:
 
 
 def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
-    """Check that the tensors in the file, in the manifest's order, have the digest that the sites signed."""
+    """Check that the tensors in a file, in the manifest's order, have the digest that all sites signed."""
     tensors = manifest_of(plan).tensors
     try:
         found = load(content)

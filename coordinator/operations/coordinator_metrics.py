@@ -32,7 +32,7 @@ class CoordinatorCollector(Collector):
         state: Path,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """Create the collector.
+        """Store the sources from which the metrics are computed.
 
         Args:
             state: a folder on the disk whose free space is a metric.
@@ -72,7 +72,7 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Record when the run last made progress. This is called so often that the time is exact to a second."""
+        """Record when the run last made progress. Frequent calls keep this time exact to a second."""
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:
@@ -88,7 +88,7 @@ class CoordinatorCollector(Collector):
 
 
 def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, Any]]) -> dict[str, Callable[[], Page]]:
-    """Return the pages that local monitoring may request."""
+    """Return the HTTP pages for local monitoring, by their paths."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 

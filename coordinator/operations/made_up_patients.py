@@ -23,7 +23,7 @@ _SLOPE: Final = 1.35  # standard deviation of the true score in the logit; its A
 
 @dataclass(frozen=True)
 class MadeUpPatients:
-    """Made-up rows, one for each patient.
+    """Made-up table rows, one row for each patient.
 
     Attributes:
         features: columns with mean 0 and variance 1, float64 of shape (patients, columns).
@@ -39,7 +39,7 @@ class MadeUpPatients:
 
 
 def made_up_patients(patients: int, columns: int, generator: np.random.Generator) -> MadeUpPatients:
-    """Return patients whose outcome follows a linear score of all columns."""
+    """Return made-up patients whose outcome follows a linear score of all columns."""
     direction = generator.standard_normal(columns)
     variance = (1 - CORRELATION) * float(direction @ direction) + CORRELATION * float(direction.sum()) ** 2
     direction *= _SLOPE / sqrt(variance)

@@ -55,7 +55,7 @@ def why_no_prior(plan: Plan) -> str | None:
 
 
 def made_up_prior(plan: Plan) -> MadeUpPrior | None:
-    """Simulate a plan's prior at small hospitals. Return None if `why_no_prior` has a reason."""
+    """Simulate federated-prior at small hospitals with made-up patients. Return None if `why_no_prior` has a reason."""
     private = _private(plan)
     if private is None or plan.prior is None or why_no_prior(plan) is not None:
         return None

@@ -49,7 +49,7 @@ _BETTER: Final = 0.005  # AUROC; three draws of noise vary less
 
 @dataclass(frozen=True)
 class MadeUp:
-    """Stores AUROC on made-up test rows, with and without noise, and the number of made-up training patients."""
+    """The AUROC on made-up test rows with and without noise, and the number of made-up training patients."""
 
     with_noise: float
     without: float

@@ -21,7 +21,7 @@ _MOST_ROUNDS: Final = 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
-    """One closed round. `seconds` is the time from offer to sum, None if the round was disturbed (see JournalTimes)."""
+    """A finished round. `seconds` is the time from offer to sum; None if the round was disturbed (see JournalTimes)."""
 
     number: int
     seconds: float | None
@@ -56,7 +56,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """All facts on the status page.
+    """All facts that the status page shows.
 
     Attributes:
         is_running: whether a coordinator replied.
@@ -145,7 +145,7 @@ def site_rows(
     view: JournalView | None,
     now: datetime,
 ) -> tuple[SiteRow, ...]:
-    """Return every site in the register or in the run.
+    """Return a table row for every site in the register or in the run.
 
     Args:
         status: the status from the running coordinator; empty if none runs.

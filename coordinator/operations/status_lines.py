@@ -31,7 +31,7 @@ def print_wide(table: Table, widest: int, console: Console) -> None:
 
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the status above the table of sites, with rich's markup."""
+    """Yield the lines above the table of sites in the output of `coordinator status`, with rich's markup."""
     run = answer["run"]
     if run is None:
         yield f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting."
@@ -119,7 +119,7 @@ def span(seconds: float) -> str:
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text beside the progress bar, the number of completed rounds, and the number of all rounds."""
+    """Return the text beside the progress bar, the number of completed rounds and the number of all rounds."""
     run = status["run"]
     if run is None:
         unaware = status["yet_to_hear_of_the_end"]

@@ -54,7 +54,7 @@ class StatusPage:
         self._template = environment.get_template("status.html")
 
     async def facts(self) -> PageFacts:
-        """Return everything on the page at this moment."""
+        """Return all current facts of the status page."""
         now, state = self._now(), Path(self._configuration.state)
         status: dict[str, Any] = {}
         with suppress(UnavailableError):

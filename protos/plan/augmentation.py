@@ -23,12 +23,12 @@ class Flip(Document):
 
     @property
     def words(self) -> str:
-        """Describe the step for a person."""
+        """Describe this change of training images in words."""
         return f"half of them are mirrored {self.direction}"
 
 
 class Shift(Document):
-    """Each image is moved by up to this many pixels down or up, and right or left.
+    """Each image is shifted by a random number of pixels, vertically and horizontally. `pixels` is the largest shift.
 
     The pixels at the free edge get the mean of the training rows.
     """
@@ -38,7 +38,7 @@ class Shift(Document):
 
     @property
     def words(self) -> str:
-        """Describe the step for a person."""
+        """Describe this change of training images in words."""
         return f"each is moved by up to {self.pixels} pixels"
 
 
@@ -46,12 +46,12 @@ Augmentation: TypeAlias = Annotated[Flip | Shift, Field(discriminator="name")]
 
 
 def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
-    """Return a sentence about the steps for the person who reviews the plan."""
+    """Return a sentence about the image changes in training, for the person who reviews the plan."""
     return f"In training, images are changed at random in each epoch: {', '.join(step.words for step in steps)}."
 
 
 def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) -> Iterator[str]:
-    """Return every reason why these steps are impossible with a network, each as a short text."""
+    """Yield every reason why these changes of images are impossible with a network, each as a short text."""
     if not steps:
         return
     if not isinstance(network, ImageNetwork | UNetNetwork):

@@ -35,7 +35,7 @@ class FederatedAveraging(Document):
     name: Literal["fedavg"]
 
     def method(self) -> Method:
-        """Return FedAvg's ingredients."""
+        """Return FedAvg as a record of its shared parameters, local procedure and server rule."""
         return Method()
 
 
@@ -46,12 +46,12 @@ class FedProx(Document):
     strength: float = Field(default=0.01, gt=0, le=1e6)
 
     def method(self) -> Method:
-        """Return FedProx's ingredients."""
+        """Return FedProx as a record: FedAvg with a proximal term in the loss of each site."""
         return Method(penalties=(Proximal(self.strength),))
 
 
 class _ServerOptimiser(Document):
-    """The settings of the three adaptive methods; see `Adaptive`.
+    """The settings of FedAdagrad, FedAdam and FedYogi, the methods with an adaptive server rule. See `Adaptive`.
 
     A shared weight moves by up to about `rate` in a round, even if its mean update is far smaller. At 0.1 small
     networks often end with the same output for every patient. At 0.01 all three methods train. `offset` is tau of Reddi
@@ -79,7 +79,7 @@ class FedAdam(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return FedAdam's ingredients."""
+        """Return FedAdam as a record: FedAvg with an Adam step as its server rule."""
         return self._made_of(Moment.ADAM, second_decay=self.second_decay)
 
 
@@ -90,7 +90,7 @@ class FedYogi(_ServerOptimiser):
     second_decay: float = Field(default=0.99, ge=0, lt=1)
 
     def method(self) -> Method:
-        """Return FedYogi's ingredients."""
+        """Return FedYogi as a record: FedAvg with a Yogi step as its server rule."""
         return self._made_of(Moment.YOGI, second_decay=self.second_decay)
 
 
@@ -100,7 +100,7 @@ class FedAdagrad(_ServerOptimiser):
     name: Literal["fedadagrad"]
 
     def method(self) -> Method:
-        """Return FedAdagrad's ingredients."""
+        """Return FedAdagrad as a record: FedAvg with an Adagrad step as its server rule."""
         return self._made_of(Moment.ADAGRAD, second_decay=0.0)
 
 
@@ -111,7 +111,7 @@ class Scaffold(Document):
     rate: float = Field(default=1.0, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return SCAFFOLD's ingredients."""
+        """Return SCAFFOLD as a record: FedAvg with control variates at the sites and at the coordinator."""
         return Method(procedure=ControlVariates(), server_rule=Controlled(self.rate))
 
 
@@ -123,7 +123,7 @@ class Moon(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return MOON's ingredients."""
+        """Return MOON as a record: FedAvg with a contrastive term in the loss of each site."""
         return Method(penalties=(Contrastive(strength=self.strength, temperature=self.temperature),))
 
 
@@ -137,7 +137,7 @@ class FedLP(Document):
     keep_probability: float = Field(default=0.7, gt=0, le=1)
 
     def method(self) -> Method:
-        """Return FedLP's ingredients."""
+        """Return FedLP as a record: FedAvg that averages only some layers in each round, drawn at random."""
         return Method(server_rule=KeptLayersMean(self.keep_probability))
 
 
@@ -151,7 +151,7 @@ class FedLAMA(Document):
     slow_factor: StrictInt = Field(default=2, ge=2, le=1000)
 
     def method(self) -> Method:
-        """Return FedLAMA's ingredients."""
+        """Return FedLAMA as a record: FedAvg that averages some layers only in some rounds."""
         return Method(server_rule=LayerIntervals(self.slow_factor))
 
 
@@ -161,5 +161,5 @@ class LocalOnly(Document):
     name: Literal["local"]
 
     def method(self) -> Method:
-        """Return the ingredients of the method `local`, in which each site trains alone."""
+        """Return the method `local` as a record: the sites share no parameters."""
         return Method(federated=Nothing())

@@ -1,4 +1,4 @@
-"""Decides which ingredients of methods cannot be combined, and why. All other combinations are allowed."""
+"""Decides which parts of methods cannot be combined, and why. All other combinations are allowed."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
-    """Yield the reasons against a list of layer names: an unknown name, or a list of all layers."""
+    """Yield each reason to refuse a list of layer names: an unknown name, or a list of all layers."""
     if isinstance(network, NamedTensors):
         yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
         return
@@ -142,7 +142,7 @@ def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
-    """Yield the reasons why a method that promises private layers would have none, and so would be fedavg."""
+    """Yield the reasons why a method for private layers would keep no layer private, and so would equal FedAvg."""
     network, federated, parts = conditions.architecture, method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):

@@ -165,14 +165,14 @@ def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
 
 
 class _Listed(BaseModel):
-    """A plan, or a part of a plan, of which only the concepts are read."""
+    """A plan, or a part of a plan. Only its concepts are read, and other keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
     concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
 
 
 def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
-    """Read the key `concepts` of a YAML file, such as a plan. Other keys are ignored.
+    """Read the setting `concepts` of a YAML file, such as a plan. All other settings are ignored.
 
     Raises:
         ConfigurationError: the file cannot be read, or its concepts are invalid.

@@ -21,7 +21,7 @@ FIGURES: Final = "figures"
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
-    """Return the fewest sites that a combination of sums must include, so that at least two are not colluders."""
+    """Return the smallest number of sites in a combination of sums for which at least two sites are not colluders."""
     return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
 
 

@@ -39,7 +39,7 @@ _LIKENESS: Final = 0.5
 
 
 class Document(BaseModel):
-    """The base class of every record that people write. The record is frozen, and unknown keys are errors."""
+    """The base class of every record that people write. Records are frozen, and unknown settings are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -52,9 +52,10 @@ class Document(BaseModel):
 
 
 class GrownDocument(Document):
-    """A part of a plan with keys that plans of earlier versions lack.
+    """A part of a plan with settings that earlier versions of the program did not have.
 
-    A plan's bytes omit such a key while it has its default. So a plan that hospitals approved earlier keeps its digest.
+    A plan's bytes omit such a setting while it has its default. So a plan that hospitals approved earlier keeps its
+    digest.
     """
 
     later: ClassVar[tuple[str, ...]] = ()
@@ -93,7 +94,7 @@ LocalAddress: TypeAlias = Annotated[
 
 
 class Reasons(ValueError):
-    """All errors of a record, one clause each. The error of a file shows each clause on its own line."""
+    """Raised with all errors of a record, each as one clause. The error of a file shows each clause on its own line."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__("; ".join(found))
@@ -101,7 +102,7 @@ class Reasons(ValueError):
 
 
 def refuse_for(reasons: Iterable[str]) -> None:
-    """Raise `Reasons` with all distinct reasons, if there are any."""
+    """Raise `Reasons` with all distinct reasons. Without reasons, do nothing."""
     if found := tuple(dict.fromkeys(reasons)):
         raise Reasons(found)
 
@@ -188,7 +189,7 @@ class _Mistakes(Exception):  # has the mistakes, and is never shown
 
 
 def _compose(raw: bytes) -> Node:
-    """Return the file as a tree of nodes with their line and column."""
+    """Parse a YAML file to a tree of nodes. Each node has its line and column."""
     if len(raw) > LARGEST_DOCUMENT_BYTES:
         raise _Mistakes([(1, 1, f"the file is larger than {LARGEST_DOCUMENT_BYTES} bytes")])
     try:
@@ -209,7 +210,7 @@ def _compose(raw: bytes) -> Node:
 
 
 def _refuse_surprises(text: str) -> None:
-    """Refuse anchors, aliases, tags and deep nesting before any value is built from the text."""
+    """Refuse YAML with anchors, aliases, tags or deep nesting, before any value is built from the text."""
     depth = 0
     for event in yaml.parse(text, Loader=_PlainLoader):
         start = event.start_mark
@@ -226,7 +227,7 @@ def _refuse_surprises(text: str) -> None:
 
 
 def _construct(node: Node) -> Any:
-    """Convert a node to plain values of JSON's types."""
+    """Convert a YAML node to values that JSON has."""
     line, column = node.start_mark.line + 1, node.start_mark.column + 1
     if node.tag not in _PLAIN_TAGS:
         raise _Mistakes([(line, column, f"the tag {node.tag} is not allowed")])
@@ -256,7 +257,7 @@ def _construct_mapping(node: MappingNode) -> dict[str, Any]:
 
 
 def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    """Convert one of pydantic's errors to tuples of line, column and text."""
+    """Convert an error of pydantic to one or more entries. Each entry has a line, a column and a text."""
     location: Sequence[str | int] = detail["loc"]
     kind, context = detail["type"], detail.get("ctx", {})
     # Point to the wrong word, or to the place where it is missing.
@@ -291,7 +292,7 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
 
 
 def _unknown(word: str, known: str) -> str:
-    """Return the message for an unknown word. pydantic lists the known words in quotation marks."""
+    """Return the message for a word that is not allowed, from pydantic's list of allowed words in quotation marks."""
     words = re.findall(r"'([^']*)'", known)
     hint = did_you_mean(word, [each if each[:1].isalnum() else f'"{each}"' for each in words])
     return f"there is no {word[:_LONGEST_NAME_SHOWN]}; {hint}"
@@ -329,7 +330,7 @@ def _key(root: Node, location: Sequence[str | int]) -> Node:
 
 
 def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[list[str | int], list[Mapping[str, Any]]]:
-    """Follow a location of pydantic through the model's JSON schema.
+    """Follow the location in a pydantic error through the JSON schema of the model.
 
     Returns:
         the steps that are keys or list positions, without the words that choose a record of a union; and the
@@ -364,5 +365,5 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:
-    """Return the words that distinguish this record of a union from the others."""
+    """Return the words by which a union of records selects this record."""
     return [field["const"] for field in entry.get("properties", {}).values() if "const" in field]

@@ -35,7 +35,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Exchange:
-    """The content of one round between a site and the coordinator.
+    """The numbers that a site and the coordinator exchange in one round.
 
     Attributes:
         layers: the manifest's layers that take part, as encoded in an offer.
@@ -57,12 +57,12 @@ class Exchange:
 
     @cached_property
     def down_parameters(self) -> int:
-        """Return the number of values that sites receive, without control variates."""
+        """Return the number of parameters that sites receive. Control variates are not counted."""
         return sum(tensor.number_count for tensor in self.down)
 
     @cached_property
     def down_numbers(self) -> int:
-        """Return the number of values that sites receive, with control variates."""
+        """Return how many numbers sites receive: the parameters and, if the method has them, the control variates."""
         return self.down_parameters * (2 if self.has_controls else 1)
 
     @cached_property
@@ -72,7 +72,7 @@ class Exchange:
 
     @cached_property
     def is_narrow(self) -> bool:
-        """Return whether all scalars have 32 bits. Such scalars replace the updates in the vector."""
+        """Return whether all scalars have 32 bits. A site then sends these scalars instead of updates."""
         return bool(self.scalars) and all(scalar.bits == 32 for scalar in self.scalars)
 
     @cached_property
@@ -82,7 +82,7 @@ class Exchange:
 
     @cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """Return the names of the scalars."""
+        """Return the names of the scalars that a site sends."""
         return tuple(scalar.name for scalar in self.scalars)
 
     @cached_property
@@ -92,12 +92,12 @@ class Exchange:
 
     @cached_property
     def rows_place(self) -> int | None:
-        """Return the position of the row count among the scalars, or None if it is not sent."""
+        """Return the position of the row count in the list of scalars, or None if no row count is sent."""
         return self.scalar_names.index(ROWS) if ROWS in self.scalar_names else None
 
     @cached_property
     def counted_scalars(self) -> int:
-        """Return the number of scalars that the trainer computes: all but the row count."""
+        """Return the number of scalars that the trainer computes. These are all scalars except the row count."""
         return len(self.scalars) - (self.rows_place is not None)
 
     def tensor_at(self, index: int) -> str:
@@ -109,7 +109,7 @@ class Exchange:
 
 
 def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Return where tensors are in the manifest's vector, and where in a vector of these tensors alone.
+    """Return the positions of tensors in the manifest's vector, and in a vector with only these tensors.
 
     Args:
         manifest: every tensor that may be sent.
@@ -140,7 +140,7 @@ def pack_layers(chosen: tuple[bool, ...]) -> bytes:
 
 
 def unpack_layers(layers: bytes, count: int) -> tuple[bool, ...]:
-    """Decode what `pack_layers` encoded, for a manifest with this number of layers.
+    """Decode the layers that `pack_layers` encoded, for a manifest with this number of layers.
 
     Raises:
         MalformedMessage: the bytes are no result of `pack_layers`.
@@ -211,7 +211,7 @@ def is_synchronised(plan: Plan, round_number: int) -> bool:
 
 
 class Exchanges:
-    """Computes every exchange that a plan allows, each only once."""
+    """Computes the exchanges of a plan, which are the contents of its rounds. Each exchange is computed only once."""
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
@@ -248,7 +248,7 @@ class Exchanges:
         return self._tensors(chosen) if self._plan.prior is None else (self._plan.prior.tensor,)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
-        """Return what sites send and receive in a round.
+        """Return what sites receive and send in this round.
 
         Args:
             round_number: from 0.

@@ -1,4 +1,4 @@
-"""Adds up counts and moments of declared columns, for a plan that trains no model.
+"""Sums counts and moments of the columns in the plan. Such a plan trains no model.
 
 Each site counts its own rows and adds up scaled values. It sends only these integers, masked, and only one time for
 each version of its data. The rules:
@@ -46,7 +46,7 @@ class CodedColumn(Document):
 
 
 class Statistics(Document):
-    """The sums that a plan without training requires. Such a plan has one round."""
+    """The sums that sites send in a plan without training. Such a plan has one round."""
 
     smallest_cell: int = Field(ge=1, le=1 << 20)
     columns: tuple[NumericColumn | CodedColumn, ...] = Field(min_length=1, max_length=500)
@@ -63,7 +63,7 @@ Kind = Literal["count", "sum", "squares"]
 
 
 def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
-    """Return every number that a site sends, as its kind and its cell, in the order of the vector."""
+    """Return the kind and the cell of every number that a site sends, in the order of the vector."""
     found: list[tuple[Kind, str]] = []
     for column in statistics.columns:
         if isinstance(column, NumericColumn):
@@ -74,7 +74,7 @@ def numbers_of(statistics: Statistics) -> tuple[tuple[Kind, str], ...]:
 
 
 def summed(statistics: Statistics, sums: Mapping[str, int]) -> dict[str, dict[str, float | int | None]]:
-    """Compute from the sums the rows of each cell, and the mean and standard deviation of each number.
+    """Compute from the sums the number of rows of each cell, and mean and standard deviation of each numeric column.
 
     Args:
         sums: by the numbers' names in the manifest, "count age" for example.

@@ -1,4 +1,4 @@
-"""Adds up the gains of all sites: the mean metric, the fairness of the metric, and how many percent of sites gained.
+"""Sums the gains of all sites: the mean metric, its fairness, and the percentage of sites that gained.
 
 A site encodes its metric as three or four integers and sends them masked. The coordinator learns only sums. The metric
 is between 0 and 1 (AUROC), so a regression has no gain sums. The rules:
@@ -39,13 +39,13 @@ class GainSums:
 
     @property
     def by_name(self) -> dict[str, int]:
-        """Return the integers by their names in the manifest."""
+        """Return the summed integers by the names that they have in the manifest."""
         numbers = (self.measured, self.metric, self.metric_squared, self.gained)
         return {name: number for name, number in zip(_NAMES, numbers, strict=True) if number is not None}
 
     @classmethod
     def from_names(cls, scalars: Mapping[str, int]) -> GainSums:
-        """Build the sums from the integers that `by_name` returned."""
+        """Build the record from the integers by name, as `by_name` returns them."""
         measured, metric, squared, gained = _NAMES
         return cls(scalars[measured], scalars[metric], scalars.get(squared), scalars[gained])
 
@@ -70,7 +70,7 @@ class GainOverSites:
 
 
 def gain_sums(federated: float | None, baselines: Sequence[float | None]) -> GainSums:
-    """Return the integers that one site adds to the gain sums.
+    """Return the integers that one site adds to the sums that measure the gain from federated training.
 
     Args:
         federated: the federated model's metric on the site's own test rows, from 0 to 1; None if it is undefined or the

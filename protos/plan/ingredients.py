@@ -1,4 +1,4 @@
-"""Defines the ingredients of federated methods.
+"""Defines the parts of federated methods, such as server rules, local procedures and penalties.
 
 A method chooses the federated parameters, the training at a site in one round, the penalties on its loss, the way it
 loads shared values, and the coordinator's rule for the next parameters. Each ingredient is a frozen record, and a
@@ -59,7 +59,7 @@ class SensitivePrefix:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first layers are federated, never the last one. If `layers` is None, the plan's seed draws their number."""
+    """The first `layers` layers are shared, never the last. If `layers` is None, the plan's seed draws their number."""
 
     layers: int | None = None
 
@@ -74,14 +74,14 @@ class Together:
 
 @dataclass(frozen=True)
 class PrivateFirst:
-    """Each round trains only the private parameters for this many epochs, then only the federated parameters."""
+    """In each round, first train the private parameters for this many epochs, then the federated parameters."""
 
     epochs: int
 
 
 @dataclass(frozen=True)
 class FederatedOnly:
-    """Private parameters keep their first values until the fine-tuning."""
+    """Private parameters keep their initial values until the fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class InnerProblem:
-    """Each batch finds t near argmin of the loss + strength / 2 * ||t - w||^2 in this many optimiser steps. pFedMe.
+    """In each batch, t approximately minimises loss + strength / 2 * ||t - w||^2 after `steps` optimiser steps. pFedMe.
 
     Then w moves by rate * strength * (t - w). The site predicts with t and sends w.
     """
@@ -119,7 +119,7 @@ class InnerProblem:
 
 @dataclass(frozen=True)
 class ControlVariates:
-    """Every gradient g of the federated parameters becomes g + c - c_i. SCAFFOLD.
+    """In SCAFFOLD, every gradient g of the federated parameters becomes g + c - c_i.
 
     c_i starts at 0 and becomes c_i - c + (received - own) / (steps * learning rate) after each round.
     """
@@ -157,7 +157,7 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive:
-    """The coordinator takes an optimiser step along the mean update d. Reddi et al. 2021, algorithm 2.
+    """The coordinator takes an optimiser step along the mean update d. Source: Reddi et al. 2021, algorithm 2.
 
     m = first_decay * m + (1 - first_decay) * d; v by `moment`; x += rate * m / (sqrt(v) + offset). There is no bias
     correction, as in FENDA-FL's algorithm 1; m and v begin at 0.
@@ -172,7 +172,7 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Controlled:
-    """x moves by rate * mean update, and c by contributors / sites * mean change of the sites' c_i. SCAFFOLD.
+    """SCAFFOLD: x moves by rate * mean update, and c by contributors / sites * mean change of the sites' c_i.
 
     A site's change of c_i is -c - update / (steps * learning rate). So c follows from the mean update, and the sites
     send only updates to the coordinator.
@@ -183,7 +183,7 @@ class Controlled:
 
 @dataclass(frozen=True)
 class KeptLayersMean:
-    """One draw for all sites keeps each layer with this probability in each round. FedLP.
+    """In each round every layer is kept with this probability. One random draw decides for all sites. FedLP.
 
     In the paper each site draws separately, and the mean of a layer is over the sites that kept it. Anybody who knows
     the draws can then find layers that only one site has kept. Their sum is that site's update. Here a kept layer
@@ -241,7 +241,7 @@ Penalty: TypeAlias = Proximal | Contrastive | ExtractorContrast
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A federated algorithm as a value; the defaults are FedAvg.
+    """A federated method as a record of its parts. Each default is the part that FedAvg has.
 
     Attributes:
         procedure: the training at a site in one round.
@@ -278,7 +278,7 @@ class Method:
 
     @property
     def proximal_strength(self) -> float:
-        """Return the strength of the inner problem, or the sum over all proximal terms, which have one gradient."""
+        """Return the strength of pFedMe's inner problem, or the sum of the strengths of all proximal terms."""
         if isinstance(self.procedure, InnerProblem):
             return self.procedure.strength
         return sum(penalty.strength for penalty in self.penalties if isinstance(penalty, Proximal))
@@ -322,7 +322,7 @@ def federated_tensors(federated: Federated, network: tuple[TensorSpec, ...], see
 
 
 def layers_of(tensors: tuple[TensorSpec, ...]) -> tuple[str, ...]:
-    """Return the names of the tensors' layers, in their order."""
+    """Return the names of the layers to which these tensors belong, each once, in the order of the tensors."""
     return tuple(dict.fromkeys(tensor.layer for tensor in tensors))
 
 

@@ -26,7 +26,7 @@ _WORDS_AT_ONCE = 2**20
 
 
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
-    """Return the first values of a tensor from the plan's seed.
+    """Return the initial values of a tensor, derived from the plan's seed.
 
     Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0. Each little-endian
     32-bit word w gives the integer w >> 8 of 24 bits. The value is (w >> 8) / 2**23 - 1 times the bound, which is
@@ -47,7 +47,7 @@ def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
 
 
 def secret_values(spec: TensorSpec, secret: bytes) -> NDArray[np.float32]:
-    """Derive the initial values of a private tensor from a site's secret, in the same way as `initial_values`.
+    """Derive the initial values of a private tensor from a site's secret, with the formula of `initial_values`.
 
     Args:
         secret: 32 bytes that only this site has.

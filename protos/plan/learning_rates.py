@@ -25,7 +25,7 @@ class ConstantRate(Document):
 
 
 class StepRate(Document):
-    """The rate is multiplied by `factor` after every `every_epochs` epochs, as in torch's StepLR."""
+    """The learning rate is multiplied by `factor` after every `every_epochs` epochs, as in PyTorch's StepLR."""
 
     name: Literal["step"]
     every_epochs: int = Field(ge=1, le=100_000)
@@ -34,7 +34,7 @@ class StepRate(Document):
 
 
 class ExponentialRate(Document):
-    """The rate falls by `factor` per epoch, a little at each step.
+    """The learning rate is multiplied by `factor` in each epoch, a little at each step.
 
     At an epoch's start it equals torch's ExponentialLR.
     """
@@ -45,7 +45,7 @@ class ExponentialRate(Document):
 
 
 class CosineRate(Document):
-    """The rate falls to `floor` times the rate along half a cosine. Loshchilov and Hutter 2017, eq. 5, no restarts."""
+    """Cosine schedule without restarts, down to `floor` times the learning rate. Loshchilov and Hutter 2017, eq. 5."""
 
     name: Literal["cosine"]
     floor: float = Field(default=0.0, ge=0, le=1)

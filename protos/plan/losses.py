@@ -21,7 +21,7 @@ ClassWeights: TypeAlias = (
 
 
 class TaskDefault(Document):
-    """Cross-entropy for classes, squared error for numbers, soft Dice and cross-entropy for masks."""
+    """The usual loss: cross-entropy for classes, squared error for numbers, soft Dice plus cross-entropy for masks."""
 
     name: Literal["task-default"]
     class_weights: ClassWeights = "none"

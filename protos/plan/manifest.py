@@ -62,7 +62,7 @@ class Occasion(StrEnum):
 
     @property
     def travels_once(self) -> bool:
-        """Return whether a resampled attempt would send the same number again.
+        """Return whether a resampled attempt omits this number, because the site would send the same value again.
 
         Two sums of the number over two sets of sites would differ by one site's own number. So a resampled attempt
         omits it. docs/design/protocol.md, "Integers".
@@ -72,7 +72,7 @@ class Occasion(StrEnum):
 
 @dataclass(frozen=True)
 class Scalar:
-    """One number that sites send as an integer. The number is integer / scale; `scale` is a power of two.
+    """A number that sites send as an integer. The number is the integer divided by `scale`, a power of two.
 
     `bound` is the integer's largest magnitude at one site, and only a signed integer can be negative. Integers of 32
     bits are sent in the place of updates.
@@ -110,7 +110,7 @@ class Manifest:
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
-        """Return the layers of the tensors, in the network's order."""
+        """Return the names of the layers to which these tensors belong, in the network's order."""
         return tuple(dict.fromkeys(tensor.layer for tensor in self.tensors))
 
     @cached_property
@@ -130,7 +130,7 @@ class Manifest:
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
-        """Return the vector as named arrays that use the memory of the vector.
+        """Return a named array for each tensor. All arrays use the memory of the vector.
 
         Args:
             vector: float32 of shape (parameters,).
@@ -232,7 +232,7 @@ def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
 
 
 def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
-    """Yield every scalar of the plan. Scalars that are sent together are in the order of the vector."""
+    """Yield every scalar that the plan allows sites to send. Scalars of one round are in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
     yield from _statistics_scalars(plan)
     if plan.prior is not None:
@@ -286,7 +286,7 @@ def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
 
 
 def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
-    """Yield the sums of federated-prior. Their bounds follow from the most rows that the plan allows."""
+    """Yield the sums of federated-prior as scalars. Their bounds follow from the plan's largest number of rows."""
     rows = prior.method.largest_rows
     if prior.private is not None:
         for name in prior.private.names:

@@ -98,7 +98,7 @@ class Composition(Document):
         return self
 
     def method(self) -> Method:
-        """Return the combined ingredients of the named methods."""
+        """Return one record that combines the parts in which the named methods differ from FedAvg."""
         made = [choice.method() for choice in self.of]
         plain = Method()
         return Method(
@@ -149,5 +149,5 @@ def described(choice: MethodChoice) -> str:
 
 
 def _one(values: Sequence[Value], plain: Value) -> Value:
-    """Return the ingredient that differs from FedAvg's, if there is one."""
+    """Return the value that differs from FedAvg's value, or FedAvg's value if none differs."""
     return next((value for value in values if value != plain), plain)

@@ -37,7 +37,7 @@ class _Moments(Document):
 
 
 class AdamW(_Moments):
-    """AdamW. Loshchilov and Hutter 2019, algorithm 2. `amsgrad`: squared gradients never fall. Reddi et al. 2018."""
+    """AdamW. Loshchilov and Hutter 2019, algorithm 2. With `amsgrad`, v never falls. Reddi et al. 2018."""
 
     name: Literal["adamw"]
     weight_decay: _WeightDecay = 0.01
@@ -63,7 +63,7 @@ class NesterovAdam(_Moments):
 
 
 class RectifiedAdam(_Moments):
-    """Adam that starts its quotient only when the variance can be estimated. Liu et al. 2020, algorithm 2.
+    """Adam that divides by the root of v only once the variance can be estimated. Liu et al. 2020, algorithm 2.
 
     `decoupled` shrinks parameters as AdamW does.
     """

@@ -29,7 +29,7 @@ class PartlyRecorded(Document):
 
     @property
     def what(self) -> str:
-        """Return this column's name for a message."""
+        """Return the name that messages use for this column."""
         return f"column {self.column}"
 
 
@@ -41,7 +41,7 @@ class PartlyObserved(Document):
 
     @property
     def what(self) -> str:
-        """Return this output's name for a message."""
+        """Return the name that messages use for this output."""
         return f"output {self.output}"
 
 
@@ -53,7 +53,7 @@ def why_refused(
     training_sites: frozenset[str],
     fewest: int,
 ) -> Iterator[str]:
-    """Yield each reason to refuse these entries, one clause each.
+    """Yield each reason why the plan's list of partly recorded columns and outputs is refused, as one clause.
 
     Args:
         fewest: the number of contributors that every number needs.

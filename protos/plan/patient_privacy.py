@@ -61,7 +61,7 @@ SMALLEST_CLIP: Final = 1e-6  # its inverse and its square are far from the limit
 
 
 class Privacy(Document):
-    """Differential privacy of a whole run, for one patient.
+    """Settings of differential privacy, which protects each patient over a whole run.
 
     Attributes:
         unit: one patient with all the patient's rows. Without a patient column in the contract, each row counts as a
@@ -110,7 +110,7 @@ class Privacy(Document):
 
     @property
     def keys_of_networks(self) -> tuple[str, ...]:
-        """Return the keys in this record that only the gradients of a network use."""
+        """Return the names of the present settings that apply only to the gradients of a neural network."""
         found = {
             "patients": self.patients,
             "sampling": self.sampling,
@@ -121,19 +121,19 @@ class Privacy(Document):
 
     @property
     def ratio(self) -> float:
-        """Return the clip divided by the standard deviation of the noise in the sum, for all numbers of the run."""
+        """Return the clipping norm divided by the standard deviation of the noise, as if the run were a single sum."""
         return ratio_of(self.epsilon, self.delta)
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
-    """Return the standard deviation of the noise in each of this many sums, if a patient's term has norm 1."""
+    """Return the standard deviation of the noise in each of `sums` sums, if a patient contributes a term of norm 1."""
     if privacy.sampling is None:
         return sqrt(sums) / privacy.ratio
     return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
-    """Describe in one line the epsilon that a run costs each patient, and the size of the noise."""
+    """Describe in one line how much epsilon a run costs each patient, and how large the noise is."""
     deviations = noise_multiplier(privacy, sums)
     turn = "step" if privacy.noise == "local" else "round"
     sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
@@ -155,7 +155,7 @@ def _of_epsilon(epsilon: float) -> str:
 
 
 def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> Iterator[str]:
-    """Yield the reasons why a method cannot keep the promise with this noise, one clause each."""
+    """Yield each reason why a method with this noise cannot keep the privacy promise, as one clause."""
     match method:
         case FederatedPrior(outcome=YesOrNo()):
             return
@@ -173,7 +173,7 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
 
 
 def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
-    """Yield the changes that privacy makes in a method that keeps the promise, one sentence each."""
+    """Yield one sentence for each change that differential privacy makes in this method."""
     if isinstance(method, FederatedPrior):
         yield "One noisy sum leaves, and each site computes the coefficients from it."
         return

@@ -49,7 +49,7 @@ class GlobalLayers(Document):
     layers: tuple[LayerName, ...] | None = Field(default=None, min_length=1, max_length=200)
 
     def method(self) -> Method:
-        """Return the ingredients of Global Layers."""
+        """Return Global Layers as a record: FedAvg that shares some layers and loads them with weight `update_rate`."""
         federated = Parts((Part.BODY,)) if self.layers is None else Layers(self.layers)
         return Method(federated=federated, update_rate=self.update_rate)
 
@@ -60,7 +60,7 @@ class FedPer(Document):
     name: Literal["fedper"]
 
     def method(self) -> Method:
-        """Return FedPer's ingredients."""
+        """Return FedPer as a record: FedAvg that shares all layers except the head."""
         return Method(federated=_ALL_BUT_HEAD)
 
 
@@ -71,12 +71,12 @@ class FedRep(Document):
     head_epochs: StrictInt = Field(default=10, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return FedRep's ingredients."""
+        """Return FedRep as a record: FedAvg that shares all layers except the head, and trains the head first."""
         return Method(federated=_ALL_BUT_HEAD, procedure=PrivateFirst(self.head_epochs))
 
 
 class FedBABU(Document):
-    """The head keeps its first values, which are equal at all sites, until the fine-tuning at the end.
+    """Until the fine-tuning at the end, the head keeps its initial values, which are equal at all sites.
 
     Oh et al. 2022, algorithm 1. †
     """
@@ -85,7 +85,7 @@ class FedBABU(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=0, le=1000)
 
     def method(self) -> Method:
-        """Return FedBABU's ingredients."""
+        """Return FedBABU as a record: FedAvg that shares all but the head, and trains the head only at the end."""
         return Method(
             federated=_ALL_BUT_HEAD,
             procedure=FederatedOnly(),
@@ -101,7 +101,7 @@ class LocalAdaptation(Document):
     fine_tuning_epochs: StrictInt = Field(default=1, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return the ingredients of local adaptation."""
+        """Return local adaptation as a record: FedAvg with fine-tuning at each site after the last round."""
         return Method(fine_tuning_epochs=self.fine_tuning_epochs)
 
 
@@ -112,7 +112,7 @@ class Ditto(Document):
     strength: float = Field(default=0.01, ge=0, le=1e6)
 
     def method(self) -> Method:
-        """Return Ditto's ingredients."""
+        """Return Ditto as a record: FedAvg with a second model at each site, which stays near the shared model."""
         return Method(procedure=PersonalCopy(self.strength))
 
 
@@ -130,7 +130,7 @@ class PFedMe(Document):
     blend: float = Field(default=1.0, gt=0, le=10)
 
     def method(self) -> Method:
-        """Return pFedMe's ingredients."""
+        """Return pFedMe as a record: each site solves an inner problem for its personal model."""
         problem = InnerProblem(self.strength, self.inner_steps, self.rate)
         return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
 
@@ -143,7 +143,7 @@ class APFL(Document):
     share_rate: float = Field(default=0.1, ge=0, le=10)
 
     def method(self) -> Method:
-        """Return APFL's ingredients."""
+        """Return APFL as a record: FedAvg with a second model at each site, which is mixed with the shared model."""
         return Method(procedure=Mixture(self.share, self.share_rate))
 
 
@@ -153,7 +153,7 @@ class FendaFL(Document):
     name: Literal["fenda-fl"]
 
     def method(self) -> Method:
-        """Return FENDA-FL's ingredients."""
+        """Return FENDA-FL as a record: FedAvg that shares only the common extractor."""
         return Method(federated=_COMMON)
 
 
@@ -166,7 +166,7 @@ class PerFCL(Document):
     temperature: float = Field(default=0.5, gt=0, le=100)
 
     def method(self) -> Method:
-        """Return PerFCL's ingredients."""
+        """Return PerFCL as a record: FENDA-FL with contrastive terms in the loss of each site."""
         contrast = ExtractorContrast(
             common_strength=self.common_strength,
             unique_strength=self.unique_strength,
@@ -181,7 +181,7 @@ class CHFL(Document):
     name: Literal["chfl"]
 
     def method(self) -> Method:
-        """Return CHFL's ingredients."""
+        """Return CHFL as a record: FedAvg that shares only the common column, and trains one column after the other."""
         return Method(federated=_COMMON, procedure=ColumnByColumn())
 
 
@@ -196,7 +196,7 @@ class PLayerFL(Document):
     layers: StrictInt | None = Field(default=None, ge=1, le=1000)
 
     def method(self) -> Method:
-        """Return PLayer-FL's ingredients."""
+        """Return PLayer-FL as a record: FedAvg that shares the first layers, as many as `layers` or as measured."""
         return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
 
 
@@ -206,7 +206,7 @@ class PLayerFLRandom(Document):
     name: Literal["player-fl-random"]
 
     def method(self) -> Method:
-        """Return the ingredients of PLayer-FL's control method."""
+        """Return PLayer-FL's control method as a record: the plan's seed draws how many first layers are shared."""
         return Method(federated=Prefix())
 
 
@@ -216,7 +216,7 @@ class FedBN(Document):
     name: Literal["fedbn"]
 
     def method(self) -> Method:
-        """Return FedBN's ingredients."""
+        """Return FedBN as a record: FedAvg that keeps the parameters of normalisations private."""
         return Method(federated=AllButNormalisation())
 
 
@@ -226,5 +226,5 @@ class LocalGlobal(Document):
     name: Literal["lg-fedavg"]
 
     def method(self) -> Method:
-        """Return LG-FedAvg's ingredients."""
+        """Return LG-FedAvg as a record: FedAvg that shares all layers except the input layers."""
         return Method(federated=Parts((Part.BODY, Part.HEAD)))

@@ -57,7 +57,7 @@ Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}
 
 
 class ListedSite(Document):
-    """A site in the plan: its name, the fingerprint of its identity key, and its part in the study.
+    """A site in the plan: its name, the fingerprint of its identity key, and its role in the study.
 
     `answers` states whether the site's outcome is the one in the plan's question. A site of the tier `evaluation` sends
     measurements and an update of zeros. A site of the tier `receiving` sends no number and receives the result.
@@ -84,7 +84,7 @@ class StartingFile(Document):
 
     @property
     def words(self) -> str:
-        """Describe the file for a person."""
+        """Describe in one sentence which layers start from the starting file."""
         which = "All shared and frozen layers" if self.layers is None else f"The layers {', '.join(self.layers)}"
         return f"{which} start from the file with the SHA-256 {self.sha256}."
 
@@ -103,7 +103,7 @@ class Encoding(Document):
 
 
 class Plan(Document):
-    """The agreement of all sites on one study."""
+    """The plan of a study: everything on which all sites agree before training."""
 
     study: Name
     version: int = Field(ge=1, le=1 << 30)
@@ -169,7 +169,7 @@ class Plan(Document):
                 yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
-        """Yield the mistakes of a plan with federated-prior.
+        """Yield the errors in the settings of a plan with the method federated-prior.
 
         One set of sites is needed, because two sums reveal a site.
         """
@@ -232,7 +232,7 @@ class Plan(Document):
         yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
 
     def _same_exchange(self, alternative: str) -> None:
-        """Raise ValueError if an alternative, as JSON, sends other layers or sends them in other rounds."""
+        """Raise ValueError if an alternative of the plan (JSON) sends other layers, or sends them in other rounds."""
         if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
             raise ValueError("it changes which layers leave, or when; one approval covers equal exchanges only")
 
@@ -404,7 +404,7 @@ class Plan(Document):
         return frozenset(site.name for site in self.sites if site.tier == "receiving")
 
     def tier_of(self, site: str) -> Literal["receiving", "statistics", "evaluation", "training"]:
-        """Return the highest tier that the plan requires of a site."""
+        """Return what the plan requires of a site: only to receive, to send statistics, to evaluate, or to train."""
         if site in self.receiving_sites:
             return "receiving"
         if self.statistics is not None:
@@ -413,7 +413,7 @@ class Plan(Document):
 
     @property
     def ingredients(self) -> Method:
-        """Return the ingredients of the plan's method."""
+        """Return the plan's method as a record of its parts."""
         return self.method.method()
 
     @property
@@ -425,7 +425,7 @@ class Plan(Document):
 
     @cached_property
     def private_training(self) -> PrivateTraining | None:
-        """Return the private training of this plan, or None if it trains without privacy."""
+        """Return the record of training with differential privacy, or None if the plan trains without it."""
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
@@ -444,13 +444,13 @@ class Plan(Document):
 
     @property
     def private_sums(self) -> int:
-        """Return the number of noisy sums over the same patients in the run; 0 without `privacy`."""
+        """Return the number of noisy sums over the same patients in the whole run; 0 without `privacy`."""
         training = self.private_training
         return 0 if self.privacy is None else 1 if training is None else training.sums
 
     @property
     def private_releases(self) -> int:
-        """Return the number of a site's contributions that one recorded privacy cost covers; 0 without `privacy`."""
+        """Return how many of a site's contributions are covered by one recorded privacy cost; 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
 
     @property
@@ -460,7 +460,7 @@ class Plan(Document):
 
     @property
     def noise_variance(self) -> int:
-        """Return the variance of one site's noise in each integer of a sum, or of a local step; 0 without `privacy`."""
+        """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
         of_prior = None if self.prior is None else self.prior.private
         private = self.private_statistics or self.private_training or of_prior
         return 0 if private is None else private.share_variance
@@ -532,7 +532,7 @@ class Plan(Document):
 
     @property
     def recorded_columns(self) -> tuple[PartlyRecorded, ...]:
-        """Return the shared columns that some sites do not record, with the sites that do."""
+        """Return the shared columns that some sites do not record, each with the sites that record it."""
         if not self.reads_concepts:
             return self.partly_recorded
         return tuple(
@@ -543,7 +543,7 @@ class Plan(Document):
 
     @property
     def placeholder_columns(self) -> int:
-        """Return a number of columns with which the network can be listed if only its shared parts are needed."""
+        """Return a number of columns with which the shared tensors can be listed. The private tensors may differ."""
         shared = len(self.shared_columns) + note_columns(self.architecture)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
@@ -568,7 +568,7 @@ class Plan(Document):
 
     @property
     def alternatives(self) -> tuple[Self, ...]:
-        """Return all plans of this plan's sweep, or only this plan without a sweep. One approval covers all plans."""
+        """Return the plans of all alternatives, or only this plan if there are none. One approval covers all plans."""
         sweep = self.sweep
         if sweep is None:
             return (self,)
@@ -587,7 +587,7 @@ class Plan(Document):
 
     @property
     def public_draws(self) -> bytes:
-        """Return the key of public random draws, 32 bytes. The key depends on the whole plan, except on masking."""
+        """Return the 32-byte key of the public random draws. It depends on everything in the plan except masking."""
         return digest("public draws", self.model_copy(update={"secure_aggregation": "required"}).canonical)
 
     @property

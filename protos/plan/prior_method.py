@@ -56,7 +56,7 @@ class Number(Document):
 
     @property
     def width(self) -> float:
-        """Return the difference between the highest and the lowest value."""
+        """Return the width of the outcome's range: the highest value minus the lowest value."""
         return self.high - self.low
 
     @property
@@ -94,12 +94,12 @@ class FederatedPrior(Document):
     rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def method(self) -> Method:
-        """Return the ingredients of federated-prior, which shares no parameter of a network."""
+        """Return federated-prior as a record: the sites share no parameters of a network."""
         return Method(federated=Nothing())
 
     @property
     def newton_rounds(self) -> int:
-        """Return the largest number of Newton rounds. If the outcome is a number, one step is exact."""
+        """Return the largest number of Newton rounds; 1 if the outcome is a number, because one step is then exact."""
         return 1 if isinstance(self.outcome, Number) else self.rounds
 
     def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:

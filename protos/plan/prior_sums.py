@@ -56,7 +56,7 @@ class Prior:
 
     @cached_property
     def columns(self) -> tuple[ConceptColumn, ...]:
-        """Return the regression's columns."""
+        """Return the columns of the regression."""
         return columns_of(self.concepts)
 
     @cached_property
@@ -80,12 +80,12 @@ class Prior:
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Return the names of each pair of columns."""
+        """Return the names of the two columns of each pair."""
         return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
 
     @property
     def largest_weight(self) -> float:
-        """Return the largest weight of one row in H."""
+        """Return the largest weight that one row can have in the Hessian."""
         return 1.0 if self.is_number else 0.25
 
     @cached_property
@@ -117,7 +117,7 @@ class Prior:
 
     @cached_property
     def tensor(self) -> TensorSpec:
-        """Return the tensor that sites receive in every round and with the result: four numbers for each sum."""
+        """Return the tensor of announced sums, four numbers each. Sites receive it each round and with the result."""
         return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
 
     def recorders(self, everybody: frozenset[str]) -> dict[tuple[str, ...], frozenset[str]]:
@@ -130,7 +130,7 @@ class Prior:
 
     @property
     def newton_rounds(self) -> int:
-        """Return the largest number of Newton rounds; 0 in the private form, which has only the round of statistics."""
+        """Return the largest number of Newton rounds; 0 with differential privacy, where one round sends all sums."""
         return 0 if self.private is not None else self.method.newton_rounds
 
     @property
@@ -141,7 +141,7 @@ class Prior:
         return len(self.statistics_names) + self.method.newton_rounds * len(self.newton_names) + 1
 
     def place(self, round_number: int, made: int) -> slice:
-        """Return the place of one round's sums among all sums of the run.
+        """Return the slice that contains one round's sums in the vector of all sums of the run.
 
         Args:
             round_number: 0 for the statistics, then the Newton rounds, then the guard.
@@ -155,7 +155,7 @@ class Prior:
         return slice(start, start + len(self.newton_names))
 
     def rows_needed(self, rounds: int) -> float:
-        """Return how many rows the other sites must have before a site takes part in this many Newton rounds."""
+        """Return how many rows the other sites need so that this site takes part in `rounds` Newton rounds."""
         return self.method.rows_per_unknown * rounds * (len(self.columns) + 3) / 2
 
 
@@ -196,7 +196,7 @@ class Standard:
     outcome_deviation: float
 
     def applied(self, values: Float64) -> Float64:
-        """Standardise values in 0..1, float64 of shape (rows, columns). Missing and unused values become 0."""
+        """Standardise values in 0..1, float64 of shape (rows, columns). Missing values and unused columns become 0."""
         with np.errstate(invalid="ignore"):
             return np.asarray(np.where(np.isnan(values) | ~self.is_used, 0.0, (values - self.means) / self.deviations))
 
@@ -205,7 +205,7 @@ class AnnouncedSums:
     """Computes standardisation, Newton sums and coefficients from the sums that the coordinator announced."""
 
     def __init__(self, prior: Prior, vector: Float32) -> None:
-        """Decode the sums. `vector` is float32 of shape (4 * prior.words,).
+        """Decode the sums that the coordinator announced. `vector` is float32 of shape (4 * prior.words,).
 
         Raises:
             OutOfBound: the numbers are not announced sums of this plan.
@@ -216,12 +216,12 @@ class AnnouncedSums:
 
     @property
     def terms(self) -> Float64:
-        """Return the noisy sums of patients' terms in the private form, float64 of shape (numbers,)."""
+        """Return the noisy sums of patients' terms under differential privacy, float64 of shape (numbers,)."""
         return np.array(self._words, np.float64) / PRIVATE_SCALE
 
     @cached_property
     def standard(self) -> Standard:
-        """Return the standardisation of columns. In the private form the plan declares it.
+        """Return the means and deviations for standardising columns. Under differential privacy the plan declares them.
 
         Raises:
             OutOfBound: honest sites cannot have sent these statistics.
@@ -253,7 +253,7 @@ class AnnouncedSums:
         )
 
     def without(self, own: Sequence[int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """Return for each column the statistics without one site's part: sites, counts, means and deviations.
+        """Return the statistics of each column without one site's part: number of sites, counts, means and deviations.
 
         Args:
             own: the numbers that this site sent in the statistics round.
@@ -267,7 +267,7 @@ class AnnouncedSums:
         return (sites, counts, *_moments(np.maximum(counts, 1.0), sums, squares))
 
     def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
-        """Return sites, counts, sums and squares of each column from named numbers; float64 of shape (columns,)."""
+        """Return for each column its number of sites, count, sum and sum of squares; float64 of shape (columns,)."""
         columns = self._prior.columns
         kinds = [np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in _MOMENTS]
         return kinds[0], kinds[1], kinds[2], kinds[3]
@@ -279,7 +279,7 @@ class AnnouncedSums:
         return NewtonSums.decoded(words, len(prior.columns), len(prior.outputs))
 
     def coefficients(self, rounds: int) -> tuple[Float64, ...]:
-        """Return the coefficients before each Newton round, and those after the last of `rounds`.
+        """Return the coefficients before each of `rounds` Newton rounds, and the coefficients after the last one.
 
         Returns:
             rounds + 1 arrays of shape (outputs, columns); the first one is 0.
@@ -299,7 +299,7 @@ class AnnouncedSums:
 
     @property
     def guard(self) -> float:
-        """Return by how much the score of the other sites decreases the log loss, summed over all sites.
+        """Return how much the score of the other sites reduces the log loss, summed over all sites.
 
         For numbers it is half the decrease of squared errors.
         """
@@ -319,12 +319,12 @@ def _declared(private: PrivateSums) -> Standard:
 
 
 def place_sums(vector: Float32, place: slice, integers: Sequence[int]) -> None:
-    """Write a round's sums into the vector that sites receive, in place."""
+    """Write the sums of a round into the vector that sites receive, in place."""
     vector[4 * place.start : 4 * place.stop] = announced(integers)
 
 
 def _recorded_by_enough(prior: Prior, sites: Float64, together: Mapping[tuple[str, str], int]) -> npt.NDArray[np.bool_]:
-    """Return which columns enough sites record, alone and together with each column used so far.
+    """Return which columns are used. Enough sites must record a column, alone and with each column used so far.
 
     An entry of H is a sum over the sites that record both columns, so these sites are counted too.
     """

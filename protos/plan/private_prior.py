@@ -1,4 +1,4 @@
-"""Fits federated-prior in one private round: noisy sums of clipped terms, one term for each patient.
+"""Fits federated-prior in one round with differential privacy. Each patient adds one clipped term to the noisy sums.
 
 At coefficients 0 each site adds up the gradient and the Hessian of a logistic regression. The regression has the common
 columns and one intercept for each site. Every patient's term is scaled to a norm of at most 1. Noise of one standard
@@ -35,7 +35,7 @@ _FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eige
 
 @dataclass(frozen=True)
 class PrivateSums:
-    """The noisy sums of federated-prior under a plan with privacy.
+    """The noisy sums that sites send for federated-prior if the plan has differential privacy.
 
     Attributes:
         sites: the names of the sites, sorted; each has an intercept.
@@ -56,7 +56,7 @@ class PrivateSums:
 
     @cached_property
     def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the two unknowns of each entry of the Hessian. No row has two intercepts."""
+        """Return the two unknowns of each entry of the Hessian. Pairs of intercepts are left out: no row has two."""
         first, second = np.triu_indices(len(self.unknowns))
         are_kept = (first < len(self.columns)) | (first == second)
         return first[are_kept].astype(np.int64), second[are_kept].astype(np.int64)
@@ -70,7 +70,7 @@ class PrivateSums:
 
     @cached_property
     def units(self) -> Float64:
-        """Return the unit in which each number of a patient's term is measured, float64 of shape (numbers,).
+        """Return the unit of each number in the term that a patient adds, float64 of shape (numbers,).
 
         With rows of norm at most R, a gradient has norm at most R / 2 and a Hessian at most R^2 / 4 (Frobenius). Each
         of the two has half of the squared norm 1, and an entry off the diagonal counts twice.
@@ -82,7 +82,7 @@ class PrivateSums:
 
     @cached_property
     def share_variance(self) -> int:
-        """Return the variance of one site's noise in each integer."""
+        """Return the variance of the noise that one site adds to each integer."""
         return share_variance(self.promise.ratio, len(self.sites) - self.colluders)
 
     @cached_property
@@ -102,7 +102,7 @@ class PrivateSums:
         return sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
 
     def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """Return slopes and standard errors as `fitted_under` does, with this plan's noise."""
+        """Return slopes and standard errors from noisy sums, for the noise of this plan. See `fitted_under`."""
         return self.fitted_under(self.noise, numbers, ridge)
 
     def fitted_under(self, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:

@@ -43,7 +43,7 @@ class PrivateStatistics:
 
     @property
     def unit(self) -> float:
-        """Return the largest norm of all that one patient adds to the sums, in rows.
+        """Return the largest norm of the numbers that one patient adds to the sums. The unit is rows.
 
         With -1 <= u <= 1 a number's column has at most the squared norm 1 + u^2 + u^4 <= 3. A row has only one of a
         category's codes.
@@ -53,7 +53,7 @@ class PrivateStatistics:
 
     @cached_property
     def share_variance(self) -> int:
-        """Return the variance of one site's noise in each integer."""
+        """Return the variance of the noise that one site adds to each integer."""
         return share_variance(self.promise.ratio, self.honest)
 
     @property
@@ -62,11 +62,11 @@ class PrivateStatistics:
         return LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
 
     def noise_rows(self, contributors: int) -> float:
-        """Return the standard deviation of the noise in a count over this many sites, in rows."""
+        """Return the standard deviation of the noise in a count of rows that is summed over this many sites."""
         return sqrt(contributors * self.share_variance) / PRIVATE_SCALE * self.unit
 
     def mean_error(self, column: NumericColumn, rows: float, contributors: int, *, at_an_end: bool = False) -> float:
-        """Return the standard deviation of the noise in a column's mean, in the column's unit.
+        """Return the standard deviation of the error that noise causes in a column's mean, in the column's unit.
 
         It follows from the noise in sum and count to first order, and is largest for a mean at an end of the range.
 
@@ -78,11 +78,11 @@ class PrivateStatistics:
         return half * self.noise_rows(contributors) / rows * (sqrt(2.0) if at_an_end else 1.0)
 
     def fewest_rows(self, contributors: int) -> float:
-        """Return the noisy count that a mean needs, in rows."""
+        """Return the smallest noisy row count for which a mean is computed."""
         return _SURE * self.noise_rows(contributors)
 
     def summed(self, sums: Mapping[str, int], contributors: int) -> dict[str, dict[str, float | int | None]]:
-        """Return the noisy rows of each cell with their noise, and for a number also mean and standard deviation.
+        """Return each cell's noisy number of rows with its noise, and mean and standard deviation of numeric columns.
 
         Args:
             sums: the sums by their names in the manifest.
@@ -110,7 +110,7 @@ class PrivateStatistics:
 
 
 def why_not_counted_privately(statistics: Statistics) -> Iterator[str]:
-    """Yield each reason against private statistics, one clause each."""
+    """Yield each reason why a plan cannot have private statistics, as one clause."""
     if statistics.smallest_cell != 1:
         yield (
             f"smallest_cell is {statistics.smallest_cell}, and to leave out a small cell would depend on patients; set "

@@ -100,22 +100,22 @@ class PrivateTraining:
 
     @cached_property
     def own_variance(self) -> int:
-        """Return the variance of the noise in each number of a private layer's sum: the whole noise, from one site."""
+        """Return the variance of the noise in each number of a private layer's sum. One site adds this whole noise."""
         return _variance_of(self.promise, 1, self.sums, self.scale)
 
     @cached_property
     def own_bound(self) -> int:
-        """Return the largest magnitude of one number of a private layer's sum of a round, the noise included."""
+        """Return the largest absolute value of one number in a round's sum for a private layer, including the noise."""
         return LARGEST_PATIENTS * self.scale + _DEVIATIONS * (isqrt(self.steps * self.own_variance) + 1)
 
     @cached_property
     def ring(self) -> Ring:
-        """Return the ring of integers in which sums are sent. A term has at most the numbers of the whole network."""
+        """Return the format of the integers in sums. A patient's term has at most one number for each parameter."""
         return Ring(self.promise.bits, sum(tensor.number_count for tensor in self.network))
 
     @property
     def scale(self) -> int:
-        """Return the integer that stands for the norm 1 of a patient's term."""
+        """Return the integer that represents norm 1 of the term that a patient adds."""
         return self.ring.scale
 
     @property
@@ -125,7 +125,7 @@ class PrivateTraining:
 
     @cached_property
     def share_variance(self) -> int:
-        """Return the variance of one site's noise in each integer of a round, or of a step if the noise is local."""
+        """Return the variance of a site's noise in each integer of a round, or of a step if the noise is local."""
         return _variance_of(self.promise, self.honest, self.sums, self.scale)
 
     @property
@@ -135,7 +135,7 @@ class PrivateTraining:
 
     @cached_property
     def bound(self) -> int:
-        """Return the largest magnitude of one integer of one site, including the noise that this site adds."""
+        """Return the largest absolute value of an integer that one site sends, including the noise of this site."""
         if self.ring.bits == 32:
             return LARGEST_NARROW // self.sites  # so that no sum of all sites is beyond 31 bits
         return LARGEST_PATIENTS * self.scale + self._largest_noise
@@ -146,16 +146,16 @@ class PrivateTraining:
 
     @cached_property
     def largest_sum(self) -> int:
-        """Return the largest magnitude to which one step's sum at one site is clipped before the noise is added."""
+        """Return the largest absolute value of a number in one step's sum at one site. Larger numbers are clipped."""
         return (self.bound - self._largest_noise) // (self.steps * self.inner)
 
     @property
     def patients_that_fit(self) -> int:
-        """Return how many patients one site can have so that no number of 32 bits is ever clipped."""
+        """Return the largest number of patients at one site with which no 32-bit number is ever clipped."""
         return max(0, self.largest_sum // self.scale)
 
     def why_not_narrow(self) -> Iterator[str]:
-        """Yield the reason why numbers of 32 bits are impossible, as one clause."""
+        """Yield one clause with the reason why numbers of 32 bits are impossible, or nothing if they are possible."""
         if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.patients:
             yield (
                 f"numbers of 32 bits have room for {self.patients_that_fit} patients at one of {self.sites} sites, and "
@@ -163,7 +163,7 @@ class PrivateTraining:
             )
 
     def bits_in_words(self) -> str:
-        """Describe in one or two sentences what the size of the numbers costs."""
+        """Describe in one or two sentences how the number of bits affects accuracy or the bytes sent."""
         if self.promise.bits == 32:
             return (
                 f"Each number has 32 bits, with room for {self.patients_that_fit} patients at one site. With more "
@@ -174,16 +174,16 @@ class PrivateTraining:
         return f"Each number has 64 bits.{halved}"
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Round a step's sum of terms, int64 of any shape, to the integers that are sent. A larger sum is clipped."""
+        """Round a step's sum of patients' terms, int64 of any shape, to the integers to send. Clip a larger sum."""
         return self.ring.rounded(exact, LARGEST_PATIENTS * self.scale if self.ring.bits == 64 else self.largest_sum)
 
     @property
     def deviation(self) -> float:
-        """Return the standard deviation of the counted noise in a round's or local step's sum, if a term has norm 1."""
+        """Return the standard deviation of the honest sites' noise in a round's or step's sum, for terms of norm 1."""
         return sqrt(self.honest * self.share_variance) / self.scale
 
     def mean_change(self, sums: Float64) -> Float64:
-        """Return one plain step along the sums, float64 of shape (numbers,), for the method's server rule.
+        """Return the mean update that follows from these sums, for the server rule; float64 of shape (numbers,).
 
         Args:
             sums: integers over all sites, float64 of shape (numbers,).
@@ -192,7 +192,7 @@ class PrivateTraining:
         return sums * (-self.learning_rate * self.promise.clip / (taking_part * self.scale))
 
     def local_change(self, sums: Float64) -> Float64:
-        """Return how far a site moves by its own noisy sums, float64 of shape (numbers,).
+        """Return the change of a site's parameters by its own noisy sums, float64 of shape (numbers,).
 
         The mean over all sites is the mean change, because each site has the same part of the declared patients.
         """
@@ -200,7 +200,7 @@ class PrivateTraining:
 
 
 def _variance_of(promise: Privacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:
-    """Return the variance of one site's noise in each integer of this many sums."""
+    """Return the variance of the noise that one site adds to each integer, for a run with `sums` noisy sums."""
     if promise.sampling is None:
         return share_variance(promise.ratio, honest, sums, scale)
     multiplier = noise_multiplier(promise, sums)
@@ -220,7 +220,7 @@ def private_training_of(
     method: Method,
     seed: int,
 ) -> PrivateTraining:
-    """Return the private training of a plan with these keys; see the attributes of `PrivateTraining`."""
+    """Return the record of training with differential privacy for a plan with these settings. See `PrivateTraining`."""
     whole = network_tensors(network, columns=columns, outputs=1)
     tensors = federated_tensors(method.federated, whole, seed)
     problem = method.procedure if isinstance(method.procedure, InnerProblem) else None
@@ -258,7 +258,7 @@ UNPAID: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
-    """The settings of training in a plan that trains a network.
+    """The settings for training in a plan that trains a neural network.
 
     Attributes:
         honest: sites whose shares of the noise are in every sum and are counted.
@@ -282,7 +282,7 @@ class TrainingKeys:
 
 
 def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
-    """Yield the reasons against private training, one clause each."""
+    """Yield each reason why a plan cannot train with differential privacy, as one clause."""
     yield from _of_network(keys)
     yield from _of_steps(keys)
     yield from (UNPAID[key] for key in keys.unpaid)

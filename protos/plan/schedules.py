@@ -47,7 +47,7 @@ class EpochSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Return whether every round ends together with an epoch at every site."""
+        """Return whether at every site the end of each round is also the end of an epoch."""
         return self.aggregate != "every-batch"
 
     def batches(self, rows: int) -> int:  # the other schedule requires this
@@ -56,12 +56,12 @@ class EpochSchedule(Document):
 
     @property
     def rounds_per_measurement(self) -> int:
-        """Return the number of training rounds between two measurements: one epoch."""
+        """Return the number of training rounds from one measurement to the next. These rounds make one epoch."""
         return max(1, self.batches_per_epoch // self.steps_per_round)
 
 
 class StepSchedule(Document):
-    """A schedule in steps with batches of `batch_rows` rows. A small site uses its rows more often.
+    """A schedule with steps on batches of `batch_rows` rows. A site with few rows uses its rows more often.
 
     Source: FENDA-FL's experiments, 100 steps a round with batches of 4.
     """
@@ -73,7 +73,7 @@ class StepSchedule(Document):
 
     @property
     def has_whole_epochs(self) -> bool:
-        """Return whether every round ends together with an epoch at every site."""
+        """Return whether at every site the end of each round is also the end of an epoch."""
         return False
 
     def batches(self, rows: int) -> int:
@@ -87,7 +87,7 @@ class StepSchedule(Document):
 
 
 def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | None:
-    """Return the requirement for which these training rows are too few, such as `5 batches an epoch`, or None."""
+    """Return the requirement that this number of rows does not satisfy, such as `5 batches an epoch`, or None."""
     if schedule.batches(rows):
         return None
     match schedule:
@@ -100,7 +100,7 @@ def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | Non
 
 
 class Deadlines(Document):
-    """The longest waits of the coordinator, in seconds of a clock that never jumps."""
+    """The longest times for which the coordinator waits, in seconds of a clock that never jumps."""
 
     join_seconds: float = Field(default=86_400.0, gt=0)
     contribute_seconds: float = Field(default=3600.0, gt=0)

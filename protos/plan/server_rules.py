@@ -42,14 +42,14 @@ RuleState: TypeAlias = dict[str, Float64]
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Contiguous numbers that are divided by one weight, above 0."""
+    """A range of adjacent numbers in the sum. All of them are divided by the same weight above 0."""
 
     place: slice  # in the parameters
     part: slice  # in the sum
     weight: float
 
     def blocks(self) -> Iterator[_Stretch]:
-        """Yield pieces of this stretch that fit into a core's cache."""
+        """Yield smaller parts of this range, each small enough for the cache of a processor core."""
         for start in range(0, self.part.stop - self.part.start, BLOCK):
             part = slice(self.part.start + start, min(self.part.start + start + BLOCK, self.part.stop))
             first = self.place.start + start
@@ -58,14 +58,14 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class _Pace:
-    """The inputs of SCAFFOLD's rule: the sum of a round's learning rates, and contributors / sites."""
+    """The factors in SCAFFOLD's server rule: the sum of a round's learning rates, and contributors / sites."""
 
     rates: float
     share: float
 
 
 def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
-    """Return the state of a rule before the first round: named float64 arrays of shape (parameters,)."""
+    """Return the state of a server rule before the first round: named float64 arrays of shape (parameters,)."""
     match rule:
         case Mean() | Blend() | KeptLayersMean() | LayerIntervals():
             return {}
@@ -78,7 +78,7 @@ def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
 
 
 def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
-    """Update the shared parameters and the rule's state in place.
+    """Update the shared parameters and the state of the server rule in place.
 
     Args:
         sums: of one training round.
@@ -142,7 +142,7 @@ def largest_step(plan: Plan) -> float:
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
-    """Return the change of the parameters for a mean update. The state is updated in place."""
+    """Return the change of the parameters that the server rule makes for a mean update. Update the state in place."""
     match rule:
         case Mean() | KeptLayersMean() | LayerIntervals():
             return mean
@@ -174,7 +174,7 @@ def _adaptive_step(rule: Adaptive, mean: Float64, first: Float64, second: Float6
 
 
 def _move_control(mean: Float64, control: Float64, pace: _Pace) -> None:
-    """Update the control: c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
+    """Update the control c: c += contributors / sites * mean change of the sites' c_i. Karimireddy et al. 2020, eq. 5.
 
     A site's c_i changes by -c - update / rates, with the c that the site received in float32. With any other c, the
     control would drift away from the mean of the c_i by one rounding in every round.

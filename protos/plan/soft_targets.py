@@ -16,7 +16,7 @@ from protos.plan.documents import Document
 
 
 class BaselineUse(Document):
-    """How a site's network uses the site's own baseline. A key with the value 0 has no effect.
+    """The settings by which a site's network uses the site's own baseline. A setting with the value 0 has no effect.
 
     Attributes:
         target_share: the baseline's share of a training row's target, from fits without the row's patient; the rest is
@@ -37,7 +37,7 @@ class BaselineUse(Document):
         return self
 
     def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
-        """Yield each reason why a plan cannot use soft targets, one clause each."""
+        """Yield each reason why a plan cannot use soft targets, as one clause."""
         if not self.path_start:
             return
         if agrees_on_columns:

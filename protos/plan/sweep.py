@@ -31,7 +31,7 @@ Settings: TypeAlias = dict[str, Any]
 
 
 class Sweep(Document):
-    """The alternatives as a table: keys of the plan, and for each alternative their values.
+    """The alternatives of a plan as a table: the swept settings, and for each alternative a value for each setting.
 
     Attributes:
         keys: each names a number of the plan by its path, such as `optimiser.learning_rate`.
@@ -56,7 +56,7 @@ class Sweep(Document):
         return self
 
     def why_impossible(self, settings: Settings, read: Callable[[str], object]) -> Iterator[str]:
-        """Yield each reason why an alternative is impossible, or why these settings are not alternative `at`.
+        """Yield each reason why an alternative is impossible, or why `settings` differ from alternative number `at`.
 
         Args:
             settings: the plan as JSON.
@@ -79,7 +79,7 @@ class Sweep(Document):
                 yield f"alternative {number} of sweep is impossible: {other}"
 
     def documents(self, settings: Settings) -> Iterator[str]:
-        """Yield each alternative's settings as JSON, without the key sweep. `settings` can be of any alternative."""
+        """Yield the plan of each alternative as JSON, without `sweep`. `settings` is the plan of any alternative."""
         for number in range(len(self.alternatives)):
             yield json.dumps(self._settings_of(settings, number))
 
@@ -94,11 +94,11 @@ class Sweep(Document):
 
     @property
     def is_last(self) -> bool:
-        """Return whether this is the last alternative. The choice is announced with its result."""
+        """Return whether this is the last alternative. The choice among alternatives is announced with its result."""
         return self.at == len(self.alternatives) - 1
 
     def text_of(self, number: int) -> str:
-        """Describe an alternative's keys and values in one line."""
+        """Describe the settings of an alternative in one line, each with its value."""
         pairs = zip(self.keys, self.alternatives[number], strict=True)
         return ", ".join(f"{key} {value:g}" for key, value in pairs)
 
@@ -109,7 +109,7 @@ def chosen_of(losses: Sequence[float]) -> int:
 
 
 def _find(settings: Settings, key: str) -> tuple[Any, str | int] | None:
-    """Find a number of the plan by its key. Return its container, and its name or index there."""
+    """Find a number of the plan by the path of its setting. Return its container, and its name or index there."""
     *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
     holder: Any = settings
     try:

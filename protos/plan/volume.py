@@ -1,4 +1,4 @@
-"""Computes from the plan how many rounds a run has at most, and how many bytes a site sends at most.
+"""Computes from the plan the largest number of rounds in a run, and the largest number of bytes that a site sends.
 
 Early stopping makes fewer rounds and FedLAMA skips layers, so these are upper bounds. The computation does not loop
 over rounds, because a plan can have two billion.
@@ -13,7 +13,7 @@ from protos.plan.plan import Plan
 
 
 def rounds_with(plan: Plan, occasion: Occasion) -> int:
-    """Return the largest number of rounds in which the scalars of an occasion are sent."""
+    """Return the largest number of rounds in which sites send the scalars of this occasion."""
     schedule, rule = plan.schedule, plan.ingredients.server_rule
     if occasion is Occasion.STATISTICS:
         return int(plan.statistics is not None or plan.prior is not None)

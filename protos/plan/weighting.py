@@ -38,7 +38,7 @@ class RowWeights(Document):
     exact: StrictBool = False
 
     def counted(self, rows: int) -> int:
-        """Return the weight of a site with these rows. `exact_rows` first decides which count may be sent."""
+        """Return the weight of a site with this number of rows. exact_rows.py first decides which number is used."""
         return min(rows, self.largest_rows) if self.exact else round_rows(rows, self.largest_rows)
 
     @model_validator(mode="after")

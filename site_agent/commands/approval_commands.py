@@ -391,7 +391,7 @@ def _end_of(text: str, now: datetime) -> datetime:
 
 
 def _moment(ends: datetime) -> str:
-    """Return the end of an approval as text for a person. Midnight is shown as the end of the day before."""
+    """Return the time at which an approval ends, as text. Midnight is shown as the end of the day before."""
     if ends.time() == time():
         return f"the end of {ends - timedelta(days=1):%Y-%m-%d} ({ends:%Z})"
     return f"{ends:%Y-%m-%d %H:%M} ({ends:%Z})"

@@ -54,5 +54,5 @@ def account() -> str:
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
-    """Open this site's audit log for a person's command."""
+    """Open this site's audit log for a command that a person runs."""
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

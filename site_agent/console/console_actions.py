@@ -25,7 +25,7 @@ _LONGEST_SECONDS: Final = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """An action that a person can request in the console, with the command that it runs.
+    """An action that a person can start in the console, and the command that it runs.
 
     Attributes:
         role: the role that may do this.

@@ -1,4 +1,4 @@
-"""Decides which browser session may request which action of the console, by one-time links and roles.
+"""Decides which browser session may request which action of the console. A session starts with a one-time link.
 
 The rules:
 
@@ -82,7 +82,7 @@ class Session:
 
     @property
     def address(self) -> str:
-        """The beginning of the paths of all pages of this session."""
+        """Return the beginning of the paths of all pages in this session."""
         return f"/{self.folder}/"
 
     @property
@@ -92,7 +92,7 @@ class Session:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an action of this session still runs."""
+        """Return whether a command of this session is still running."""
         return any(not act.done() for act in self.acts.values())
 
     def keep(self, shown: Shown) -> int:
@@ -121,7 +121,7 @@ class Links:
     """Stores all links and sessions of one console."""
 
     def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float, idle_seconds: float) -> None:
-        """Create one link for each set of roles.
+        """Create one one-time link for each set of roles.
 
         A session ends `idle_seconds` after its last use, by a monotonic clock.
         """
@@ -130,11 +130,11 @@ class Links:
         self._sessions: list[Session] = []
 
     def unused(self) -> list[tuple[str, frozenset[Role]]]:
-        """Return the secret and the roles of each link that nobody has opened."""
+        """Return the secret and the roles of each one-time link that nobody has used."""
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a link and return its new session.
+        """Use a one-time link and return its new console session.
 
         Return None if the link was already used, has expired or never existed.
         """
@@ -157,7 +157,7 @@ class Links:
         return None
 
     def has(self, session: Session) -> bool:
-        """Return whether the session is still active."""
+        """Return whether this console session has not ended."""
         return any(one is session for one in self._sessions)
 
     def end(self, session: Session) -> None:
@@ -165,7 +165,7 @@ class Links:
         self._sessions.remove(session)
 
     def end_idle(self, now_seconds: float) -> list[Session]:
-        """End every session that is no longer used, and return these sessions."""
+        """End all console sessions that are no longer used, and return these sessions."""
         idle = [session for session in self._sessions if self._is_idle(session, now_seconds)]
         for session in idle:
             self.end(session)

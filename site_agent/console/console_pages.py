@@ -31,7 +31,7 @@ _VERDICTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class KnownPlan:
-    """A plan that was announced at this site, as the first page shows it.
+    """A plan that was announced at this site, with the facts that the console's first page shows.
 
     Attributes:
         title: study and version.
@@ -50,7 +50,7 @@ class KnownPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Shelf:
-    """The state of this site, for the first page.
+    """The facts about this site that the console's first page shows.
 
     Attributes:
         site: the hospital's name.
@@ -65,7 +65,7 @@ class Shelf:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """Makes the pages of one session.
+    """Makes the HTML pages of one console session.
 
     Attributes:
         session: the session of the page.
@@ -123,7 +123,7 @@ class Desk:
         return page(plan.title, opening, sections, has_forms=True)
 
     def examination(self, done: Done, document: int) -> str:
-        """Return the page of the examined table: its findings, and a form to accept exactly its open warnings."""
+        """Return the page of the examined table: its findings, and a form to accept the open warnings on this page."""
         read = self._link(document, "Read the examination")
         sections = [Section(heading="What was found", parts=[read, *self._lines(done.text)])]
         digest = _to_accept(done)
@@ -219,7 +219,7 @@ class Desk:
         return f'<p><a href="{self.session.address}">Back to the console</a></p>'
 
     def _form(self, *acts: str, hidden: Mapping[str, str] | None = None, fields: str = "", label: str = "") -> str:
-        """Return a form with one button for each action. The form has a number, so that it is carried out only once."""
+        """Return a form with one button for each action. The form has a number, so that its action runs only once."""
         known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(
@@ -235,7 +235,7 @@ class Desk:
 
 
 def _to_accept(done: Done) -> str | None:
-    """Return the digest of the examination by this command if a person can accept its warnings, otherwise None."""
+    """Return the digest of a table examination if a person can accept its warnings, otherwise None."""
     if done.facts is None:
         return None
     facts: dict[str, Any] = json.loads(done.facts)

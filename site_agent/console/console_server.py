@@ -76,7 +76,7 @@ class Console:
         self._acts: dict[asyncio.Task[str], Act] = {}
 
     def body_bytes(self, head: bytes) -> int:
-        """Return the largest accepted body: 0 bytes before the head has shown a session."""
+        """Return the largest accepted size of the request's body in bytes; 0 if the head belongs to no session."""
         try:
             found = read_head(head, self._setting.host)
         except RefusedRequest:
@@ -193,9 +193,9 @@ class Console:
             raise
 
     async def _carry_out(self, session: Session, act: Act, typed: dict[str, str], plan: Plan | None) -> str:
-        """Wait until it is this action's turn, and run its command. Return the path of the result's page.
+        """Wait for this action's turn, and run its command. Return the path of the page with the result.
 
-        It works in a folder that only this user can read, and that is removed afterwards.
+        The command works in a folder that only this user can read, and that is removed afterwards.
         """
         async with nullcontext() if act.is_decision else self._turns[act.role]:
             if not self._links.has(session):  # the session ended while another action ran
@@ -248,7 +248,7 @@ class Console:
         return Shelf(site=hospital.site, plans=plans if plans or _can_read_plans(state) else None, runs=runs)
 
     def _announced(self, hospital: Hospital) -> Iterator[Plan]:
-        """Yield the plans of this site, the latest first, each plan once. A file that is not a plan is skipped."""
+        """Yield the plans that were announced to this site, each once, the latest first. Skip files without a plan."""
         seen: set[bytes] = set()
         for place in reversed(announced_plans(hospital.state_path)):
             with suppress(OSError, OperatorError):
@@ -295,7 +295,7 @@ def _names(session: Session) -> str:
 
 
 def _decisions(approval: Approval | None, refusal: Refusal | None) -> Iterator[str]:
-    """Yield the decisions and their persons, the latest last. Refusals before the last approval are skipped."""
+    """Yield a sentence for each decision and its person, the latest last. Skip refusals before the last approval."""
     if approval is not None:
         yield f"Approved by {approval.names}."
         if approval.withdrawn is not None:

@@ -55,7 +55,7 @@ def _extractor(part: str, widths: tuple[int, ...]) -> Iterator[TensorSpec]:
 
 
 class ColumnsNetwork(Document):
-    """Hidden widths of both columns, and the strength mu of the common column's effect on the unique column."""
+    """Hidden widths of the network's two columns. `lateral` is mu, the common column's effect on the unique column."""
 
     name: Literal["columns"]
     hidden: ExtractorWidths = (512, 256, 128)

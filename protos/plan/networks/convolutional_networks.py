@@ -53,7 +53,7 @@ class ImageSize(Document):
         return self.height * self.width
 
     def __str__(self) -> str:
-        """Return the size as text for a person."""
+        """Return the image size as text, such as `64 by 64 pixels, grey`."""
         return f"{self.height} by {self.width} pixels, {'grey' if self.channels == 1 else 'colour'}"
 
 
@@ -84,7 +84,7 @@ class ConvolutionalNetwork(Document):
 
 
 class ParallelConvolutionalNetwork(Document):
-    """Channels of the blocks of the common and the unique extractor. The head is a linear map of both results.
+    """Channels of the blocks in the common and the unique extractor. The head is a linear map of both outputs.
 
     Source: Tavakoli et al. 2024, "FENDA-FL", section 3. Both extractors read the whole image.
     """
@@ -116,18 +116,18 @@ def sides_after(image: ImageSize, blocks: int) -> tuple[int, int]:
 
 
 def is_halved(height: int, width: int) -> bool:
-    """Return whether a block halves a result of this size by keeping the largest of each 2 by 2 pixels."""
+    """Return whether a block halves an image of this size, by max pooling over 2 by 2 pixels."""
     return min(height, width) > 1
 
 
 def flat_width(image: ImageSize, blocks: Sequence[int]) -> int:
-    """Return how many numbers the last of these blocks computes from an image."""
+    """Return how many numbers the last of these convolution blocks computes from one image."""
     height, width = sides_after(image, len(blocks))
     return blocks[-1] * height * width
 
 
 def block_tensors(name: str, inner: int, outer: int, has_normalisation: bool) -> Iterator[TensorSpec]:
-    """Yield a convolution of 3 by 3 pixels from `inner` to `outer` channels, and its normalisation if it has one."""
+    """Yield the tensors of a 3 by 3 convolution from `inner` to `outer` channels and, if needed, its normalisation."""
     initial = Uniform(1.0 / (KERNEL * inner**0.5))  # 1/√inputs, as in torch's convolution
     yield spec(f"{name}.convolution.weight", (outer, inner, KERNEL, KERNEL), initial)
     yield spec(f"{name}.convolution.bias", (outer,), initial)

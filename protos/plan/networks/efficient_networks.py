@@ -43,7 +43,7 @@ FIRST_KERNEL: Final = 3
 
 
 class InvertedBlock(NamedTuple):
-    """A block that expands the channels, filters each separately, weights them, and maps them to fewer."""
+    """A block that adds channels, filters and weights each channel, and then reduces the number of channels."""
 
     kernel: int
     stride: int
@@ -53,17 +53,17 @@ class InvertedBlock(NamedTuple):
 
     @property
     def squeezed(self) -> int:
-        """Return the number of channels between the two maps that weight the hidden channels."""
+        """Return the number of channels between the two linear maps that compute the weights of the channels."""
         return max(1, self.inner // 4)
 
     @property
     def is_residual(self) -> bool:
-        """Return whether the input is added to the output."""
+        """Return whether the block adds its input to its output."""
         return self.stride == 1 and self.inner == self.outer
 
 
 class EfficientNetwork(Document):
-    """`width` and `depth` are fractions of B0's numbers of channels and blocks; `dropout` is before the last layer.
+    """`width` and `depth` scale B0's numbers of channels and blocks. `dropout` is before the last layer.
 
     Attributes:
         normalisation: `fixed` scales and shifts each channel, for values from a file into which running means were
@@ -84,7 +84,7 @@ class EfficientNetwork(Document):
 
     @property
     def stages(self) -> tuple[tuple[InvertedBlock, ...], ...]:
-        """Return the blocks of each stage. The first block of a stage changes side and channels."""
+        """Return the blocks of each stage. Only the first block of a stage may change the image's size and channels."""
         channels = [self.first, *(_multiple_of_8(outer * self.width) for *_, outer, _ in _STAGES)]
         return tuple(
             tuple(
@@ -126,7 +126,7 @@ def _block(name: str, block: InvertedBlock) -> Iterator[TensorSpec]:
 
 
 def _filter(name: str, inner: int, outer: int, kernel: int) -> Iterator[TensorSpec]:
-    """Yield a convolution without bias and its normalisation. Each result reads `inner` channels."""
+    """Yield the tensors of a convolution without bias and its normalisation. Each output reads `inner` channels."""
     # He et al. 2015, equation 10: the variance of a layer's result equals that of its input.
     yield _tensor(f"{name}.0.weight", (outer, inner, kernel, kernel), Uniform(math.sqrt(6.0 / inner) / kernel))
     for kind, first in (("weight", 1.0), ("bias", 0.0)):

@@ -35,7 +35,7 @@ from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSp
 
 
 class GlobalLayersNetwork(GrownDocument):
-    """The network of the paper: entities, transformer blocks and five layers. Widths are multiples of `latent`.
+    """The Global Layers paper's network: entities, transformer blocks, five layers. Widths are multiples of `latent`.
 
     `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
     `linear_path` adds W·x + b to the logits. The path starts at 0 and depends on columns and outputs, so it belongs to

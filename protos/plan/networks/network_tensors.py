@@ -60,7 +60,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class FromFile:
-    """The tensor starts with its values in the plan's starting file; None if only names and shapes are needed."""
+    """The tensor starts with the values in the plan's starting file. `values` is None if only the shape is needed."""
 
     values: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
 
@@ -70,7 +70,7 @@ Initial = Constant | Uniform | FromFile
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One named tensor of float32 numbers, with its position and its first values.
+    """A named tensor of float32 numbers, with its position in the network and its initial values.
 
     The default of `layer` is the tensor's name up to the last dot.
     """
@@ -105,7 +105,7 @@ def normalisation(owner: str, channels: int) -> Iterator[TensorSpec]:
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool) -> Iterator[TensorSpec]:
-    """Yield a matrix (outputs, inputs) and, with `bias`, a bias. Both start in ±1/√inputs, as in PyTorch."""
+    """Yield the matrix (outputs, inputs) of a linear layer and, with `bias`, its bias. Initial values as in PyTorch."""
     initial = Uniform(1.0 / math.sqrt(inputs))
     yield spec(f"{name}.weight", (outputs, inputs), initial)
     if bias:
@@ -146,13 +146,13 @@ class NamedTensor(Document):
 
     @property
     def spec(self) -> TensorSpec:
-        """Return the tensor's record as for a network of this package."""
+        """Return the record that describes this tensor, in the form that networks of this package use."""
         initial = Uniform(self.bound) if self.bound else Constant(0.0)
         return TensorSpec(self.name, self.shape, self.part, initial, self.normalisation)
 
 
 class NamedTensors(Document):
-    """A list of tensors: those that a hospital's own module exchanges, and those that a method keeps private.
+    """A network as a list of tensors: the tensors that a hospital's own module exchanges, and those kept private.
 
     Attributes:
         layers: `sequence` means that the layers follow one another in this order and the last one gives the output.

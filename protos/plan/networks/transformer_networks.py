@@ -35,7 +35,7 @@ LONGEST_NOTE = 512
 
 
 class NoteSize(Document):
-    """The limits of a note in word order: the number of hash buckets for words, and the largest number of words."""
+    """Limits of a note with word order: the number of hash buckets for words, and the largest number of words."""
 
     buckets: Annotated[StrictInt, Field(ge=2, le=LARGEST_NOTE_BUCKETS)]
     longest: Annotated[StrictInt, Field(ge=2, le=LONGEST_NOTE)]
@@ -46,7 +46,7 @@ class NoteSize(Document):
         return self.buckets + self.longest
 
     def __str__(self) -> str:
-        """Return the limits as text for a person."""
+        """Return the limits of a note as text, such as `200 words in 512 buckets`."""
         return f"{self.longest} words in {self.buckets} buckets"
 
 

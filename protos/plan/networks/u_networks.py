@@ -48,7 +48,7 @@ class UNetNetwork(Document):
 
     @property
     def ways(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-        """Return the input and output channels of each block, on the way down and on the way up."""
+        """Return the numbers of input and output channels of each block, on the way down and on the way up."""
         widths = [self.width << level for level in range(self.levels + 1)]
         up = tuple((below + own, own) for own, below in pairwise(widths))
         return tuple(pairwise((self.image.channels, *widths))), up[::-1]
