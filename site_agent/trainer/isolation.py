@@ -32,11 +32,15 @@ def give_up_network() -> bool:
     Raises:
         RuntimeError: this process already has several threads.
     """
-    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208  # a kernel interface, not a path
+    if _threads() > 1:
         raise RuntimeError("threads were started before the network was given up")
     if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():
         _enter_own_user_namespace()
     return not leads_out()
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # a kernel interface, not a path
 
 
 def end_with_parent() -> None:

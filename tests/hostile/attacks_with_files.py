@@ -130,9 +130,10 @@ def _tar(folder: Path, entries: dict[str, tuple[Entry, bytes]], key: bytes = byt
             member.type = tarfile.REGTYPE if entry.sha256 else tarfile.DIRTYPE
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-        host.backup_archive._add_bytes(
-            archive, host.backup_archive.CATALOGUE, host.backup_archive._to_json(catalogue, key)
-        )
+        listed = host.backup_archive._to_json(catalogue, key)
+        member = tarfile.TarInfo(host.backup_archive.CATALOGUE)
+        member.size = len(listed)
+        archive.addfile(member, io.BytesIO(listed))
     return file
 
 

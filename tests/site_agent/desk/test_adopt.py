@@ -59,7 +59,6 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def site_agent(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """A terminal: exit status, and what was written to screen and log."""
-    monkeypatch.setattr("site_agent.trainer.isolation.give_up_network", lambda: None)
 
     def run(command: str, *words: object) -> tuple[int, str]:
         config = ["--config", str(folder / "hospital.yaml")]

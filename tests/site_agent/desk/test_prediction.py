@@ -322,7 +322,6 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
     for place, cell in ((0, "M"), (3, "M"), (4, "F")):
         rows[place][1] = cell
     new = trained.write(tmp_path / "new.csv", rows)
-    monkeypatch.setattr("site_agent.trainer.isolation.give_up_network", lambda: None)
 
     def predict(table: Path, output: str) -> tuple[int, str]:
         words = ("--config", tmp_path / "hospital.yaml", "--input", table, "--output", tmp_path / output)

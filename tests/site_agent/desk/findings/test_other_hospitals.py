@@ -89,7 +89,6 @@ def handed(clinics: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def terminal(clinics: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """A terminal of a clinic: exit status, and what was written."""
-    monkeypatch.setattr("site_agent.trainer.isolation.give_up_network", lambda: None)
 
     def run(site: str, command: str, *words: object) -> tuple[int, str]:
         config = ["--config", str(clinics / site / "hospital.yaml")]
