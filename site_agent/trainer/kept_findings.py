@@ -1,4 +1,4 @@
-"""Stores what a run found for the persons of this site: suspicious columns, and the chosen alternative of a sweep.
+"""Stores a run's findings for people at this site: suspicious columns, and the alternative that a sweep chose.
 
 The files are in the trainer's folder and never leave this site. A finding is a sentence with the names of columns, as
 in the report. The choice of a sweep changes no model: a person adopts a model.
