@@ -117,7 +117,7 @@ class RegressionTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """An empty tuple, because a number has no classes."""
+        """The names of the classes: an empty tuple, because a number has no classes."""
         return ()
 
 
@@ -134,7 +134,7 @@ class MaskTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """An empty tuple, because a mask has no classes."""
+        """The names of the classes: an empty tuple, because a mask has no classes."""
         return ()
 
 

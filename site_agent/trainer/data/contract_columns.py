@@ -68,7 +68,7 @@ ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """The keys that numeric features and date features have in common.
+    """The settings that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
     that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
@@ -137,7 +137,7 @@ class DateFeature(MeasuredFeature):
 
     @property
     def other(self) -> str:
-        """The column or day at the other end of the interval."""
+        """The other end of the interval: a column or a day."""
         return self.since or self.until or ""
 
 
