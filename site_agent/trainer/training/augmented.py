@@ -41,7 +41,7 @@ class Augmenting:
     has_masks: bool = False
 
     def changed(self, batch: Rows, rows: Tensor, epoch: int) -> Rows:
-        """Return a batch with changed images, and with their masks if the targets are masks. Arguments as `applied`."""
+        """Return a batch with changed images. If the targets are masks, change these too. Arguments as in `applied`."""
         targets = self.applied(batch.targets, rows, epoch) if self.has_masks else batch.targets
         return Rows(self.applied(batch.features, rows, epoch), targets)
 

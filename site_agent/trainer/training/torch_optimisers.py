@@ -78,7 +78,7 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return a copy of the optimiser's memory, without parameters, gradients and learning rate.
+    """Return a copy of the optimiser's memory. Parameters, gradients and the learning rate are not included.
 
     Returns:
         tensors by names such as "0.exp_avg", in which the number is the parameter's. They have the parameter's shape
