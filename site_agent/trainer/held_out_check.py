@@ -188,7 +188,7 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
 
 
 def standard_errors(rises: Tensor) -> float:
-    """Return the sum of paired differences in units of its standard error: sum / sqrt(sum of squares).
+    """Return the sum of paired differences in standard errors: sum / sqrt(sum of squares). It is at most sqrt(rows).
 
     The rows are paired, so what makes a row difficult for both models cancels. This is Student's t with the spread
     around 0 in place of the spread around the mean. Suppose that each row rises or falls by the same amount with equal

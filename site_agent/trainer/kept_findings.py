@@ -34,7 +34,7 @@ def find_suspicions(state: Path) -> tuple[str, ...]:
 
 
 def keep_choice(state: Path, plan: Plan, number: int) -> None:
-    """Write which alternative of the plan's sweep was chosen, counted from 0. The coordinator announces the choice."""
+    """Write the number of the alternative that was chosen in the plan's sweep, from 0. The coordinator announces it."""
     write_whole(_choice_path(state, plan), str(number).encode())
 
 

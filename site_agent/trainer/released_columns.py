@@ -54,7 +54,7 @@ class ReleasedBefore(RefusedError):
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Record on disk, before statistics are sent, which values of which columns a run uses.
+    """Store on disk which values of which columns a run uses. This happens before any statistics are sent.
 
     `smallest_cell` is the larger of the plan's and the policy's limit.
 

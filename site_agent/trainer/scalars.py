@@ -59,7 +59,7 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers in which this site encodes its refusal, derived from `secret`.
+        """Return the numbers that encode this site's refusal of the received parameters, derived from `secret`.
 
         If `secret` is None, they encode acceptance.
         """

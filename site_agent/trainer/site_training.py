@@ -111,7 +111,7 @@ class SiteTraining:
 def begin_training(
     networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds | list[Seeds]
 ) -> SiteTraining:
-    """Build and start the networks of a method at a site.
+    """Build the networks of a method at a site, and prepare their training.
 
     Args:
         federated: the tensors whose update is sent.

@@ -119,7 +119,7 @@ class Study:
         starts: Starts | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build and start the network.
+        """Build the network, and prepare its training.
 
         Args:
             resample_budget: the number of rounds that the policy allows to be resampled.

@@ -400,7 +400,7 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Make the report at the first call only. Return the numbers that the site adds to sums over all sites."""
+        """Make the report on the first call only. Always return the numbers that this site adds to the sites' sums."""
         study = self._ready()
         study.close(asked, received)
         if self._gain is None:

@@ -1,4 +1,4 @@
-"""Defines what the networks of this folder have in common: their two steps, linear maps, normalisation and dropout.
+"""Defines what all networks of this folder use: `represent` and `decide`, linear maps, normalisation, dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:

@@ -196,7 +196,7 @@ class PriorStudy:
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from a saved state. Another process can have saved it."""
+        """Continue from a saved state, which another process may have saved."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:

@@ -76,7 +76,7 @@ def summed_terms(
 
 
 def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield each block's first row and end. A block has about `most` rows and only whole patients."""
+    """Yield each block's first row and end. A block has about `most` rows, and no patient's rows are divided."""
     first = 0
     for start in (*starts[1:].tolist(), rows):
         if start - first >= most or start == rows:

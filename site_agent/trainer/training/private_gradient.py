@@ -97,7 +97,7 @@ class Scratch:
         self._kept: dict[str, Float64] = {}
 
     def array(self, name: str, rows: int, columns: int) -> Float64:
-        """Return an array (rows, columns) with arbitrary values. It reuses the memory of the last array so named."""
+        """Return an array (rows, columns) with arbitrary values, in the memory of the last array of the same name."""
         if name not in self._kept or self._kept[name].size < rows * columns:
             self._kept[name] = np.empty(rows * columns)
         return self._kept[name][: rows * columns].reshape(rows, columns)
@@ -302,7 +302,7 @@ def _shortened(
 def _lengths_of_sums(
     layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
 ) -> Float64:
-    """Return the length of each patient's summed gradient: (patients,). It is slightly larger if rows nearly cancel.
+    """Return the length of each patient's summed gradient: (patients,). It is a bit too large if rows nearly cancel.
 
     Args:
         passes: derivatives and inputs of the block's rows, for each layer.
