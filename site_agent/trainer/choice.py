@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Keep a received model if the rule prefers this model to the earlier models.
+        """Keep a received model if the plan's rule prefers it to the earlier models.
 
         Add the model's loss to the curve.
         """

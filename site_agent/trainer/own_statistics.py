@@ -30,7 +30,7 @@ from site_agent.trainer.released_columns import remember
 
 
 def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
-    """Return the numbers that this site sends in the round of statistics. Under privacy, noise is added later.
+    """Return the numbers that this site sends in the round of statistics. With privacy, noise is added to them later.
 
     Without privacy the request is recorded on disk first.
 

@@ -82,7 +82,7 @@ class AroundRounds(Protocol):
         """Load the site's table for a plan with the method federated-prior."""
 
     def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
-        """Return the numbers that this site sends under a plan with statistics."""
+        """Return the numbers that this site sends under a plan that only computes statistics."""
 
     def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
         """Check that this site, which has no outcomes, can use the model of the plan."""

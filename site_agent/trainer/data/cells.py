@@ -85,7 +85,7 @@ def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spell
 
 
 def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> NumberRule | CodeRule:
-    """Return the rule for one cell of a feature."""
+    """Return the rule by which a cell of a feature is read and checked."""
     markers = {"", *spelling.markers, *feature.missing_markers}
     refuses = feature.missing == "refuse"
     match feature:
@@ -126,7 +126,7 @@ def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
 
 
 def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
-    """Return the rule for one cell of a date."""
+    """Return the rule by which a cell with a date is read and checked."""
     markers = {"", *spelling.markers, *column.missing_markers}
     return DateRule(markers, patterns_of(column.pattern), refuses_future=column.future == "refuse")
 
@@ -355,7 +355,7 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """Convert a block of a date feature to the time between two days, in its unit.
+    """Convert a block of a date feature to times between two days, in the feature's unit.
 
     Args:
         own: the block's dates in days, NaN if missing or flawed.

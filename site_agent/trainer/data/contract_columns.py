@@ -142,7 +142,7 @@ class DateFeature(MeasuredFeature):
 
 
 class CategoricalFeature(Document):
-    """A column with one of several declared codes.
+    """A column whose cells each contain one of several declared codes.
 
     The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
     gives one z-scored column: the code's position among the declared ones, and -1 for unknown. `one-hot` gives one

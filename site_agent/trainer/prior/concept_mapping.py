@@ -39,7 +39,7 @@ class MappedNumber(Document):
     high: float
 
     def values(self, own: Float64) -> Float64:
-        """Return values in 0..1, NaN if missing. `own` has shape (rows,)."""
+        """Return the column's values scaled to 0..1, or NaN if missing. `own` has shape (rows,)."""
         converted = self.factor * own + self.offset
         return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
 

@@ -229,7 +229,7 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """Fit two models from sums with noise: of all sites, and without this site's own terms.
+        """Fit two models from sums with noise: one from the sums of all sites, and one without this site's own terms.
 
         Both models have this site's own share of the noise.
         """

@@ -84,7 +84,7 @@ class Layer:
 
     @cached_property
     def backward(self) -> Float64:
-        """The weights, rounded to their grid, with zeros for biases and in a last row: (outputs + 1, inputs + 1)."""
+        """The rounded weights as a matrix with zeros for the biases and in a last row: (outputs + 1, inputs + 1)."""
         weights = self.on_grid.copy()
         weights[:, -1] = weights[-1] = 0.0
         return weights
@@ -159,7 +159,7 @@ class PrivateRows:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Consecutive rows of whole patients.
+    """A block of consecutive rows that has all rows of each of its patients.
 
     Attributes:
         rows: the place of these rows among all rows.

@@ -127,7 +127,7 @@ def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _expected(optimiser: torch.optim.Optimizer) -> dict[str, bool]:
-    """Return the names of a parameter's state after a step, and whether each has the parameter's shape."""
+    """Return the names of a parameter's optimiser state after a step, and whether each has the parameter's shape."""
     settings = optimiser.param_groups[0]
     match optimiser:
         case torch.optim.AdamW() | torch.optim.Adam():
