@@ -334,6 +334,7 @@ def _are_written(layer: Layer, each: int, columns: int) -> bool:
     The squared length of a patient's summed gradient in a layer is the sum of the squares of all numbers of the layer.
     It is also the sum of the products of all pairs of rows. The number of rows and the shape and place of the layer
     decide which sum is computed. Each part is rounded to a whole number, so that their sum is exact in any order.
+    If the result is true for a number of rows, it is true for all larger numbers of rows.
     """
     # More than two parts for each number would be too many. The other limit is where both ways took the same time.
     return each * (each + 1) > 4 * layer.number_count or (each - 1) ** 2 * columns > 8 * layer.number_count
