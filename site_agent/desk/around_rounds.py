@@ -159,7 +159,7 @@ def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Pr
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
-    """Return the table with its split.
+    """Return the hospital's table and its split into training, validation and test rows.
 
     With differential privacy, a patient's part does not depend on other patients.
     """

@@ -31,7 +31,7 @@ class CountedRows:
 
     @property
     def content(self) -> bytes:
-        """The content of the file with the counts."""
+        """Return the file's content: the counts as JSON."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
 

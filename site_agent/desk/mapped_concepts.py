@@ -1,4 +1,4 @@
-"""Shows the plan's question in the review, and for each concept of the plan the column of this site that records it.
+"""Shows the plan's question in the review, and which columns of this site record the plan's concepts.
 
 The mapping is in the contract, so the table is not read.
 """

@@ -263,7 +263,7 @@ def largest(scalar: Scalar) -> str:
 
 
 def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
-    """Yield the numbers that the site sends. Of many similar numbers, yield only the first, with their count."""
+    """Yield the numbers that the site sends, each with a count. Only the first of many similar numbers is yielded."""
     counts = Counter(kind for scalar in scalars if (kind := _kind(scalar)) is not None)
     told: set[str] = set()
     for scalar in scalars:
@@ -276,7 +276,7 @@ def _grouped(scalars: Iterable[Scalar]) -> Iterator[tuple[Scalar, int]]:
 
 
 def _kind(scalar: Scalar) -> str | None:
-    """Return the group of a number if the review shows all numbers of the group in one line, otherwise None."""
+    """Return the group of a number, if the review shows this group in a single line. Otherwise return None."""
     if scalar.name.startswith("private "):
         return scalar.name.partition(":")[0]
     is_pair = scalar.occasion is Occasion.STATISTICS and " x " in scalar.name
@@ -425,7 +425,7 @@ def _choices(plan: Plan) -> Iterator[str]:
 
 
 def network_terms(plan: Plan) -> Iterator[str]:
-    """Yield one sentence each about the starting parameters, frozen layers and image augmentation of the plan."""
+    """Yield a sentence each about the starting parameters, the frozen layers and the image augmentation of a plan."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
     frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()

@@ -294,7 +294,7 @@ def harmless(text: str) -> str:
 
 
 def _is_number(code: str) -> bool:
-    """Whether a code is a plain number, such as -1, which a spreadsheet does not compute as a formula."""
+    """Whether a code is a plain number, such as -1. A spreadsheet does not compute it as a formula."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()
 
 

@@ -52,7 +52,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differences between two plans: changed keys, and tensors and numbers that only one plan sends.
+    """Return the differences between two plans: changed settings, and tensors and numbers that only one plan sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.

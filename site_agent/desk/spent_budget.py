@@ -1,4 +1,4 @@
-"""Describes each payment from the patients' privacy budget: by whom, for which run, and when.
+"""Describes who spent how much of the patients' privacy budget, for which run, and when.
 
 The names come from the plan that this site stores and from persons' approvals, in their files and in the audit log. The
 ledger itself has no names.
@@ -23,7 +23,7 @@ _NOBODY: Final = "not known, because no approval is stored here"
 
 
 def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
-    """Return each payment as JSON, with its run, the office that asked for the plan, and the persons who approved it.
+    """Return each budget payment as JSON, with its run, the office that requested the plan, and the plan's approvers.
 
     Args:
         payments: the ledger's payments as JSON.
@@ -54,12 +54,12 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
 
 
 def approvers(payment: dict[str, Any]) -> str:
-    """Return as text the names of the persons who approved the plan of a payment."""
+    """Return as text the names of the persons who approved a plan that spent privacy budget."""
     return " and ".join(payment["approved_by"]) or _NOBODY
 
 
 def _plans(state: Path) -> dict[str, Plan]:
-    """Return every readable plan that was announced or approved here, by the start of its digest."""
+    """Return all readable plans that were announced or approved at this site, by the first digits of their digests."""
     found = {}
     for path in announced_plans(state):
         try:

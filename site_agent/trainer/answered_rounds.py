@@ -30,7 +30,7 @@ class AnsweredRounds:
     """The requests that the trainer has answered for one plan, with their rounds."""
 
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """Read the record of a plan. Rounds that were answered before may be requested `budget` more times in all."""
+        """Read the record of a plan. Rounds with a recorded answer may be requested `budget` more times altogether."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
         self._known: set[Question] = set(self._read())
 

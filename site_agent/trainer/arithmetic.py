@@ -101,7 +101,7 @@ def _require_card() -> None:
 
 
 def card_memory_error(error: Exception) -> UnavailableError | None:
-    """Return the error for a person if a graphics card had too little free memory, or None for any other exception."""
+    """Return an error with a remedy if a graphics card had too little free memory, or None for any other exception."""
     import torch
 
     is_known = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
@@ -116,7 +116,7 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
 
 
 def _card_memory() -> str:
-    """Return the figures of the card's memory as part of a sentence. A card without any free memory reports none."""
+    """Return the graphics card's free and total memory as part of a sentence, or an empty text if it is unknown."""
     import torch
 
     try:

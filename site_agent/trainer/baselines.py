@@ -86,7 +86,7 @@ class Baseline:
         return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the baseline's arrays by name, in the form that `baseline_of` reads. The task is not included."""
+        """Return the baseline's arrays by name, without its task, in the form that `baseline_of` reads."""
         lines, share = self.lines, np.array([self.forest_share])
         return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
 
@@ -120,7 +120,7 @@ def baseline_of(task: Task, arrays: Arrays) -> Baseline:
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
-    """Fit a linear model and a forest, first without each fold in turn, and then to all training rows.
+    """Fit a linear model and a forest: first once for each fold, without its rows, and then to all training rows.
 
     Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
     regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower.
@@ -156,7 +156,7 @@ def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
 def patient_folds(
     targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int, *, has_classes: bool
 ) -> npt.NDArray[np.int64]:
-    """Return the number of each row's fold, (rows,). All rows of a patient are in the same fold.
+    """Return the fold of each row for cross-validation, int64 of shape (rows,). All rows of a patient share a fold.
 
     Patients are assigned to the folds in turn, sorted by their mean target. Ties are in random order.
 
@@ -201,7 +201,7 @@ def _fit(dataset: Dataset, rows: Examples, trees: int, seed: int, share: float =
 
 
 def _linear_answers(baseline: Baseline, features: _Features) -> Numbers:
-    """Return a linear model's probabilities of the positive class or of each class, or its numbers, (rows, outputs)."""
+    """Return a linear model's predictions, (rows, outputs): probabilities of the positive or each class, or numbers."""
     return probabilities(baseline.task, baseline.lines.of(features)).reshape(len(features), -1)
 
 

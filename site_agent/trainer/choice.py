@@ -27,7 +27,7 @@ Rule: TypeAlias = Literal["latest", "local", "global"]
 
 @dataclass(frozen=True)
 class Measured:
-    """The validation loss at this site of the model received in one round. The loss is NaN if it was not finite."""
+    """The validation loss at this site of a model that was received in one round, or NaN if the loss was not finite."""
 
     round: int
     loss: float
@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Keep a received model if the rule prefers this model to the earlier models.
+        """Keep a received model if the plan's rule prefers it to the earlier models.
 
         Add the model's loss to the curve.
         """
@@ -63,7 +63,7 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """Under the rule `global`, keep the last candidate if the coordinator reports its round as the best round."""
+        """Under the rule `global`, keep the newest candidate if the coordinator reports its round as the best round."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 
@@ -90,7 +90,7 @@ class Choice:
         }
 
     def state(self) -> State:
-        """Return a copy of the choice so far."""
+        """Return a copy of the choice's state: all measurements so far, and the models that are kept."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
         waiting, model = (None, State()) if self._waiting is None else self._waiting
         kept = prefixed("kept", self._kept) | prefixed("waiting", model)
@@ -98,7 +98,7 @@ class Choice:
         return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Continue from a state that `state` returned."""
+        """Restore a state that `state` returned earlier."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

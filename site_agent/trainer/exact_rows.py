@@ -20,7 +20,7 @@ _LARGEST_BYTES: Final = 1 << 20
 
 
 def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
-    """Return the count to send for this number of rows, and store the count on disk first.
+    """Return which row count is sent for `rows` rows. The count is stored on disk first.
 
     Args:
         folder: the trainer's folder, with the counts that this site used, the newest last.

@@ -33,7 +33,7 @@ class ModuleDiffers(ConfigurationError):
 
 
 class StateLost(ConfigurationError):
-    """The state from which this site would continue is neither in memory nor on disk."""
+    """The saved state from which this site should continue is neither in memory nor on disk."""
 
     code = "E017"
 

@@ -64,7 +64,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Check that the plan lists this site for exactly the columns and outputs that its table has.
+    """Check that the plan's entry for this site has exactly the columns and outputs of its table.
 
     A masked sum hides this site only among the listed sites.
     """

@@ -71,7 +71,7 @@ class HeldOutCheck:
         self.returns: list[tuple[int, int]] = []
 
     def is_measured(self, round_number: int) -> bool:
-        """Return whether sites measure losses at the start of a round: in the first and in rounds with a decision."""
+        """Return whether sites measure losses as the round starts: in the first and in any round with a decision."""
         return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
 
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
@@ -114,7 +114,7 @@ class HeldOutCheck:
         return before
 
     def remember(self, state: State) -> None:
-        """Keep this site's state, before the site loads parameters that are not yet accepted."""
+        """Store `state`, from which this site continues if the parameters that it loads next are not accepted."""
         self._before = self._before or state
 
     @property
@@ -142,19 +142,19 @@ class HeldOutCheck:
             )
 
     def resampled(self, is_resampled: bool) -> None:
-        """Mark whether the newest round is resampled. In a resampled round no site accepts or refuses."""
+        """Record whether the newest round is a resampled round. In such a round no site accepts or refuses."""
         if self.newest is not None and self.newest.round != self._plan.has_probe:
             self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_resampled)
 
     def state(self) -> State:
-        """Return everything that the next decision depends on."""
+        """Return the state of this check that the next decision needs."""
         accepted = {} if self.accepted is None else self.accepted.state()
         newest = {} if self.newest is None else self.newest.state()
         returns = {"returns": torch.tensor(self.returns, dtype=torch.int64).reshape(-1, 2)}
         return prefixed("accepted", accepted) | prefixed("newest", newest) | prefixed("before", self._before) | returns
 
     def restore(self, state: State) -> None:
-        """Continue from a state that `state` returned."""
+        """Restore a state that `state` returned earlier."""
         self.accepted = Received.from_state(part_of(state, "accepted"))
         self.newest = Received.from_state(part_of(state, "newest"))
         self._before, self.refuses = part_of(state, "before"), False
@@ -188,7 +188,7 @@ def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -
 
 
 def standard_errors(rises: Tensor) -> float:
-    """Return the sum of paired differences in standard errors: sum / sqrt(sum of squares), at most sqrt(rows).
+    """Return the sum of paired differences in standard errors: sum / sqrt(sum of squares). It is at most sqrt(rows).
 
     The rows are paired, so what makes a row difficult for both models cancels. This is Student's t with the spread
     around 0 in place of the spread around the mean. Suppose that each row rises or falls by the same amount with equal

@@ -1,4 +1,4 @@
-"""Stores what a run found for the persons of this site: suspicious columns, and the chosen alternative of a sweep.
+"""Stores a run's findings for people at this site: suspicious columns, and the alternative that a sweep chose.
 
 The files are in the trainer's folder and never leave this site. A finding is a sentence with the names of columns, as
 in the report. The choice of a sweep changes no model: a person adopts a model.
@@ -34,7 +34,7 @@ def find_suspicions(state: Path) -> tuple[str, ...]:
 
 
 def keep_choice(state: Path, plan: Plan, number: int) -> None:
-    """Write which alternative of the plan's sweep was chosen, counted from 0. The coordinator announces the choice."""
+    """Write the number of the alternative that was chosen in the plan's sweep, from 0. The coordinator announces it."""
     write_whole(_choice_path(state, plan), str(number).encode())
 
 

@@ -30,7 +30,7 @@ from site_agent.trainer.released_columns import remember
 
 
 def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
-    """Return the numbers that this site sends in the round of statistics. Under privacy, noise is added later.
+    """Return the numbers that this site sends in the round of statistics. With privacy, noise is added to them later.
 
     Without privacy the request is recorded on disk first.
 
@@ -55,7 +55,7 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
 
 
 def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]:
-    """Return this site's sums of clipped terms, one term for each patient, in the order of `private.names`."""
+    """Return the sums of the patients' clipped terms, in the order of `private.names`. Each patient has one term."""
 
     def terms_of(rows: Integers) -> Float64:
         columns = private.statistics.columns
@@ -68,7 +68,7 @@ def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]
 
 
 def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: Integers) -> Iterator[Float64]:
-    """Yield the terms of one column: float64 of shape (rows,) each. See protos/plan/private_statistics.py."""
+    """Yield one column's part of each row's term: float64 of shape (rows,). See protos/plan/private_statistics.py."""
     feature = next((found for found in table.contract.features if found.name == column.name), None)
     if isinstance(column, CodedColumn):
         codes = feature.codes if isinstance(feature, CategoricalFeature) else ()

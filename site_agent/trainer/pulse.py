@@ -19,7 +19,7 @@ LONG_SECONDS: Final = 6 * 3600
 
 
 class Pulse:
-    """The watchdog signal of one process."""
+    """Sends the watchdog signals of one process to the service manager."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
         """Store a function that sends text to the service manager, and a clock that returns monotonic seconds.

@@ -54,7 +54,7 @@ class ReleasedBefore(RefusedError):
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Record on disk, before statistics are sent, which values of which columns a run uses.
+    """Store on disk which values of which columns a run uses. This happens before any statistics are sent.
 
     `smallest_cell` is the larger of the plan's and the policy's limit.
 
@@ -122,7 +122,7 @@ def _may_follow(
     hiding: Mapping[str, int],
     smallest_cell: int,
 ) -> bool:
-    """Return whether enough rows of a column changed since an earlier release of the column."""
+    """Return whether enough rows of a column changed since statistics of the column were sent earlier."""
     if isinstance(column, CodedColumn):
         changes = [abs(now.get(code, 0) - before.get(code, 0)) for code in before.keys() | now.keys()]
         return any(changes) and all(change == 0 or change >= smallest_cell for change in changes)
@@ -135,7 +135,7 @@ def _naming(secret: bytes) -> Callable[[bytes], str]:
 
 
 def _released_by_an_earlier_version(folder: Path) -> set[str]:
-    """Return columns that an earlier version released without recording the rows."""
+    """Return the columns whose statistics an earlier version of this program sent without recording the rows."""
     path = folder / _OLDER_FILE
     known: dict[str, dict[str, str]] = json.loads(path.read_bytes()) if path.exists() else {}
     return {column for columns in known.values() for column in columns}

@@ -36,7 +36,7 @@ _MOST: Final = 8  # limited, so that a coordinator that requires a saved state i
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SavedStudy:
-    """The state of a study before a round: its tensors, and facts as JSON."""
+    """The state of a study before a round: its tensors, and all other values as JSON."""
 
     tensors: State = field(repr=False)
     facts: Mapping[str, Json]
@@ -46,7 +46,7 @@ class Saves:
     """The saved states of one run."""
 
     def __init__(self, folder: Path, plan: Plan, dataset: Dataset) -> None:
-        """Read which states exist, and remove the states of other runs.
+        """Read which rounds have a saved state, and delete the states of other runs.
 
         Raises:
             DataError: the run began with other rows than `dataset` has.
@@ -91,7 +91,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state before a round, or None if this site begins with this round.
+        """Return the state that was saved before a round, or None if the site began in this round.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -123,7 +123,7 @@ class Saves:
         (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
 
     def _check(self, number: int) -> int | None:
-        """Return the resample number that led to a saved state, or None if training cannot continue from this state."""
+        """Return the resample number of a saved state, or None if training cannot continue from this state."""
         try:
             facts = load(self._folder, _name(number)).facts
             resample = facts["redraw"]

@@ -1,4 +1,4 @@
-"""Encodes a site's counts and measurements as the integers of the manifest, for sums over all sites.
+"""Encodes a site's counts and measurements as the integers that the plan's manifest lists, for sums over all sites.
 
 Every number is weighted by rows as the plan counts them. So a sum divided by the sum of weights is the mean that the
 method requires. Validation rows are always rounded to the public grid. A number beyond its bound becomes the bound. No
@@ -31,7 +31,7 @@ from site_agent.trainer.choice import Choice
 
 
 class Measures:
-    """Computes the weighted measurements that one site sends under one plan."""
+    """Computes the measurements that one site sends under a plan, weighted as the plan requires."""
 
     def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
         self._plan = plan
@@ -59,7 +59,7 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return numbers, derived from `secret`, that encode this site's refusal.
+        """Return the numbers that encode this site's refusal of the received parameters, derived from `secret`.
 
         If `secret` is None, they encode acceptance.
         """

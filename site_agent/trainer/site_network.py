@@ -42,7 +42,7 @@ class Seeds:
 
     @classmethod
     def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
-        """Return the seeds of a hospital. Two plans with the same seed have different random draws."""
+        """Return a hospital's sources of random numbers. They differ between two plans with the same seed."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
     @classmethod
@@ -150,7 +150,7 @@ class SiteNetworks:
         return FlatNetwork(network, [tensor.name for tensor in wanted], copies, self.device)
 
     def start(self, flat: FlatNetwork, public: Iterable[TensorSpec], seeds: Seeds, copy: int | None = None) -> None:
-        """Set the initial parameters of the network. The plan's seed determines the shared tensors, equal at all sites.
+        """Set the network's initial parameters. The plan's seed determines the shared tensors: all sites start equal.
 
         It also determines tensors that the method starts equal. The site's own seed determines all others. If the plan
         has `start: own`, the site's seed determines all tensors, as in the authors' experiment. In published

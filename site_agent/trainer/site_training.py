@@ -35,7 +35,7 @@ _FEWEST_TRAINING_ROWS_TESTED: Final = 200  # so many rows that a small site can 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteRows:
-    """A site's encoded rows. In a stack of copies, each array has a first axis of shape (copies,).
+    """A site's encoded rows. If several copies of a network train together, each array has a first axis (copies,).
 
     `predictions` are the baseline's on validation and on test rows, None if the plan has no baseline.
     """
@@ -111,7 +111,7 @@ class SiteTraining:
 def begin_training(
     networks: SiteNetworks, method: Method, federated: Sequence[TensorSpec], rows: SiteRows, seeds: Seeds | list[Seeds]
 ) -> SiteTraining:
-    """Build and start the networks of a method at a site.
+    """Build the networks of a method at a site, and prepare their training.
 
     Args:
         federated: the tensors whose update is sent.

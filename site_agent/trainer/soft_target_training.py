@@ -78,7 +78,7 @@ def added_columns(plan: Plan, outputs: int) -> int:
 
 
 def taught(rows: Rows, predictions: Predictions, task: Task, share: float) -> Rows:
-    """Return each target mixed with the baseline's prediction: probabilities for classes, otherwise a number."""
+    """Return rows whose targets are mixed with the baseline's predictions: probabilities of classes, or numbers."""
     said, targets = torch.from_numpy(predictions), rows.targets
     if not share:
         return rows
@@ -101,7 +101,7 @@ def beside(features: Tensor, predictions: Predictions) -> Tensor:
 
 
 def start_path(flat: FlatNetwork, start: float, outputs: int, copy: int | None = None) -> None:
-    """Set the initial weights from each prediction of the baseline to the network's output of the same class.
+    """Connect each baseline prediction to the network's output of the same class, with the initial weight `start`.
 
     `flat` reads the predictions as its last columns. `start` is above 0, because with 0 the network has no such
     columns.

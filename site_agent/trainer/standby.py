@@ -1,4 +1,4 @@
-"""Waits for the next request in a small program without libraries, while no study is prepared.
+"""Waits for the next request in a small program without libraries, as long as the site has no prepared study.
 
 A trainer that read the table has loaded libraries, which need more memory than the rest of an idle site. It waits some
 seconds for a plan. After that it replaces itself with this program. The rules:
@@ -25,7 +25,7 @@ _PULSE_SECONDS: Final = 1.0
 
 
 def stand_by(connection: socket.socket, configuration: Callable[[], bytes]) -> None:
-    """Wait for data from the gate. After `PATIENCE_SECONDS` without data, replace this process with the small program.
+    """Wait for data from the gate. After `PATIENCE_SECONDS` without data, replace this process by a small program.
 
     No byte of the next request was read. `configuration` returns the content of hospital.yaml, as JSON.
     """

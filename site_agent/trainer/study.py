@@ -119,7 +119,7 @@ class Study:
         starts: Starts | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build and start the network.
+        """Build the network, and prepare its training.
 
         Args:
             resample_budget: the number of rounds that the policy allows to be resampled.
@@ -166,12 +166,12 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The number of training rows that gives this site's weight; 0 with equal weights or without training."""
+        """The number of training rows that sets this site's weight, or 0 with equal weights or without training."""
         return self._measures.rows if self._trains else 0
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """For each rollback at this site, the repeated round and the round whose parameters were used."""
+        """The rollbacks at this site: for each, the repeated round and the round whose parameters were loaded."""
         return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
@@ -187,7 +187,7 @@ class Study:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Load the received parameters, do the work of a round, and return the values to send. This makes no report.
+        """Load the received parameters, do the work of a round, and return the values to send. No report is written.
 
         Args:
             asked: the round, which must not be earlier than the last one. A site can enter late and miss rounds.
@@ -234,7 +234,7 @@ class Study:
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
-        """Return everything that the next round depends on."""
+        """Return the state of the study that the next round needs."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
         tensors |= prefixed("check", self._check.state()) if self._check is not None else {}
         facts: dict[str, Json] = {
@@ -247,7 +247,7 @@ class Study:
         return SavedStudy(tensors=tensors, facts=facts)
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from a saved state. Another process can have saved it."""
+        """Continue from a saved state, which another process may have saved."""
         facts: Any = saved.facts  # JSON that this class wrote, under a digest
         layers = bytes.fromhex(facts["layers"])
         if layers != self._layers:
@@ -403,7 +403,7 @@ class Study:
                 flat.take_in(values[part], rate, part)
 
     def _follow_own_sums(self, asked: Asked) -> None:
-        """Compute private layers under privacy: first values plus one step along each noisy sum that the gate kept.
+        """Compute private layers in a private run: initial values plus one step for each noisy sum that the gate kept.
 
         Nothing else changes these layers. So a trainer that lost its memory computes the same layers, and no sum
         receives noise twice.
@@ -422,7 +422,7 @@ class Study:
         return list(zip(tensors, slices_of(tensors), strict=True))
 
     def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
-        """Measure the loaded parameters at the end, and in each round in which the plan requires a measurement."""
+        """Measure the loaded parameters if the plan requires it in this round, or if this is the last measurement."""
         training, check, rows = self._training, self._check, torch.empty(0)
         is_due = is_last or is_measured(self.plan, round_number)
         if check is None:

@@ -76,13 +76,13 @@ class AroundRounds(Protocol):
         """Load the libraries that a study needs."""
 
     def begin_study(self, hospital: Hospital, plan: Plan, state: Path, /) -> tuple[Study, Preprocessing]:
-        """Load the libraries, the table and the network. The folder `state` has the site's secret."""
+        """Load the libraries, the table and the network of a study. The site's secret is in the folder `state`."""
 
     def begin_prior(self, hospital: Hospital, plan: Plan, /) -> tuple[PriorStudy, Preprocessing]:
-        """Load the site's table for a plan with federated-prior."""
+        """Load the site's table for a plan with the method federated-prior."""
 
     def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
-        """Return the numbers that this site sends under a plan with statistics."""
+        """Return the numbers that this site sends under a plan that only computes statistics."""
 
     def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
         """Check that this site, which has no outcomes, can use the model of the plan."""
@@ -110,7 +110,7 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Store the settings.
+        """Store the settings of this process.
 
         `rehearsal` is a temporary folder for a trial round, which needs no approval and saves nothing.
 
@@ -400,7 +400,7 @@ class Worker:
         return self._ready()
 
     def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Make the report at the first call only. Return the numbers that the site adds to sums over all sites."""
+        """Make the report on the first call only. Always return the numbers that this site adds to the sites' sums."""
         study = self._ready()
         study.close(asked, received)
         if self._gain is None:
@@ -409,7 +409,7 @@ class Worker:
         return self._gain
 
     def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
-        """Make the report of a private run. Print an error that patients can cause, and do not return it.
+        """Make the report of a private run. Print errors that depend on patients' data, but do not return these errors.
 
         Patients decide whether a report is possible, and no epsilon is spent for that. So only people at the hospital
         learn it. The coordinator learns the same as after any other run.

@@ -71,7 +71,7 @@ class Difference:
 
     @property
     def better(self) -> bool | None:
-        """True if the first model is clearly better, False if clearly worse, None if the interval includes zero."""
+        """True or False if the first model is clearly better or clearly worse. None if the interval includes zero."""
         if self.interval is None or self.interval.has_zero:
             return None
         return (self.value > 0.0) != is_lower_better(self.metric)
@@ -176,7 +176,7 @@ class Resampling:
     number: int = RESAMPLES
 
     def blocks(self) -> Iterator[Counts]:
-        """Yield how often each resample has each row, in blocks: whole numbers, float64 of shape (resamples, rows)."""
+        """Yield in blocks how often each resample contains each row: whole numbers as float64, (resamples, rows)."""
         generator = np.random.default_rng(self.seed)
         patients = int(self.owners.max()) + 1
         is_plain = patients == len(self.owners)
@@ -294,7 +294,7 @@ class _Ranking:
 
 
 def _running(counts: Counts) -> Counts:
-    """Return sums over the first 0, 1, 2, ... columns. The sums are exact, because counts are whole numbers."""
+    """Return running sums over the columns, starting with 0. The sums are exact, because counts are whole numbers."""
     running = np.zeros((len(counts), counts.shape[1] + 1))
     np.cumsum(counts, axis=1, out=running[:, 1:])
     return running

@@ -68,7 +68,7 @@ class HeldOutRows:
         return len(self.targets)
 
     def __repr__(self) -> str:
-        """Return only the number of rows, because a traceback must not show a patient's values."""
+        """Return what `repr` shows: only the number of rows, because a traceback must not show a patient's values."""
         return f"HeldOutRows(rows={len(self)})"
 
     @property
@@ -87,12 +87,12 @@ class HeldOutRows:
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
     def part(self, places: npt.NDArray[np.int64]) -> HeldOutRows:
-        """Return the rows at these places, int64 of shape (rows of the part,)."""
+        """Return the rows at the positions `places`, int64 of shape (rows of the part,)."""
         patients = None if self.patients is None else self.patients[places]
         return replace(self, targets=self.targets[places], patients=patients)
 
     def outcomes(self, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.bool_], Scores]]:
-        """Yield for each predicted class its name, which rows are of it, and its probabilities, each of shape (rows,).
+        """Yield for each predicted class its name, a mask of its observed rows, and its probabilities: (rows,) each.
 
         A binary outcome has only the positive class. Regression and segmentation have no class.
         """

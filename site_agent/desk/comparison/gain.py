@@ -52,7 +52,7 @@ _PLACEBOS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Baselines:
-    """Names the local model and the placebo with which the federated model is compared.
+    """Names the local model and the placebo (copies of this site) with which the federated model is compared.
 
     Attributes:
         best_local: a simple model's name; None means SILOED if there is one.
@@ -231,7 +231,7 @@ def _other(best: str, baselines: Baselines) -> str:
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
-    """Yield two sentences: the metric of the federated model, and that of the best local model."""
+    """Yield two sentences with the metrics of the federated model and of the best local model."""
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""

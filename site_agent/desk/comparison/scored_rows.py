@@ -46,7 +46,7 @@ class ScoredRows:
     dataset: str
 
     def __repr__(self) -> str:
-        """Return only two counts of rows, because a traceback must not show a patient's values."""
+        """Return what `repr` shows: only two counts, because a traceback must not show a patient's values."""
         return f"ScoredRows(test={len(self.test)}, models={len(self.scores)})"
 
 

@@ -47,7 +47,7 @@ _MOST_WORDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A drafted column of a contract: its keys in order, remarks for a person, and its codes, if it has any."""
+    """A drafted column of a contract: its settings in order, remarks for a person, and its codes, if it has any."""
 
     keys: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
@@ -55,12 +55,12 @@ class Line:
 
     @property
     def is_number(self) -> bool:
-        """Whether the column is drafted as a number, or as a date that becomes a number."""
+        """Whether the draft reads the column as a number or as a date."""
         return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
     def text(self) -> str:
-        """Return the keys as one line of YAML."""
+        """Return the settings of the column as one line of YAML."""
         return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
 
 
@@ -79,7 +79,7 @@ def is_coded(column: ColumnDraft) -> bool:
 
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Return the numbers that probably mean "not known" in a column. If its draft is not a number, there are none."""
+    """Return the column's numbers that probably mean "not known". If the draft does not read numbers, return none."""
     is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 

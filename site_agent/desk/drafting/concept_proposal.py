@@ -217,7 +217,7 @@ def _of_two(own: tuple[str, ...], other: tuple[str, ...]) -> float:
 
 
 def _matches(word: str, other: tuple[str, ...]) -> Iterator[tuple[int, int, float]]:
-    """Yield each match of a word with consecutive words: place of the first word, number of words, similarity."""
+    """Yield each match of a word with consecutive words: position of the first word, number of words, similarity."""
     for start in range(len(other)):
         yield start, 1, _of_words(word, other[start])
         for length in range(2, min(_MOST_WORDS, len(other) - start) + 1):

@@ -132,7 +132,7 @@ def expected_of(
 
 
 def _expectations(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return predicted and observed means for each outcome. Without drift, 1 of 100 tables has a false alarm."""
+    """Return predicted and observed means for each outcome. Without drift, one table in 100 gives a false alarm."""
     found: dict[str, Json] = {}
     outcomes = list(_by_outcome(new, scores))
     if not outcomes:

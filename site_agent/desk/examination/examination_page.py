@@ -1,4 +1,4 @@
-"""Writes an examination as one self-contained HTML page, and as lines for a terminal.
+"""Writes the findings about a hospital's table as one self-contained HTML page, and as lines for a terminal.
 
 The page has row numbers and Table 1, so it stays at the site.
 """

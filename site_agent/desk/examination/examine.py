@@ -72,7 +72,7 @@ class Examination:
     split_rows: SplitRows | None
 
     def __repr__(self) -> str:
-        """Return only the number of findings, because a traceback must not show a patient's values."""
+        """Return what `repr` shows: only the number of findings. A traceback must not show a patient's values."""
         return f"Examination(findings={len(self.findings)})"
 
     @property

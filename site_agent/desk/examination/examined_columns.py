@@ -121,7 +121,7 @@ def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[f
 
 
 def row_finding(table: Table, key: str, words: str, places: npt.NDArray[np.int64], level: Level = "warning") -> Finding:
-    """Return a finding about rows, with the row numbers of the first few in a spreadsheet.
+    """Return a finding about rows. It contains the first few rows' numbers as in a spreadsheet.
 
     Args:
         places: the positions of all these rows in the table, from 0.

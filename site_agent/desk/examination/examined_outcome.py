@@ -166,7 +166,7 @@ def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Find
 
 
 def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the row numbers, or a fixed random sample of 100,000 row numbers if there are more."""
+    """Return the row numbers. If there are more than 100,000, return a fixed random sample of 100,000 row numbers."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
@@ -203,7 +203,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the area under the ROC curve of the best term alone. Return None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of the single best term, or None if an outcome has fewer than ten rows.
 
     Args:
         has_term: of shape (rows, terms).
@@ -232,7 +232,7 @@ def _ranks(values: Numbers) -> Numbers:
 
 
 def _cells(values: Numbers, absent: Truth, *, is_code: bool) -> npt.NDArray[np.int64]:
-    """Return for each row the number of its code, or of the decile that contains its value. A missing value is 0."""
+    """Return a group number for each row: of its code, or of the decile of its value. Missing values have number 0."""
     if is_code:
         return np.where(absent, 0, values + 1).astype(np.int64)
     there = values[~absent]

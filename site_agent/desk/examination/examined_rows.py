@@ -59,7 +59,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 
 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
-    """Return a fingerprint of each row, uint64 of shape (rows,). Different rows rarely have the same (1 in 2 ** 24)."""
+    """Return a fingerprint of each row, uint64 (rows,). Different rows rarely have equal ones (1 in 2 ** 24)."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
     columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
     for values in columns:

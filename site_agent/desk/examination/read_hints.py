@@ -101,7 +101,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """Advise which key of the contract to change so that a text file becomes readable, or return None.
+    """Advise which setting of the contract makes a text file readable, or return None.
 
     Args:
         path: a table in which mistakes were found.
@@ -166,7 +166,7 @@ def _encoding(start: bytes) -> str:
 
 
 def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
-    """Return how many rows have the most common number of cells, and this number. Return zeros if the number is one."""
+    """Return how many rows have the most common number of cells, and this number. If it is 1, return two zeros."""
     try:
         widths = Counter(len(row) for row in csv.reader(lines[:200], delimiter=delimiter))
     except csv.Error:

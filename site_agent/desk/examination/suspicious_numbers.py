@@ -179,7 +179,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Return which values are in the upper of two groups, the ratio of the medians, and the medians.
+    """Return which values are in the upper of two groups, the ratio of both groups' medians, and these medians.
 
     None for one group.
     """
@@ -209,7 +209,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
 
 
 def _parting(ordered: Numbers) -> int:
-    """Return how many of the sorted values belong to the lower of two groups (Otsu 1979, equation 18)."""
+    """Return how many of the sorted values are in the lower group if they are split in two (Otsu 1979, equation 18)."""
     counts = np.arange(1, len(ordered))
     sums = np.cumsum(ordered)[:-1]
     means = sums / counts, (ordered.sum() - sums) / (len(ordered) - counts)
@@ -228,7 +228,7 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
 
 
 def _surprise(valley: int, heap: int) -> float:
-    """Return by how many standard deviations a gap between two groups has fewer values than the smaller group."""
+    """Return by how many standard deviations a gap between two groups has fewer values than the smaller group has."""
     return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
 
 
@@ -244,7 +244,7 @@ def _conversion(low: float, high: float) -> Conversion | None:
 
 
 def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
-    """Return whether another column nearly determines the scale of a value (area under the ROC curve at least 0.9)."""
+    """Return whether another column nearly determines a value's scale: area under the ROC curve at least 0.9."""
     both = is_there & ~np.isnan(column)
     upper, lower = column[both & is_upper], np.sort(column[both & ~is_upper])
     if not len(upper) or not len(lower):

@@ -118,7 +118,7 @@ def export_model(
 
 
 def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """Return the exported files by name, and the largest difference of each copy's predictions from the model's.
+    """Return the exported files by name, and how far each copy's predictions differ at most from the model's.
 
     Raises:
         OperatorError: the model cannot be exported, or a copy predicts differently.

@@ -37,7 +37,7 @@ class Operation:
 
 @dataclass(eq=False)
 class Graph:
-    """A computation: its operations in order, and its constants by name. Both are only added, never removed."""
+    """A computation: its operations in order, and its constants by name. Operations and constants are only added."""
 
     operations: list[Operation] = field(default_factory=list)
     constants: dict[str, npt.NDArray[np.generic]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Value:
     dtype: str
 
     def apply(self, operation: str, *others: Operand, **attributes: Attribute) -> Value:
-        """Add an operation to the graph, with this value as its first input, and return its result."""
+        """Add an operation to the graph, and return its result. This value is the operation's first input."""
         if operation not in NAMES:
             raise ValueError(f"{operation} is no operation of exports")
         inputs = (self, *(one if isinstance(one, Value) else self.graph.constant(one, self.dtype) for one in others))
@@ -108,7 +108,7 @@ class Value:
         return self.apply("cast", to=dtype)
 
     def reshape(self, *shape: int) -> Value:
-        """Give the value another shape. The size -1 stands for the rows."""
+        """Return the value in another shape. The size -1 stands for the number of rows."""
         return self.apply("reshape", shape=shape)
 
     def columns(self, start: int, stop: int, axis: int = 1) -> Value:
@@ -130,7 +130,7 @@ class Value:
         return self.apply("maximum", low).apply("minimum", high)
 
     def interpolated(self, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Value:
-        """Interpolate the value, float64 (rows, 1), linearly between rising points. Outside it is constant."""
+        """Interpolate the value, float64 (rows, 1), linearly between rising points. Outside them it stays constant."""
         knots, heights = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
         # If several points have the same x, as at a step, the last of these points is used, as in numpy's interp.
         kept = np.append(np.diff(knots) > 0, True)

@@ -180,7 +180,7 @@ def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Ten
 def _forest(
     rows: Tensor, roots: Tensor, columns: Tensor, thresholds: Tensor, children: Tensor, values: Tensor
 ) -> Tensor:
-    """Return for each row the mean over trees of the leaf that the row reaches. A leaf is its own child."""
+    """Return for each row the mean value of the leaves that it reaches in the trees. A leaf is its own child."""
     at = roots.expand(len(rows), -1)
     while True:
         above = (rows.gather(1, columns[at]) > thresholds[at]).long()

@@ -38,7 +38,7 @@ def input_names(contract: Contract) -> tuple[str, ...]:
 
 
 def other_day(contract: Contract, feature: DateFeature) -> tuple[int | None, float]:
-    """Return from which day a date is counted: its position among the inputs, and the day since 1970-01-01.
+    """Return the day from which a date is counted: its position in the inputs, and its number of days since 1970-01-01.
 
     The position is None if the day is the same for all rows. Otherwise the day is 0.
     """
@@ -113,7 +113,7 @@ def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed:
 def _dated(
     contract: Contract, feature: DateFeature, drawn: Numbers, before: Sequence[Numbers], days: Sequence[Numbers]
 ) -> Numbers:
-    """Return made-up dates, in days since 1970-01-01, so that intervals from the other day are about those drawn."""
+    """Return made-up dates, in days since 1970-01-01. Their intervals from the other day are close to `drawn`."""
     other: Numbers | float
     (column, other), features, rule = other_day(contract, feature), len(contract.features), interval_rule(feature)
     if column is not None and column >= features:

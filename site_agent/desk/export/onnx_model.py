@@ -131,7 +131,7 @@ class _Writer:
         self.nodes.append(self._helper.make_node(kind, list(inputs), [output], **attributes))
 
     def _add(self, kind: str, one: Operation, *numbers: Any, **attributes: Any) -> None:
-        """Append a node with the inputs and the output of an operation. Whole numbers become further inputs."""
+        """Append a node with an operation's inputs and output. Whole numbers in `numbers` become further inputs."""
         names = [f"whole{len(self._constants) + place}" for place in range(len(numbers))]
         self._constants |= {name: np.array(each, dtype=np.int64) for name, each in zip(names, numbers, strict=True)}
         self._node(kind, (*one.inputs, *names), one.output, **attributes)

@@ -36,7 +36,7 @@ class OwnNetwork:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """The facts about the module for model.json."""
+        """The facts about the hospital's own module that model.json contains."""
         digest = hashlib.sha256(self.source).hexdigest()
         return {"file": FILE, "sha256": digest, "columns": self.columns, "outputs": self.outputs}
 

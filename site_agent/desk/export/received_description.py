@@ -146,7 +146,7 @@ class Description(Document):
 
     @property
     def kinds(self) -> dict[str, str]:
-        """For each column its type in words. `kind_of_list` names the types of lists and notes."""
+        """The type of each column in words. The types of lists and notes are named by `kind_of_list`."""
         kinds: dict[str, str] = {one.name: one.rule.kind for one in self.features}
         lists = {one.name: kind_of_list(one.rule.separator) for one in self.terms}
         return kinds | dict.fromkeys([one.name for one in self.days], "date") | lists
@@ -167,12 +167,12 @@ class Description(Document):
 
     @property
     def inputs(self) -> int:
-        """The largest possible number of inputs of a row: one for each feature, each day, and each counted term."""
+        """The largest number of inputs of one row: one for each feature, each day, and each position of terms."""
         rules = [one.rule for one in self.terms]
         places = [len(one.codes or ()) + 1 + (one.buckets or 0) + (one.longest or 0) for one in rules]
         return len(self.features) + len(self.days) + sum(places)
 
 
 def kind_of_list(separator: str | None) -> str:
-    """Return in words the type of a column of lists with this separator, or of a column of notes if it is None."""
+    """Return, as words, the type of a column with several terms. Without a separator, the column has notes."""
     return "note" if separator is None else f"list with {'blanks' if separator == ' ' else separator}"

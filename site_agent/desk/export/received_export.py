@@ -66,7 +66,7 @@ class Intensities:
         return len(self.rows)
 
     def __getitem__(self, part: slice) -> npt.NDArray[np.float64]:
-        """Return float64 of shape (rows of the part, numbers of an image)."""
+        """Return some images in the unit of their files: float64 of shape (rows of the part, numbers of an image)."""
         low, high = self.window
         return low + (high - low) * self.images[self.rows[part]].astype(np.float64)
 
@@ -199,7 +199,7 @@ def _copied(first: Tensor, second: Tensor) -> int:
 
 
 def _patches(images: Tensor, filters: Tensor, result: Tensor) -> int:
-    """Return how many numbers a convolution copies if it is computed as a matrix product: all inputs of each result.
+    """Return how many numbers a convolution copies if it is a matrix product: the inputs of every number of the result.
 
     Raises:
         ValueError: the inputs are not stacks of images and filters.

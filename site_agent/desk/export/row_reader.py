@@ -87,7 +87,7 @@ class RowReader:
         self._image: Mapping[str, Any] | None = facts.get("image")
 
     def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
-        """Return a row's inputs for the model, and the reasons why the row has no prediction, if there are reasons.
+        """Return a row's inputs for the model, and the reasons why the row has no prediction, which may be none.
 
         The inputs are in the order of model.json's features, days and terms. A missing number or date is NaN. A code
         is its position. A date is the days since 1970-01-01. Terms are what `TermsRule` counts.
@@ -125,7 +125,7 @@ class RowReader:
         return found
 
     def why(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return for each row why the row has no prediction; empty if the row has a prediction."""
+        """Return for each row why it has no prediction, or an empty text if the row has a prediction."""
         return [joined(self.read(row)[1]) for row in rows]
 
     def _cell(

@@ -64,7 +64,7 @@ def written_down(model: SavedModel, recalibration: Recalibration | None) -> Grap
 
 
 def _scores(task: Task, outputs: Value) -> Value:
-    """Add to the graph the conversion of outputs, float64 (rows, outputs), to probabilities; numbers stay unchanged."""
+    """Add the conversion of outputs (rows, outputs) to probabilities. The outputs of a regression stay unchanged."""
     match task:
         case "binary" | "segmentation":
             return outputs.apply("sigmoid")
@@ -182,7 +182,7 @@ def _joined(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, 
 
 
 def _others(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, like: Value) -> Value:
-    """Add the score from the other hospitals' coefficients to the graph. The result has the shape of `like`."""
+    """Add to the graph the score of this site's rows from the other hospitals' coefficients, in the shape of `like`."""
     places = [place for place, one in enumerate(concepts.mapped) if one is not None and concepts.used[place]]
     line = like * [[0.0]] + joined.others.starts[None]
     if places:
@@ -267,7 +267,7 @@ def _encoded(graph: Graph, preprocessing: Preprocessing) -> Value:
 
 
 def _value_of(graph: Graph, contract: Contract, place: int) -> Value:
-    """Add to the graph the value of the feature at this position, float64 (rows, 1). A date becomes its interval.
+    """Add to the graph the value of the feature at `place`: float64 (rows, 1). A date becomes its interval.
 
     See `cells.interval_of`.
     """
@@ -338,7 +338,7 @@ def _shares(ends: np.ndarray[tuple[int], np.dtype[np.float64]], value: Value) ->
 
 
 def _coded(feature: CategoricalFeature, encoding: Encoding, value: Value) -> Value:
-    """Add to the graph the conversion of each code to its row of encoded columns. Unknown codes get the last row."""
+    """Add to the graph an encoding of codes as rows of a table. Unknown codes get the table's last row."""
     positions = np.arange(len(feature.codes), dtype=np.float64)
     table = encode(feature, encoding, np.append(positions, -1.0))
     chosen = value.apply("equal", positions[None]).cast("float64")

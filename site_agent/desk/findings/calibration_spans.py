@@ -159,7 +159,7 @@ def _design(scores: Scores) -> Float64:
 
 
 def _curves(counts: Counts, outcomes: Float64, design: Float64) -> Float64:
-    """Return the curve of `calibration.smoothed` for each resample, by Newton's method, shape (resamples, rows)."""
+    """Return for each resample the smooth curve of `calibration.smoothed`, by Newton's method: (resamples, rows)."""
     width = design.shape[1]
     products = (design[:, :, None] * design[:, None, :]).reshape(len(design), width**2)
     ridge = np.diag([0.0, *[1.0 / SMOOTHING] * (width - 1)])

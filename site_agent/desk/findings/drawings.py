@@ -102,7 +102,7 @@ def calibration_plots(facts: Facts) -> list[str]:
 
 
 def _shown(facts: Facts) -> list[str]:
-    """Return the names of the models that have curves. A guess has none."""
+    """Return the names of the models whose curves are drawn. The constant guess has no curve."""
     return [name for name in facts["curves"] if not name.endswith("guess")]
 
 

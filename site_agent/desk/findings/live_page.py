@@ -31,7 +31,7 @@ class LivePage:
     """A page with the curves of a site's own models, read again from the files for every request."""
 
     def __init__(self, site: str, state: Path) -> None:
-        """Show the curves of the runs in `state`, the site's state folder."""
+        """Store the name of the site, and the state folder whose runs are shown."""
         self._site, self._state = site, state
 
     def main(self) -> str:

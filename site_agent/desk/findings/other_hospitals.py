@@ -118,7 +118,7 @@ def _inputs(
 
 
 def _cells(file: Path, table: Table, rows: Rows, again: Set[str]) -> Iterator[dict[str, float | str | None]]:
-    """Yield each row as cells that the other hospital's rules can read: numbers, days, and codes and terms as text.
+    """Yield each row in a form that the other hospital's rules can read: numbers and days, or text for codes and terms.
 
     The columns `again` are those that the model reads as dates, lists and notes.
     """

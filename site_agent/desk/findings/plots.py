@@ -37,7 +37,7 @@ _FIGURES: Final = 190
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line, or the points of one series, in a plot.
+    """One line or one series of points in a plot.
 
     Attributes:
         label: its text in the legend; empty for none.
@@ -64,7 +64,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of an interval plot: a number and its interval. `words` are shown as text instead of the two limits."""
+    """One row of an interval plot: a number and its interval. If `words` is set, it is shown in place of the limits."""
 
     label: str
     value: float | None

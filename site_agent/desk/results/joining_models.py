@@ -114,7 +114,7 @@ def join_models(
 
 
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
-    """Return the models' weights that minimise the loss of the weighted mean + 5 * squared distance from equal weights.
+    """Return the weights w that minimise the loss of the models' weighted mean + 5 * ||w - equal weights||^2.
 
     Args:
         models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
@@ -137,7 +137,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
-    """Return the weights at which a function is smallest. Each step changes two weights and keeps their sum.
+    """Return the weights at which `value` is smallest. Each step changes two weights and keeps their sum.
 
     For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate
     descent method").
@@ -157,7 +157,7 @@ def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Fl
 
 
 def _between(value: Callable[[Float64], float], weights: Float64, one: int, other: int) -> Float64:
-    """Return the weights after dividing the sum of two weights between these two in the best way (Kiefer 1953)."""
+    """Return the weights after the best division of the sum of two weights between these two weights (Kiefer 1953)."""
     both = float(weights[one] + weights[other])
 
     def divided(share: float) -> Float64:
@@ -183,7 +183,7 @@ def _between(value: Callable[[Float64], float], weights: Float64, one: int, othe
 
 
 def _own_regression(dataset: Dataset, folds: npt.NDArray[np.int64]) -> tuple[Lines, Float64]:
-    """Return a regression, the mean over penalties.
+    """Return a regression whose coefficients are the mean over several penalties.
 
     Also predict each row by regressions that were fitted without it.
     """
@@ -247,7 +247,7 @@ def _trees(
 
 
 def _places(dataset: Dataset, trees: RandomForestClassifier | RandomForestRegressor) -> Float64:
-    """Return a matrix of 0 and 1, (tree columns, outputs), that assigns each column of the trees to an output."""
+    """Return a matrix of 0 and 1, (answers of a tree, outputs), that assigns each answer of the trees to an output."""
     if dataset.task == "regression":
         return np.eye(1)
     return np.asarray(np.eye(len(dataset.classes))[trees.classes_][:, -dataset.outputs :])

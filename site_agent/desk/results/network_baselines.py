@@ -1,4 +1,4 @@
-"""Trains two models for comparison after the study: the network on this site's rows alone, and the placebo.
+"""Trains two models for comparison after a study: on this site's rows alone, and among copies of this site (placebo).
 
 `train_alone` trains the plan's network on this site's rows only. Network, rows, number of steps, optimiser and
 fine-tuning are those of the plan; every parameter is private. If the plan chooses the checkpoint over all sites, here
@@ -85,7 +85,7 @@ def train_placebo(study: Study) -> Outcome | None:
 
 
 def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
-    """Train all rounds among copies of one site. `parameters`, float32 (manifest.parameters,), changes in place.
+    """Train all rounds with copies of one site. `parameters`, float32 (manifest.parameters,), is changed in place.
 
     Raises:
         NotFinite: training diverged at one of the members.

@@ -147,7 +147,7 @@ def _boosted(
     known: npt.NDArray[np.int64],
     starts: Float64,
 ) -> BoostedTrees:
-    """Convert boosted trees of scikit-learn to plain arrays. `starts` has the predictions without the trees."""
+    """Convert boosted trees of scikit-learn to plain arrays. `starts` has the predictions before the first tree."""
     if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # their leaves already include the learning rate

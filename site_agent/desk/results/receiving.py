@@ -198,7 +198,7 @@ def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Stan
 
 
 def _intercept(line: Float64, share: float) -> float:
-    """Return the intercept with which these rows' mean probability equals a fraction that is kept away from 0 and 1."""
+    """Return the intercept with which the rows' mean probability equals `share`, limited to between 0.001 and 0.999."""
     kept = min(max(share, 1e-3), 1.0 - 1e-3)
     return profiled_intercept(line, np.full(len(line), kept), is_number=False)
 
@@ -254,7 +254,7 @@ def _sentence(plan: Plan, found: _Received) -> str:
 def coefficient_facts(
     prior: Prior, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
 ) -> list[dict[str, Json]]:
-    """Return the report's facts about each coefficient of all sites: first all columns of the first output.
+    """Return the report's facts about each coefficient of all sites, ordered by output and then by column.
 
     Args:
         slopes, errors: the coefficients and their standard errors, float64 of shape (outputs, columns).

@@ -225,7 +225,7 @@ def latest_run(state: Path) -> str:
 
 
 def saved_names(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's saved models, the federated model first. Without a saved model, nothing is returned.
+    """Return the names of a run's saved models, the federated model first; an empty tuple if no model is saved.
 
     Raises:
         UsageError: `run` cannot be a run's name.

@@ -64,7 +64,7 @@ _Matrix: TypeAlias = npt.NDArray[np.float64]
 
 
 class _Model(Protocol):
-    """The common part of scikit-learn's models. `classes_` are the classes that occur in training, for classifiers."""
+    """The functions that scikit-learn's models share. `classes_` has the classes in a classifier's training rows."""
 
     classes_: npt.NDArray[np.int64]
 
@@ -164,7 +164,7 @@ def _targets(dataset: Dataset) -> npt.NDArray[np.float64] | npt.NDArray[np.int64
 
 
 def _log_loss(classifier: _Model, features: _Matrix, labels: npt.NDArray[np.int64]) -> float:
-    """Return the sum of the log loss over rows. A class without training rows has nearly probability 0."""
+    """Return the sum of the log loss over rows. Classes without training rows have a probability of almost 0."""
     known = classifier.predict_proba(features)
     places = np.searchsorted(classifier.classes_, labels)
     has_seen = np.isin(labels, classifier.classes_)
@@ -180,7 +180,7 @@ def _scores_of_classes(classifier: _Model, tested: _Matrix, dataset: Dataset) ->
 
 
 def _unfitted(dataset: Dataset, rows: int, random_state: int) -> Iterator[tuple[str, _Model]]:
-    """Yield each model with its name before it is fitted to `rows` rows. The guess is last."""
+    """Yield each simple model, not yet fitted, with its name. Its settings are for `rows` rows. The guess is last."""
     is_number, is_wide = dataset.task == "regression", len(dataset.columns) > MOST_COLUMNS
     most = MOST_ROWS if rows > MOST_ROWS else None
     sizes = {"n_estimators": _TREES, "min_samples_leaf": _SMALLEST_LEAF, "max_samples": most}

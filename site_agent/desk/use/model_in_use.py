@@ -42,7 +42,7 @@ class ModelInUse:
 
     @property
     def title(self) -> str:
-        """Return the name of the model for a sentence."""
+        """Return the model's name as it is written in sentences."""
         return f"{MODEL_TITLES.get(self.name, self.name)} of the run {self.run}"
 
 

@@ -128,7 +128,7 @@ class CodeRule:
         missing: float | Flaw = UNKNOWN_POSITION,
         otherwise: float | Flaw = UNDECLARED,
     ) -> None:
-        """Store the rule.
+        """Store the rule that maps each code to a number.
 
         `codes` maps each code to its number, `missing` is for markers, `otherwise` for any other cell.
         """
@@ -243,7 +243,7 @@ class TermsRule:
         buckets: int | None,
         longest: int | None = None,
     ) -> None:
-        """Store the rule.
+        """Store the rule for cells with several terms.
 
         Without `separator`, cells are read as words. Terms are declared `codes` or `buckets` of hashes.
         """
@@ -268,16 +268,16 @@ class TermsRule:
 
     @property
     def counted(self) -> int:
-        """The number of places that count terms."""
+        """The number of positions in a cell's counts that count terms."""
         return (self.buckets or 0) if self.codes is None else len(self.codes) + 1
 
     @property
     def width(self) -> int:
-        """The number of all places."""
+        """The number of all positions in a cell's counts: counted terms, then words in their order."""
         return self.counted + (self.longest or 0)
 
     def read(self, cell: str) -> Counter[int] | Flaw:
-        """Count the terms of a cell. Return the count at each place."""
+        """Count the terms of a cell, by position. Return a flaw if the cell is not allowed."""
         if len(cell) > LONGEST_CELL:
             return TOO_LONG
         if cell.strip() in self.markers:

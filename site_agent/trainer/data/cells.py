@@ -54,7 +54,7 @@ Parser: TypeAlias = Callable[[str], float | Flaw]
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The numbers and flaws of one column's block of cells.
+    """The result of parsing a block of cells of one column: its numbers and its flaws.
 
     Attributes:
         values: float64 of shape (cells,), NaN for flawed cells.
@@ -85,7 +85,7 @@ def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spell
 
 
 def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> NumberRule | CodeRule:
-    """Return the rule for one cell of a feature."""
+    """Return the rule by which a cell of a feature is read and checked."""
     markers = {"", *spelling.markers, *feature.missing_markers}
     refuses = feature.missing == "refuse"
     match feature:
@@ -109,7 +109,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
 
 
 def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
-    """Return a parser of a target's cells: 0 and 1, an index, or a number. A missing target is a flaw."""
+    """Return a parser of a target's cells. It returns 0 and 1, class indices or numbers. A missing target is a flaw."""
     markers = {"", *spelling.markers}
     match target:
         case BinaryTarget():
@@ -126,7 +126,7 @@ def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
 
 
 def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
-    """Return the rule for one cell of a date."""
+    """Return the rule by which a cell with a date is read and checked."""
     markers = {"", *spelling.markers, *column.missing_markers}
     return DateRule(markers, patterns_of(column.pattern), refuses_future=column.future == "refuse")
 
@@ -152,7 +152,7 @@ _DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
 
 
 def _as_expression(pattern: str) -> str:
-    """Return a regular expression for dates with all leading zeros. strptime reads all other dates later."""
+    """Return a regular expression for dates written with all leading zeros. All other dates are read by strptime."""
     pieces = re.split("(%.)", pattern)
     return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
 
@@ -160,7 +160,7 @@ def _as_expression(pattern: str) -> str:
 def _days(
     texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
 ) -> tuple[Numbers, Bools]:
-    """Convert the texts that are plain dates to day numbers. Also return which texts are not such dates."""
+    """Convert texts that are plain dates to day numbers. Also return a mask of the texts that were not converted."""
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     for one in written:
         found, is_other = _days_written(texts, one, absent, refuses_after)
@@ -216,7 +216,7 @@ def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
 def _each_once(
     cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
 ) -> Parsed:
-    """Parse each different cell only once. Cells that `at_once` cannot convert are parsed one by one."""
+    """Parse each distinct cell only once: with `at_once` if possible, otherwise cell by cell."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
@@ -263,7 +263,7 @@ class _NumberColumn:
         return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
-        """Check numbers (NaN if missing) against the rule.
+        """Check an array of numbers against the rule. NaN means a missing number.
 
         The array is changed in place. No number may be too large.
         """
@@ -280,7 +280,7 @@ class _NumberColumn:
 
 
 def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
-    """Join two parsed parts of a block. `is_first` shows which cells belong to the first part."""
+    """Merge the parsed results of two parts of a block. `is_first` marks the cells of the first part."""
     values, flaws = np.empty(len(is_first)), dict[str, list[int]]()
     for part, places in ((first, np.flatnonzero(is_first)), (second, np.flatnonzero(~is_first))):
         values[places] = part.values
@@ -355,7 +355,7 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """Convert a block of a date feature to the time between two days, in its unit.
+    """Convert a block of a date feature to times between two days, in the feature's unit.
 
     Args:
         own: the block's dates in days, NaN if missing or flawed.

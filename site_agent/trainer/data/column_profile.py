@@ -127,7 +127,7 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Return limits below `low` and above `high`, rounded to a power of ten that is at most their distance."""
+    """Return a limit below `low` and a limit above `high`, rounded to a power of ten no larger than `high - low`."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 

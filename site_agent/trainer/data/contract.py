@@ -74,7 +74,7 @@ class BinaryTarget(Document):
 
 
 class MultiClassTarget(Document):
-    """A target column with one of several declared codes. The code's index is the class."""
+    """A target column whose cells each contain one of several declared codes. The code's index is the class."""
 
     name: Name
     role: Literal["target"]
@@ -117,7 +117,7 @@ class RegressionTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """An empty tuple, because a number has no classes."""
+        """The names of the classes: an empty tuple, because a number has no classes."""
         return ()
 
 
@@ -134,7 +134,7 @@ class MaskTarget(Document):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """An empty tuple, because a mask has no classes."""
+        """The names of the classes: an empty tuple, because a mask has no classes."""
         return ()
 
 
@@ -220,7 +220,7 @@ class Contract(Document):
 
     @property
     def note(self) -> NoteSize | None:
-        """The limits of a note that the model reads in word order, if there is one."""
+        """The limits of the note that the model reads in word order, or None without such a note."""
         return next((column.note_size for column in self.terms if column.note_size is not None), None)
 
     @property

@@ -68,7 +68,7 @@ ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
 
 
 class MeasuredFeature(Document):
-    """The keys that numeric features and date features have in common.
+    """The settings that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
     that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
@@ -137,12 +137,12 @@ class DateFeature(MeasuredFeature):
 
     @property
     def other(self) -> str:
-        """The column or day at the other end of the interval."""
+        """The other end of the interval: a column or a day."""
         return self.since or self.until or ""
 
 
 class CategoricalFeature(Document):
-    """A column with one of several declared codes.
+    """A column whose cells each contain one of several declared codes.
 
     The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
     gives one z-scored column: the code's position among the declared ones, and -1 for unknown. `one-hot` gives one

@@ -84,7 +84,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one, one for each class if there are several, or for a mask one for each pixel."""
+        """The number of outputs: one for each pixel of a mask, one for each of several classes, otherwise one."""
         if self.task == "segmentation" and self.image is not None:
             return self.image.pixels
         return len(self.classes) if self.task == "multi-class" else 1
@@ -208,7 +208,7 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
 def place_columns(
     features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
 ) -> Features:
-    """Copy each column of features, (rows, len(own)), to the place of its name in float32 (rows, len(columns)).
+    """Copy features (rows, len(own)) to an array (rows, len(columns)), float32, in the order of `columns`.
 
     Columns in `unused` are left out.
 

@@ -70,7 +70,7 @@ class PiecewiseEncoding(Document):
 
 
 class OrdinalEncoding(Document):
-    """Encodes a code as its position. `fill` can replace positions that are unknown, because they are not in `seen`."""
+    """Encodes a code as its position. `fill` can replace the positions of codes that are not in `seen`."""
 
     kind: Literal["ordinal"] = "ordinal"
     seen: tuple[int, ...]
@@ -161,7 +161,7 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
 
 
 def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbers], width: int) -> Numbers:
-    """Return a vector for each code, (codes, width): the mean of its rows, on the axes of the largest differences.
+    """Return a vector for each code, (codes, width): its rows' mean, projected on the axes of the largest differences.
 
     These are the principal axes of the means of the other features, each code weighted by its rows. Codes without
     rows lie at the origin, where the mean patient is.

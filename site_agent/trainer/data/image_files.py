@@ -200,7 +200,7 @@ def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
 
 
 def _content(root: Path, path: str) -> bytes | Flaw:
-    """Return the bytes of a file in a folder. Each folder on the path is opened, so that no folder can be exchanged."""
+    """Return a file's bytes. Each folder on its path is opened in turn, so that nobody can swap a folder meanwhile."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         return image_flaws.OUTSIDE
@@ -230,7 +230,7 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 
 
 def _flaw_of(error: OSError) -> Flaw:
-    """Return the flaw of an image's path.
+    """Convert an error of opening an image's file to a flaw of the image.
 
     Raise an error if the disk or this process failed, which is no flaw of the image.
     """

@@ -1,4 +1,4 @@
-"""Lists every reason why an image of a table is not used, in words without the path, and the limits of a file."""
+"""Lists all reasons for not using an image of a table, worded without its path, and the size limits of a file."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyo
 
 
 def of_size(column: ImageColumn, width: int, height: int) -> Flaw | None:
-    """Return the flaw of a file with this number of pixels, before its image is turned."""
+    """Return the flaw of a file whose width and height are not allowed, or None. Its image is not yet turned."""
     if column.resize == "refuse" and sorted((width, height)) != sorted((column.image.width, column.image.height)):
         return other_size(column)
     return TOO_MANY_PIXELS if width * height > LARGEST_FILE_PIXELS else None
 
 
 def of_channels(column: ImageColumn, channels: int) -> Flaw | None:
-    """Return the flaw of a file with this number of channels."""
+    """Return the flaw of a file whose number of channels differs from the contract, or None."""
     if channels == column.image.channels:
         return None
     return GREY if channels == 1 else COLOURED
 
 
 def other_size(column: ImageColumn) -> Flaw:
-    """Return the flaw of an image that has another size than the contract declares."""
+    """Return the flaw of an image whose size differs from the size in the contract."""
     return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")

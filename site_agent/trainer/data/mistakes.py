@@ -37,7 +37,7 @@ class Mistake:
 
     @property
     def words(self) -> str:
-        """The column and its problem."""
+        """The name of the column, if there is one, and the problem, as text."""
         return self.flaw if self.column is None else f"column {self.column}: {self.flaw}"
 
     @property
@@ -55,7 +55,7 @@ class Mistakes:
         self._counts: dict[tuple[str | None, str], int] = {}
 
     def add(self, flaw: str, rows: Sequence[int] = (), *, column: str | None = None) -> None:
-        """Add a kind of mistake, or add rows to a kind of mistake that was added before."""
+        """Add a mistake, or add rows to an earlier mistake of the same column and kind."""
         kind = (column, flaw)
         kept = self._rows.setdefault(kind, [])
         kept.extend(rows[: self._kept_rows - len(kept)])
@@ -103,7 +103,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Return a hint to a column with a similar name, by its number. An undeclared name could be a patient's name."""
+    """Return a hint to a similarly named column. It has the column's number, because the name could be a patient's."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

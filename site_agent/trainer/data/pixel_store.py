@@ -36,7 +36,7 @@ class GrowingPixels:
     """Collects rows of pixels until the last row was read."""
 
     def __init__(self, folder: Path | None, numbers: int) -> None:
-        """Start without rows, in a new file in this folder, or in memory if the folder is None.
+        """Create an empty store of pixels: a new file in `folder`, or memory if `folder` is None.
 
         Raises:
             UnavailableError: no file can be created in the folder.
@@ -92,7 +92,7 @@ def temporary_folder() -> Path:
 
 
 def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
-    """Return an array without values, float32 of shape (rows, numbers), in memory or in a file.
+    """Return an uninitialised array, float32 of shape (rows, numbers), in memory or in a file.
 
     Raises:
         UnavailableError: the disk has too little space; the space needed and the free space are reported.

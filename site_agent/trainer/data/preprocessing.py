@@ -50,7 +50,7 @@ class Preprocessing(Document):
     term_weights: tuple[TermWeights, ...] = ()  # for lists and notes, in declared order
 
     def __repr_args__(self) -> list[tuple[str | None, object]]:
-        """Return only fields without means and medians, because a traceback can show this text."""
+        """Return what `repr` shows: only fields without means and medians, because a traceback can contain the text."""
         return [("columns", len(self.columns))]
 
     @property
@@ -128,7 +128,7 @@ class Preprocessing(Document):
                 assert_never(target)
 
     def in_target_units(self, standardised: Numbers) -> Numbers:
-        """Return z-scores of a regression, float64 of any shape, in the target's own unit."""
+        """Convert z-scores of a regression, float64 of any shape, to the unit of the target."""
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
 
@@ -224,7 +224,7 @@ def _pixel_scales(contract: Contract, table: Table, training_rows: Rows) -> tupl
 
 
 def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
-    """Fit mean and deviation as `fit_scale` does, with only a few rows in memory at a time."""
+    """Fit a channel's mean and deviation as `fit_scale` does, with only a few rows in memory at a time."""
 
     def parts() -> Iterator[Numbers]:
         for block in blocks(len(rows), columns.stop - columns.start):
@@ -240,7 +240,7 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """Return a feature's columns, standardised, for fitting the embeddings of other features.
+    """Return a feature as standardised columns, which are used to fit the embeddings of other features.
 
     Constant columns are 0.
     """

@@ -26,7 +26,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitRows:
-    """The numbers of the training, validation and test rows, from 0, int64, in the order of scikit-learn's split."""
+    """The row numbers, counted from 0, of the training, validation and test part: int64, ordered as by scikit-learn."""
 
     training: Rows
     validation: Rows

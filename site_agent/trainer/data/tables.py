@@ -118,7 +118,7 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """A float64 number for each image, list or note of each row.
+        """Arrays that identify the images, lists and notes of the rows: a float64 number for each.
 
         Equal images, lists or notes have equal numbers.
         """
@@ -456,7 +456,7 @@ class _Reading:
         )
 
     def _fill(self, columns: dict[str, Numbers], rows: int, positions: Mapping[str, int]) -> None:
-        """Fill in columns that the table does not have, and codes that could not be read."""
+        """Add the features that the table lacks, and set codes that could not be read to unknown."""
         for feature in self.contract.features:
             if feature.name not in columns:
                 is_unknown = isinstance(feature, CategoricalFeature) and feature.name not in self.absent

@@ -49,7 +49,7 @@ class TermsReader:
             )
 
     def take(self, name: str, cells: Sequence[str], rows: npt.NDArray[np.int64], mistakes: Mistakes) -> None:
-        """Count the terms of some rows of a column. `rows` has the rows' numbers."""
+        """Count the terms in cells of a column, and record mistakes. `rows` has the row number of each cell."""
         rule = self._rules[name]
         counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell has fewer terms than uint16 can count
         flaws: dict[str, list[int]] = {}
@@ -109,7 +109,7 @@ def weighted(counts: Counts, weights: TermWeights) -> npt.NDArray[np.float32]:
 
 
 def in_order(codes: Counts, buckets: int) -> npt.NDArray[np.float32]:
-    """Return the buckets of a note's words, in word order, as fractions from 0 to 1: float32 of the codes' shape.
+    """Return the hash buckets of a note's words as fractions, 0 to 1, in word order: float32 of the shape of `codes`.
 
     As shares they are no larger than other columns, for models that read them as numbers. 0 means no word.
     """

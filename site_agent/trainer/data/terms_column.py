@@ -85,7 +85,7 @@ class TermsFeature(Document):
 
     @property
     def counted(self) -> int:
-        """The number of columns that count terms. The columns of words in order follow them."""
+        """The number of columns that count terms. Columns for words in order come after these columns."""
         return len(self.encoded_columns) - (self.longest or 0)
 
     @property

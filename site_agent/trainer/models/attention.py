@@ -34,7 +34,7 @@ _SMALLEST_TOTAL: Final = 2.0**-100
 
 
 class Attended(NamedTuple):
-    """The values that the backward pass of attention needs: w channels a head, d tokens, L lanes.
+    """Values that attention's backward pass needs: w channels per head, d tokens, L lanes (heads, copies and rows).
 
     With scores s = q·k·log2(e) / √w the probabilities are P = 2^s / Σ_k 2^s, and the result is O = Σ_k P·v.
     """
@@ -99,7 +99,7 @@ def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
 
 
 def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
-    """Write the gradients of queries, keys and values, (3, w, d, L), into `of_lanes`.
+    """Write the gradients of queries, keys and values into `of_lanes`, of shape (3, w, d, L).
 
     `of_rows` is -Σ_c g·O, (d, L).
     """
@@ -144,7 +144,7 @@ def _largest_scores(queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def _backward_many(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
-    """Write the same gradients as `_backward_few`, for one query after the other."""
+    """Write the same gradients as `_backward_few`, but process one query after the other."""
     queries, keys, values, starts, _ = attended
     of_queries, of_keys, of_values = of_lanes.unbind()
     of_keys.zero_()

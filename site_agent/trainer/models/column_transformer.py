@@ -68,7 +68,7 @@ class WordTokenizer(nn.Module):
     """
 
     def __init__(self, note: NoteSize, others: int, width: int) -> None:
-        """Build the tables. `others` is the number of columns before the note's columns."""
+        """Create the embedding tables. `others` is the number of columns before the note's columns."""
         super().__init__()
         self._buckets, self._longest, self._others = note.buckets, note.longest, max(others, 0)
         self.weight = parameter(note.buckets, width)

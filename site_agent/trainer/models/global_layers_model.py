@@ -1,4 +1,4 @@
-"""Defines the network of "Global Layers", arranged for fast training of small batches on one thread.
+"""Defines the neural network of "Global Layers", arranged for fast training of small batches on one thread.
 
 Parameters are those of `protos.plan.architecture.network_tensors`, in names, order and shapes, and there are no
 buffers. Up to the last transformer block the batch is the last axis, so every head of attention reads contiguous

@@ -1,4 +1,4 @@
-"""Defines what the networks of this folder have in common: their two steps, linear maps, normalisation and dropout.
+"""Defines what all networks of this folder use: `represent` and `decide`, linear maps, normalisation, dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -169,7 +169,7 @@ class _StackedMap(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Return the gradients of all three inputs. A gradient that is not needed is None."""
+        """Return the gradients of rows, weight and bias, or None for each gradient that is not needed."""
         rows, weight = ctx.saved_tensors
         wants_rows, wants_weight, wants_bias = ctx.needs_input_grad
         return (
@@ -195,7 +195,7 @@ def activation_of(name: ActivationName) -> Activation:
 
 
 def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean 0 and variance 1 for each channel of the scale, of its type and on its device."""
+    """Return a mean of 0 and a variance of 1 for each channel, with the type and device of `scale`."""
     return _statistics(scale.shape[0], scale.dtype, scale.device)
 
 

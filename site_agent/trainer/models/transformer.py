@@ -1,4 +1,4 @@
-"""Computes the paper's transformer blocks as a single autograd step, with a handwritten gradient.
+"""Computes the transformer blocks of "Global Layers" in a single autograd step, with a handwritten gradient.
 
 For small batches most of a block's time is spent on starting its hundred small operations. A handwritten gradient
 starts about half as many as the derived one. Tokens have the axes (e, d, B): entity width, columns, batch. Every linear
@@ -64,7 +64,7 @@ class TransformerBlock(nn.Module):
         )
 
     def tensors(self) -> BlockTensors:
-        """Return the block's parameters in the order of the computation."""
+        """Return the block's parameters in the order in which the forward pass uses them."""
         normalisation, attention, feedforward = self.normalisation, self.attention, self.feedforward
         inner_normalisation, gate = feedforward.normalisation, feedforward.gate
         return BlockTensors(
@@ -200,7 +200,7 @@ def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: i
 def _feedforward_backward(
     gradient: Tensor, block: BlockTensors, kept: _Kept, shape: torch.Size
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]]:
-    """Return the gradients of a, residual included, and of the five tensors from `inner_scale` on."""
+    """Return the gradients of a (including the residual path) and of the block's five tensors from `inner_scale` on."""
     of_result = _selu_backward(gradient, kept.result)
     of_outer = _product(of_result, kept.hidden.mT)
     of_hidden = _product(block.outer.mT, of_result)
@@ -226,7 +226,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _sum_of_product(start: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return start + left·right, of the same shapes as `_product`."""
+    """Return start + left·right, for matrices or stacks of matrices as in `_product`."""
     return torch.addmm(start, left, right) if left.dim() == 2 else torch.baddbmm(start, left, right)
 
 

@@ -95,7 +95,7 @@ class OthersColumns:
         deviations: Float64,
         are_enough: npt.NDArray[np.bool_],
     ) -> OthersColumns:
-        """Convert means and deviations of values in 0..1, the scale of the sums, to the concepts' units."""
+        """Convert means and deviations from the scale of the sums, 0..1, to the units of the concepts."""
         lows, widths = np.zeros(len(columns)), np.ones(len(columns))
         for place, column in enumerate(columns):
             if isinstance(column.concept, NumberConcept):
@@ -226,7 +226,7 @@ class Relations:
 
     @classmethod
     def of(cls, own: NewtonSums, others: NewtonSums, own_rows: int, other_rows: int) -> Relations:
-        """Compute the correlations from the sums at coefficients 0. There H and g are covariances up to factors."""
+        """Compute correlations from the Newton sums at coefficients 0, where H and g are covariances up to factors."""
         return cls(
             own=_correlations(own, own_rows),
             others=_correlations(others, other_rows),
@@ -235,7 +235,7 @@ class Relations:
         )
 
     def for_swapped(self, place: int) -> float:
-        """Return the log likelihood ratio for a swapped code, whose correlations have the wrong sign."""
+        """Return the log likelihood ratio for swapped codes in a column, which reverse the sign of its correlations."""
         own, others = (np.delete(each[place], place) for each in (self.own, self.others))
         variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
         return float(-2.0 * (own * others).sum() / variance)

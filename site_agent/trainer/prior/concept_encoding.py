@@ -49,7 +49,7 @@ class ConceptEncoding(Document):
     def of(
         cls, names: tuple[str, ...], mapped: tuple[MappedNumber | MappedCode | None, ...], standard: Standard
     ) -> ConceptEncoding:
-        """Return the encoding that is computed from the statistics of all sites."""
+        """Return an encoding whose means and deviations are computed from the statistics of all sites."""
         return cls(
             names=names,
             mapped=mapped,

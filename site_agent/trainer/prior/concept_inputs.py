@@ -38,7 +38,7 @@ class ConceptInputs:
 
 
 def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
-    """Map and encode a site's columns.
+    """Return a site's rows as inputs of a network on concepts: mapped to the concepts, then encoded.
 
     Raises:
         ConfigurationError: the contract does not fit the concepts.
@@ -62,7 +62,7 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
 
 
 def read_places(plan: Plan, contract: Contract) -> tuple[int, ...]:
-    """Return the places of the network's columns in a list: the site's encoded columns, then the concepts' columns."""
+    """Return the positions of the network's columns in one list: all encoded columns, then the concepts' columns."""
     first = len(contract.encoded_columns)
     shared = range(first, first + len(plan.shared_columns))
     return (*shared, *_own_places(plan, contract))

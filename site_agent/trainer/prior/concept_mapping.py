@@ -39,7 +39,7 @@ class MappedNumber(Document):
     high: float
 
     def values(self, own: Float64) -> Float64:
-        """Return values in 0..1, NaN if missing. `own` has shape (rows,)."""
+        """Return the column's values scaled to 0..1, or NaN if missing. `own` has shape (rows,)."""
         converted = self.factor * own + self.offset
         return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
 
@@ -57,7 +57,7 @@ class MappedCode(Document):
     known: tuple[int, ...]
 
     def values(self, own: Float64) -> Float64:
-        """Return 0 or 1, NaN if missing. `own` has positions of codes, shape (rows,)."""
+        """Return 0 or 1 for each row, or NaN if the value is missing. `own` has positions of codes, shape (rows,)."""
         return np.where(np.isin(own, self.known), np.isin(own, self.ones).astype(np.float64), np.nan)
 
 
@@ -155,7 +155,7 @@ def without_rare(
 
 
 def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tuple[int, ...]:
-    """Return which columns of one concept have enough rows.
+    """Return the positions of those columns of one concept that have enough rows.
 
     Rows of the first code, rows of each code with a returned column, and all other rows are then `fewest` or more each.
     So no linear combination of the columns distinguishes fewer rows.

@@ -66,7 +66,7 @@ _SUMS: Final = "announced"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class KnownByOthers:
-    """The model of the other sites, which this site computes from the sums after the last round.
+    """The other sites' model, which this site computes from the sums of all sites after the last round.
 
     Attributes:
         mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
@@ -137,7 +137,7 @@ class PriorStudy:
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Float32) -> Answer:
-        """Return this site's numbers for a round.
+        """Return the numbers that this site sends in a round.
 
         Raises:
             MalformedMessage: the received values are not sums, or an honest federation cannot have these sums.
@@ -159,7 +159,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Float32) -> None:
-        """Store the last sums. `asked.round` is the number of finished rounds.
+        """Store the sums that this site received last. `asked.round` is the number of finished rounds.
 
         Raises:
             MalformedMessage: the received values are not sums.
@@ -167,7 +167,7 @@ class PriorStudy:
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """Return the result that follows from the sums of all rounds.
+        """Return the other sites' model, computed from the sums of all rounds.
 
         Raises:
             MalformedMessage: an honest federation cannot have these sums.
@@ -192,15 +192,15 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
-        """Return everything that the next round depends on: the sums that this site received."""
+        """Return the state that the next round needs: the sums that this site received."""
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from a saved state. Another process can have saved it."""
+        """Continue from a saved state, which another process may have saved."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
-        """Return the sums that this site received before a round. All earlier sums must be repeated unchanged."""
+        """Return the sums received before a round. Raise an error if an earlier sum has changed."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")
@@ -229,7 +229,7 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """Fit two models from sums with noise: of all sites, and without this site's own terms.
+        """Fit two models from sums with noise: one from the sums of all sites, and one without this site's own terms.
 
         Both models have this site's own share of the noise.
         """
@@ -270,7 +270,7 @@ class PriorStudy:
         return Rows(design=standard.applied(self._values), targets=targets, is_number=self.prior.is_number)
 
     def _others(self, found: AnnouncedSums, path: tuple[Float64, ...]) -> Float64:
-        """Return the coefficients after one Newton step from sums without this site's own rows."""
+        """Subtract this site's own sums, make one Newton step, and return the coefficients."""
         rounds, before = len(path) - 1, path[-2]
         without = found.newton(rounds).without(self._own(found, before))
         return without.next_coefficients(before, self.prior.method.ridge)
@@ -288,7 +288,7 @@ class PriorStudy:
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
 
     def _compared(self, found: AnnouncedSums, rounds: int) -> tuple[Suspicion, ...]:
-        """Compare this site's columns with the other sites together, after `rounds` Newton rounds."""
+        """Compare this site's columns with those of all other sites combined, after `rounds` Newton rounds."""
         sites, counts, means, deviations = found.without(self._statistics())
         # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
         are_enough = sites >= self.prior.method.fewest_sites - 1
@@ -303,7 +303,7 @@ class PriorStudy:
         return tuple(suspicions(self.prior.columns, own_columns, others, relations))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
-        """Return the loss with an intercept alone minus the loss with the other sites' score, encoded as an integer."""
+        """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
         rows, total = self._rows(found.standard), 0.0
         design = found.standard.applied(values_of(self.recorded, self._features, len(rows.targets)))
         for output, slopes in enumerate(others):

@@ -76,7 +76,7 @@ def summed_terms(
 
 
 def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the end of blocks of about `most` rows. No patient is divided."""
+    """Yield each block's first row and end. A block has about `most` rows, and no patient's rows are divided."""
     first = 0
     for start in (*starts[1:].tolist(), rows):
         if start - first >= most or start == rows:
@@ -85,7 +85,7 @@ def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]
 
 
 def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float64) -> Float64:
-    """Return each row's term before the rows of a patient are added up, float64 of shape (rows, numbers)."""
+    """Return a term for each row, float64 of shape (rows, numbers). The rows of a patient are not yet added up."""
     intercepts = np.zeros((len(outcomes), len(private.sites)))
     intercepts[:, private.sites.index(site)] = 1.0
     wide = np.concatenate([design, intercepts], axis=1)

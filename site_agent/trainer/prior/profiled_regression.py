@@ -30,7 +30,7 @@ _STEPS: Final = 200
 
 
 class Concentrated(ValueError):
-    """Raised if a few rows of this site would determine the Hessian H at the received coefficients."""
+    """Raised if the Hessian H at the received coefficients would depend mainly on a few rows of this site."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

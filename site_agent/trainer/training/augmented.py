@@ -41,7 +41,7 @@ class Augmenting:
     has_masks: bool = False
 
     def changed(self, batch: Rows, rows: Tensor, epoch: int) -> Rows:
-        """Return a batch with changed images, and with their masks if the targets are masks. Arguments as `applied`."""
+        """Return a batch with changed images. If the targets are masks, change these too. Arguments as in `applied`."""
         targets = self.applied(batch.targets, rows, epoch) if self.has_masks else batch.targets
         return Rows(self.applied(batch.features, rows, epoch), targets)
 
@@ -88,7 +88,7 @@ def _moved(images: Tensor, down: Tensor, right: Tensor) -> Tensor:
 
 
 def _drawn(seed: int, epoch: int, rows: Tensor, purpose: int) -> npt.NDArray[np.uint64]:
-    """Return one number for each row, uniform over 64 bits."""
+    """Return a pseudorandom number for each row, uniform over 64 bits."""
     with np.errstate(over="ignore"):  # modulo 2 ** 64 on purpose
         drawn = np.full(len(rows), seed, np.uint64)
         for part in (np.full(len(rows), epoch, np.uint64), rows.numpy().astype(np.uint64), np.uint64(purpose)):

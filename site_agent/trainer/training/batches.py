@@ -72,7 +72,7 @@ class Batches:
         stacked: bool,
         batch_rows: int | None = None,
     ) -> None:
-        """Begin before the first epoch.
+        """Prepare to draw batches, starting with the first epoch.
 
         Args:
             rows: the number of rows to draw from.

@@ -1,4 +1,4 @@
-"""Runs a method's procedure over batches.
+"""Trains on batches with the local procedure of a method.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. The optimiser and all other training
 state are kept across rounds, and are not reset when shared values are loaded (docs/design/methods.md, "Global Layers").
@@ -131,7 +131,7 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """Make the steps of a phase.
+        """Make the training steps of one phase of a round.
 
         The learning rate changes as in `steps` steps, for any number of steps in the phase.
         """

@@ -64,11 +64,11 @@ class Penalties:
                 self._flat.federated_gradient.add_(difference, alpha=penalty.strength)
 
     def state(self) -> State:
-        """Return everything that the next round depends on."""
+        """Return the state of the penalties that the next round needs."""
         return prefixed("left", self._as_left.state()) if self._as_left is not None and self._has_left else {}
 
     def restore(self, state: State) -> None:
-        """Continue from a saved state of the penalties, after `begin_round` was called again."""
+        """Continue from a saved state of the penalties. Call `begin_round` first."""
         kept = part_of(state, "left")
         self._has_left = bool(kept)
         if kept and self._as_left is not None:

@@ -73,7 +73,7 @@ class Layer:
 
     @cached_property
     def on_grid(self) -> Float64:
-        """The weights, rounded to their grid, with biases as the last column: float64 (outputs + 1, inputs + 1).
+        """The rounded weights as a matrix with the biases as its last column: float64 (outputs + 1, inputs + 1).
 
         The last row returns the 1 that follows the inputs.
         """
@@ -84,20 +84,20 @@ class Layer:
 
     @cached_property
     def backward(self) -> Float64:
-        """The weights, rounded to their grid, with zeros for biases and in a last row: (outputs + 1, inputs + 1)."""
+        """The rounded weights as a matrix with zeros for the biases and in a last row: (outputs + 1, inputs + 1)."""
         weights = self.on_grid.copy()
         weights[:, -1] = weights[-1] = 0.0
         return weights
 
 
 class Scratch:
-    """Memory that all blocks and rounds use in turn. Otherwise the C library often returned it after each step."""
+    """Memory that is reused in all blocks and rounds. Without it, the C library often freed memory after each step."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Float64] = {}
 
     def array(self, name: str, rows: int, columns: int) -> Float64:
-        """Return an array (rows, columns) with any values. It uses the memory of the last array with the same name."""
+        """Return an array (rows, columns) with arbitrary values, in the memory of the last array of the same name."""
         if name not in self._kept or self._kept[name].size < rows * columns:
             self._kept[name] = np.empty(rows * columns)
         return self._kept[name][: rows * columns].reshape(rows, columns)
@@ -132,7 +132,7 @@ class PrivateRows:
 
     @cached_property
     def parts(self) -> tuple[PrivateRows, PrivateRows | None]:
-        """The rows of patients with few rows, and the rows of all other patients, or None without other patients.
+        """Two parts: the rows of patients with few rows, and all other rows. The second part is None if it is empty.
 
         Each patient's rows are together, and so are patients with the same number of rows.
         """
@@ -145,7 +145,7 @@ class PrivateRows:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Blocks of about `_ROWS_AT_ONCE` rows in the order of `parts`. Each patient is in one block."""
+        """Blocks of about `_ROWS_AT_ONCE` rows, ordered as in `parts`. No patient's rows are divided between blocks."""
         rows = len(self.outcomes)
         names = np.arange(rows) if self.patients is None else self.patients
         starts = np.flatnonzero(np.diff(names, prepend=names[:1] - 1))
@@ -159,7 +159,7 @@ class PrivateRows:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Consecutive rows of whole patients.
+    """A block of consecutive rows that has all rows of each of its patients.
 
     Attributes:
         rows: the place of these rows among all rows.
@@ -176,7 +176,7 @@ class Block:
 
     @classmethod
     def of(cls, inputs: Float64, start: int, counts: Integers) -> Block:
-        """Make a block that starts at row `start` of all `inputs`, from the patients' numbers of rows."""
+        """Build the block that starts at row `start` of `inputs`. `counts` has each patient's number of rows."""
         changes = np.flatnonzero(np.diff(counts, prepend=0, append=0)).tolist()
         ends = np.append(0, np.cumsum(counts))
         runs = tuple(
@@ -188,17 +188,17 @@ class Block:
 
     @cached_property
     def singles(self) -> int:
-        """The number of patients with one row. These patients are first."""
+        """The number of patients who have only one row. They are the first patients of the block."""
         return int(np.count_nonzero(self.counts == 1))
 
     @cached_property
     def squares(self) -> Float64:
-        """The sum of each row's squared inputs, float64 of shape (rows,). It is the same in all rounds."""
+        """For each row the sum of its squared inputs, float64 of shape (rows,). It is equal in all rounds."""
         return np.asarray(np.vecdot(self.inputs, self.inputs))
 
     @cached_property
     def pairs(self) -> tuple[Float64, ...]:
-        """The `_pairs` of the inputs, for each of `runs`. They are the same in all rounds."""
+        """For each entry of `runs`, the result of `_pairs` for its inputs, equal in all rounds."""
         return tuple(_pairs(_by_patient(self.inputs, mine, each)) for mine, _, each in self.runs)
 
 
@@ -263,7 +263,7 @@ def _sum_of_few_rows(
 def _sum_of_many_rows(
     layers: Sequence[Layer], clip: float, rows: PrivateRows, shared: int | None, room: float
 ) -> Integers:
-    """Return the sum of the clipped gradients of patients with many rows. Each needs one exact matrix product."""
+    """Return the sum of the clipped gradients of patients with many rows, with one exact matrix product per patient."""
     total = np.zeros(sum(layer.number_count for layer in layers[:shared]), np.int64)
     for block in rows.blocks:
         passes = _passes(layers, block.inputs, rows.outcomes[block.rows], rows.scratch)[:shared]
@@ -276,7 +276,7 @@ def _sum_of_many_rows(
 def _shortened(
     layers: Sequence[Layer], passes: Sequence[Pass], clip: float, block: Block, room: float = 1.0
 ) -> Float64:
-    """Return factors that shorten each patient's gradient to at most `room`: float64 of shape (rows, 1).
+    """Return factors, float64 (rows, 1), by which each patient's gradient is shortened to a length of at most `room`.
 
     The product of a row's gradient with itself is that of its derivatives times that of its inputs (Goodfellow 2015).
     Both are exact, because they are sums of whole numbers. Rounding changes each derivative by at most half a step, and
@@ -302,7 +302,7 @@ def _shortened(
 def _lengths_of_sums(
     layers: Sequence[Layer], passes: Sequence[Pass], own: Sequence[Float64], together: Float64, block: Block
 ) -> Float64:
-    """Return the length of each patient's summed gradient, or a little more if its rows nearly cancel: (patients,).
+    """Return the length of each patient's summed gradient: (patients,). It is a bit too large if rows nearly cancel.
 
     Args:
         passes: derivatives and inputs of the block's rows, for each layer.
@@ -329,11 +329,12 @@ def _lengths_of_sums(
 
 
 def _are_written(layer: Layer, each: int, columns: int) -> bool:
-    """Return whether the sum of a patient's rows is written out, with this number of rows, and all larger numbers.
+    """Return whether the squared length is computed from the layer's numbers, not from pairs of a patient's rows.
 
     The squared length of a patient's summed gradient in a layer is the sum of the squares of all numbers of the layer.
     It is also the sum of the products of all pairs of rows. The number of rows and the shape and place of the layer
     decide which sum is computed. Each part is rounded to a whole number, so that their sum is exact in any order.
+    If the result is true for a number of rows, it is true for all larger numbers of rows.
     """
     # More than two parts for each number would be too many. The other limit is where both ways took the same time.
     return each * (each + 1) > 4 * layer.number_count or (each - 1) ** 2 * columns > 8 * layer.number_count
@@ -342,7 +343,7 @@ def _are_written(layer: Layer, each: int, columns: int) -> bool:
 def _square_of_numbers(
     layer: Layer, moves: Float64, read: Float64, runs: Sequence[tuple[slice, slice, int]], scale: Float64
 ) -> Float64:
-    """Return the sum of the squares of a layer's numbers, times `scale` squared: (patients of these runs,)."""
+    """Return for each patient in `runs` the sum of a layer's squared numbers, times `scale` squared: (patients,)."""
     first = runs[0][1].start
     numbers = np.empty((len(scale) - first, layer.bias.size, read.shape[1]))
     for mine, patients, each in runs:
@@ -355,7 +356,7 @@ def _square_of_numbers(
 
 
 def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
-    """Return the sum of the products of all pairs of rows, times `scale` squared: (patients,).
+    """Return for each patient the sum of products over all pairs of rows, times `scale` squared: (patients,).
 
     Args:
         pairs: products of two rows' gradients as from `_pairs`; changed in place.
@@ -368,24 +369,24 @@ def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
 
 @cache
 def _each_once(each: int) -> Float64:
-    """Return 1 for each product in `_pairs` of an earlier with a later row, otherwise 0: float64."""
+    """Return float64 weights for the products of `_pairs`: 1 for an earlier with a later row, otherwise 0."""
     return np.triu(np.ones((each - 1, each - 1))).ravel()
 
 
 def _squares_of_rows(moves: Float64) -> Float64:
-    """Return the sum of each row's squared derivatives, float64 of shape (rows,)."""
+    """Return for each row the sum of its squared derivatives: float64 of shape (rows,)."""
     return np.asarray(moves[:, 0] * moves[:, 0] if moves.shape[1] == 2 else np.vecdot(moves, moves))
 
 
 def _product(moves: Float64, read: Float64) -> Float64:
-    """Return the sum over rows of derivatives times inputs, float64 of shape (outputs, or 2 for 1, inputs + 1)."""
+    """Return the matrix product of derivatives and inputs over all rows: float64 (max(outputs, 2), inputs + 1)."""
     parts = [slice(first, first + _ROWS_OF_A_PRODUCT) for first in range(0, len(moves), _ROWS_OF_A_PRODUCT)]
     needed = max(2, moves.shape[1] - 1)  # the last column is zeros, and one column alone takes longer than two
     return np.asarray(sum(moves[part, :needed].T @ read[part] for part in parts))
 
 
 def _pairs(rows: Float64) -> Float64:
-    """Return the products of each patient's rows without the last row with the patient's rows without the first row.
+    """Return, for each patient, the products of all rows but the last with all rows but the first.
 
     From float64 of shape (patients, rows, columns) to (patients, rows - 1, rows - 1). The upper triangle has each pair.
     """
@@ -403,7 +404,7 @@ def _ones(size: int) -> Float64:
 
 
 def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
-    """Return the rows of patients with equal numbers of rows, float64 (patients, rows of a patient, columns)."""
+    """Return rows grouped by patient, float64 (patients, each, columns). Each patient has `each` rows."""
     return rows[mine].reshape(-1, each, rows.shape[1])
 
 

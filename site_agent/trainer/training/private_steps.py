@@ -27,7 +27,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 def private_sums(
     training: PrivateTraining, arrays: Sequence[Float64], rows: PrivateRows, random_bytes: RandomBytes
 ) -> tuple[int, ...]:
-    """Return the integers of a private round, in the order of `training.names`, then private layers' noisy sums.
+    """Return a private round's integers: the sums of `training.names` in order, then the noisy sums of private layers.
 
     Args:
         arrays: weight and bias of each layer of the network, in its order.

@@ -1,4 +1,4 @@
-"""Defines procedures: how a site trains in one round. Each method has one, built from the method's ingredients.
+"""Defines the local procedure of each method: how a site trains in one round.
 
 A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
 network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
@@ -43,14 +43,14 @@ Step: TypeAlias = Callable[[Rows, float], None]
 
 @dataclass(frozen=True)
 class Phase:
-    """Several training steps of the same kind."""
+    """Several consecutive training steps of the same kind."""
 
     step: Step
     steps: int
 
 
 class Procedure(Protocol):
-    """Trains at one site by one method. A procedure that inherits from this class overrides what differs."""
+    """Local training by one method at one site. Subclasses override only the functions that differ."""
 
     def begin_round(self, _received: Tensor, _controls: Tensor | None, /) -> None:
         """Start a round. The shared network has already loaded the received parameters.
@@ -69,11 +69,11 @@ class Procedure(Protocol):
         return [Phase(self.step, steps)]
 
     def end_round(self, _steps: int, /) -> None:
-        """Finish a round after its last step."""
+        """Finish a round after its last training step."""
         return
 
     def evaluated(self) -> FlatNetwork:
-        """Return the network that the site itself would use now."""
+        """Return the network that the site would use if training ended now."""
         ...
 
     def state(self) -> State:

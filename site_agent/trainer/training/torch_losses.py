@@ -66,7 +66,7 @@ class LossFunction:
         return functional.cross_entropy(outputs, targets) if outputs.dim() == 2 else self._by_class(outputs, targets)
 
     def _by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of each copy, from the share of each class in each row.
+        """Return the mean loss of each copy of the network. A row's target can be a share of each class.
 
         Inside, classes are the first axis, (classes, ..., rows), or (1, ..., rows) if each row has one class. Torch
         computes a softmax over the first axis five times as fast as over a short last one.

@@ -78,7 +78,7 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return a copy of the optimiser's memory, without parameters, gradients and learning rate.
+    """Return a copy of the optimiser's memory. Parameters, gradients and the learning rate are not included.
 
     Returns:
         tensors by names such as "0.exp_avg", in which the number is the parameter's. They have the parameter's shape
@@ -127,7 +127,7 @@ def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _expected(optimiser: torch.optim.Optimizer) -> dict[str, bool]:
-    """Return the names of a parameter's state after a step, and whether each has the parameter's shape."""
+    """Return the names of a parameter's optimiser state after a step, and whether each has the parameter's shape."""
     settings = optimiser.param_groups[0]
     match optimiser:
         case torch.optim.AdamW() | torch.optim.Adam():

@@ -49,7 +49,7 @@ Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recipe:
-    """The parts that all models of a site's training have in common.
+    """The functions and settings that all models trained at a site have in common.
 
     Attributes:
         build: builds another network of the plan's architecture in the same layout, without first values.
@@ -75,7 +75,7 @@ class Model:
     """A neural network during its training, with its optimiser."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
-        """Build an optimiser for the tensors in `stretches`, or for all parameters if there is no such argument."""
+        """Build an optimiser for the tensors in `stretches`, or for all parameters if `stretches` is None."""
         self.flat, self._recipe = flat, recipe
         moved = flat.stretches if stretches is None else [stretch for stretch in stretches if stretch.numel()]
         self._optimiser = build_optimiser(recipe.optimiser, moved) if moved else None

@@ -20,7 +20,7 @@ Record: TypeAlias = tuple[int, list[str]]
 
 
 def text_of(value: object) -> str | None:
-    """Return a value as text, as in a text file. Return None for bytes, lists and other types.
+    """Return a cell's value as a text file would contain it. Return None for bytes, lists and other types.
 
     Missing values are empty; floats have all their digits; dates are written 2020-01-31, with a time if they have one.
     """

@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlainColumns:
-    """The wanted columns by place, as texts without nulls, and the number of rows."""
+    """The required columns of some lines by position, as texts without nulls, and the number of rows."""
 
     rows: int
     texts: Mapping[int, arrow.StringArray]
@@ -126,6 +126,6 @@ def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
 
 
 def _may_have_long_cell(raw: bytes, delimiter: bytes) -> bool:
-    """Return whether a stretch of half the longest allowed cell has neither a delimiter nor a line end."""
+    """Return whether a cell may be too long: a window of half the limit has no delimiter and no line end."""
     windows = range(0, len(raw) - _WINDOW + 1, _WINDOW)
     return any(raw.find(delimiter, at, at + _WINDOW) < 0 and raw.find(b"\n", at, at + _WINDOW) < 0 for at in windows)
