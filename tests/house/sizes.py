@@ -42,8 +42,7 @@ AUDIT_ORDER: Final = {
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": (
-        "audit.own_log", "audit.audit_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory",
-        "audit.recording_budget",
+        "audit.own_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
     "messages without numbers": tuple(
         f"site_agent.gate.{name}"
