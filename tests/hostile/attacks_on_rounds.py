@@ -33,9 +33,8 @@ from protos.wire.messages import (
     Stage,
 )
 from protos.wire.positions import parameters_digest
-from site_agent.gate.download import Download
 from site_agent.gate.itinerary import Itinerary
-from site_agent.gate.site_rounds import Rounds
+from site_agent.gate.site_rounds import Download, Rounds
 from tests.hostile.attack import Attack, in_copy, played
 from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.rehearsal.study import parameter_chunks

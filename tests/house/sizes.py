@@ -35,7 +35,7 @@ AUDIT_ORDER: Final = {
         "site_agent.gate.ledger_memory",
         "site_agent.gate.itinerary", "site_agent.gate.waiting",
     ),
-    "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "download", "mishaps", "dry_run")),
+    "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "mishaps", "dry_run")),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
