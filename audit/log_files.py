@@ -82,12 +82,10 @@ def position_after(file: Path) -> LogPosition:
     Raises:
         BrokenFile: the last line is no record.
     """
-    line = last_line(file)
     try:
-        (record,) = checked([line], start_of(line))
+        return _alone(last_line(file)).position
     except BrokenChain as broken:
         raise BrokenFile(file.name, line_count(file), broken.reason) from broken
-    return record.position
 
 
 def line_count(file: Path) -> int:
@@ -108,11 +106,8 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     line = first_line(file)
     if not line:
         return before or LogPosition()
-    try:
-        start = start_of(line)
-        (record,) = checked([line], start)
-    except BrokenChain as broken:
-        raise BrokenFile(file.name, 1, broken.reason) from broken
+    record = _first_record(file, line)
+    start = record.before
     if before is not None and start != before:
         raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
     if before is None and start != LogPosition() and record.facts.get("event") != CONTINUED:
@@ -127,11 +122,7 @@ def generation_of(path: Path) -> int:
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):
-            try:
-                (record,) = checked([line], start_of(line))
-            except BrokenChain as broken:
-                raise BrokenFile(file.name, 1, broken.reason) from broken
-            return generation_in(record.facts)
+            return generation_in(_first_record(file, line).facts)
     return FIRST_GENERATION
 
 
@@ -163,7 +154,7 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
         with file.open("rb") as opened:
             for line in opened:
                 try:
-                    (record,) = checked([line], start_of(line))
+                    record = _alone(line)
                 except BrokenChain:
                     continue
                 yield record.facts
@@ -198,6 +189,19 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
                     yield Placed(file.name, number, record)
             except BrokenChain as broken:
                 raise BrokenFile(file.name, broken.line, broken.reason) from broken
+
+
+def _first_record(file: Path, line: bytes) -> Record:
+    try:
+        return _alone(line)
+    except BrokenChain as broken:
+        raise BrokenFile(file.name, 1, broken.reason) from broken
+
+
+def _alone(line: bytes) -> Record:
+    """Check a line without the lines before it, from the position that the line itself records."""
+    (record,) = checked([line], start_of(line))
+    return record
 
 
 def _settled(file: BinaryIO) -> int:
