@@ -51,11 +51,6 @@ def all_files(path: Path) -> list[Path]:
     return [*full_files(path), *([path] if path.exists() else [])]
 
 
-def first_number(path: Path, file: Path) -> int:
-    """Return the number of the first record of a rotated file, from its name."""
-    return int(file.name[len(path.name) + 1 :])
-
-
 def last_line(file: Path) -> bytes:
     """Return the last line of a file, b"" if it has none. Only the file's end is read."""
     with file.open("rb") as opened:
@@ -85,13 +80,9 @@ def position_after(file: Path) -> LogPosition:
     try:
         return _alone(last_line(file)).position
     except BrokenChain as broken:
-        raise BrokenFile(file.name, line_count(file), broken.reason) from broken
-
-
-def line_count(file: Path) -> int:
-    """Return the number of lines of a file."""
-    with file.open("rb") as opened:
-        return sum(1 for _ in opened)
+        with file.open("rb") as opened:
+            lines = sum(1 for _ in opened)
+        raise BrokenFile(file.name, lines, broken.reason) from broken
 
 
 def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosition:
@@ -112,7 +103,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
         raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
     if before is None and start != LogPosition() and record.facts.get("event") != CONTINUED:
         raise BrokenFile(file.name, 1, "a record before it was taken out, moved or changed")
-    if file != path and first_number(path, file) != start.sequence:
+    if file not in (path, full_name(path, start.sequence)):
         raise BrokenFile(file.name, 1, "the file has another name than rotation gave it")
     return start
 
