@@ -248,15 +248,8 @@ class SiteMasking:
         return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
-        of = (
-            self._transcript,
-            position,
-            bind.attempt,
-            bind.sites,
-            self._manifest.digest,
-            layout.total_bytes,
-            self._encoding,
-        )
+        asked = (self._transcript, position, bind.attempt, bind.sites)
+        of = (*asked, self._manifest.digest, layout.total_bytes, self._encoding)
         if self._made[0] != of:
             self._made = (of, round_context(*of))
         return self._made[1]
