@@ -225,7 +225,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
 def terminal_codes_in_a_farewell(weakened: bool) -> bool:
     """Send a farewell with terminal codes, which an operator's screen would obey."""
     raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
-    with in_copy(weakened, lambda: patched(protos.wire.messages, "_require_line", _nothing)):
+    with in_copy(weakened, lambda: patched(protos.wire.messages, "require_line", _nothing)):
         try:
             message = decode_coordinator_message(raw)
         except MalformedMessage:
