@@ -23,8 +23,7 @@ def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
     Raises:
         CheckpointRefused: the stored file is no checkpoint.
     """
-    facts = _read(_kept_path(folder, owner))
-    return None if facts is None else checkpoint_from_facts(facts)
+    return _checkpoint(_path(folder, "kept", owner))
 
 
 def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
@@ -35,13 +34,13 @@ def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
 
 def keep_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
     """Store a checkpoint of another log before it is cosigned."""
-    _write(_kept_path(folder, signed.owner), checkpoint_facts(signed))
+    _write(_path(folder, "kept", signed.owner), checkpoint_facts(signed))
 
 
 def put_aside(folder: Path, signed: LogCheckpoint) -> None:
     """Rename the stored checkpoint of an owner whose identity key was replaced, so that it is kept."""
-    _write(_former_path(folder, signed.owner, signed.key), checkpoint_facts(signed))
-    _kept_path(folder, signed.owner).unlink()
+    _write(_path(folder, "former", signed.owner, signed.key), checkpoint_facts(signed))
+    _path(folder, "kept", signed.owner).unlink()
 
 
 def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | None:
@@ -50,14 +49,12 @@ def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | N
     Raises:
         CheckpointRefused: the stored file is no checkpoint.
     """
-    facts = _read(_former_path(folder, owner, key))
-    return None if facts is None else checkpoint_from_facts(facts)
+    return _checkpoint(_path(folder, "former", owner, key))
 
 
 def own_checkpoint(folder: Path) -> LogCheckpoint | None:
     """Return the last checkpoint of this program's own log that the other side cosigned."""
-    facts = _read(folder / _OWN)
-    return None if facts is None else checkpoint_from_facts(facts)
+    return _checkpoint(folder / _OWN)
 
 
 def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
@@ -67,7 +64,7 @@ def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
 
 def peer_key(folder: Path, owner: str) -> bytes | None:
     """Return the identity key that a peer presented at its first connection, raw, 32 bytes."""
-    facts = _read(_key_path(folder, owner))
+    facts = _read(_path(folder, "key", owner))
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
     except (KeyError, TypeError, ValueError) as cause:
@@ -76,36 +73,30 @@ def peer_key(folder: Path, owner: str) -> bytes | None:
 
 def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
     """Store the identity key that a peer presents for the first time."""
-    _write(_key_path(folder, owner), {"owner": owner, "key": key.hex()})
+    _write(_path(folder, "key", owner), {"owner": owner, "key": key.hex()})
 
 
 def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
     """Return the stored budget of bytes that this owner can make this program record, or None. A damaged file is {}."""
     try:
-        return _read(_budget_path(folder, owner))
+        return _read(_path(folder, "budget", owner))
     except CheckpointRefused:
         return {}
 
 
 def keep_budget(folder: Path, owner: str, facts: dict[str, Any]) -> None:
     """Store the budget of bytes that this owner can make this program record."""
-    _write(_budget_path(folder, owner), facts)
+    _write(_path(folder, "budget", owner), facts)
 
 
-def _kept_path(folder: Path, owner: str) -> Path:
-    return folder / f"kept-{owner.replace('/', '-')}.json"
+def _path(folder: Path, kind: str, owner: str, key: bytes = b"") -> Path:
+    of_key = f"-{key.hex()[:16]}" if key else ""
+    return folder / f"{kind}-{owner.replace('/', '-')}{of_key}.json"
 
 
-def _former_path(folder: Path, owner: str, key: bytes) -> Path:
-    return folder / f"former-{owner.replace('/', '-')}-{key.hex()[:16]}.json"
-
-
-def _key_path(folder: Path, owner: str) -> Path:
-    return folder / f"key-{owner.replace('/', '-')}.json"
-
-
-def _budget_path(folder: Path, owner: str) -> Path:
-    return folder / f"budget-{owner.replace('/', '-')}.json"
+def _checkpoint(path: Path) -> LogCheckpoint | None:
+    facts = _read(path)
+    return None if facts is None else checkpoint_from_facts(facts)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from audit import checkpoint_memory
-from audit.audit_log import COSIGNED, IDENTITY_REPLACED, WITNESSED
-from audit.own_log import AuditLog
+from audit.own_log import COSIGNED, IDENTITY_REPLACED, WITNESSED, AuditLog
 from audit.recording_budget import RecordingBudget
 from protos.wire.log_chain import LogPosition, relink
 from protos.wire.log_checkpoints import (
@@ -52,13 +51,13 @@ class LogParty:
         `own` was opened with its identity key. `spent` receives the owner of another log whose budget is used up, at
         most once a day.
         """
-        self.own, self.owner, self.log, self.folder = own, own.owner, own.file, folder
+        self.own, self.owner, self.folder = own, own.owner, folder
         self.budget = RecordingBudget(folder, own.now, spent)
         self.public_key = own.identity_key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
         """Return a signed checkpoint of this program's log."""
-        return self.own.signed(self.log.generation, position)
+        return self.own.signed(self.own.generation, position)
 
     def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
         """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that this program cosigned.
@@ -103,11 +102,11 @@ class LogParty:
     @contextmanager
     def charged(self, peer: str) -> Iterator[None]:
         """Subtract the bytes that are recorded inside the block from the budget of the peer that caused them."""
-        before = self.log.appended_bytes
+        before = self.own.appended_bytes
         try:
             yield
         finally:
-            self.budget.spend(peer, self.log.appended_bytes - before)
+            self.budget.spend(peer, self.own.appended_bytes - before)
 
 
 class LogSession:
@@ -174,12 +173,12 @@ class LogSession:
 
     def _grown(self, at_least: int) -> list[LogMessage]:
         start = self._confirmed
-        if start is None or self._under_way is not None or not self._party.log.has_grown(start, at_least):
+        if start is None or self._under_way is not None or not self._party.own.has_grown(start, at_least):
             return []
         if not self._party.budget.allows(self.peer):  # the cosignature will be a record too
             return []
-        before = self._party.log.position_at(start)
-        leaves = tuple(self._party.log.leaves(start, MOST_LEAVES))
+        before = self._party.own.position_at(start)
+        leaves = tuple(self._party.own.leaves(start, MOST_LEAVES))
         if before is None or not leaves:
             return []
         self._under_way = self._party.signed(relink(before, leaves))
@@ -189,7 +188,7 @@ class LogSession:
         if standing.key != self._peer_key:
             raise CheckpointRefused("the other side shows another identity key than before")
         kept = standing.checkpoint
-        if kept is None or kept.generation < self._party.log.generation:
+        if kept is None or kept.generation < self._party.own.generation:
             self._confirmed = 0
             return
         try:
@@ -198,7 +197,7 @@ class LogSession:
             raise CheckpointRefused(
                 f"the other side has a checkpoint of this log that this program did not sign: {refused}"
             ) from (refused)
-        if kept.generation > self._party.log.generation or self._party.log.position_at(kept.size) != kept.position:
+        if kept.generation > self._party.own.generation or self._party.own.position_at(kept.size) != kept.position:
             raise CheckpointRefused(f"this program's own log differs from its signed checkpoint at record {kept.size}")
         self._confirmed = kept.size
 

@@ -51,11 +51,6 @@ def all_files(path: Path) -> list[Path]:
     return [*full_files(path), *([path] if path.exists() else [])]
 
 
-def first_number(path: Path, file: Path) -> int:
-    """Return the number of the first record of a rotated file, from its name."""
-    return int(file.name[len(path.name) + 1 :])
-
-
 def last_line(file: Path) -> bytes:
     """Return the last line of a file, b"" if it has none. Only the file's end is read."""
     with file.open("rb") as opened:
@@ -82,18 +77,12 @@ def position_after(file: Path) -> LogPosition:
     Raises:
         BrokenFile: the last line is no record.
     """
-    line = last_line(file)
     try:
-        (record,) = checked([line], start_of(line))
+        return _alone(last_line(file)).position
     except BrokenChain as broken:
-        raise BrokenFile(file.name, line_count(file), broken.reason) from broken
-    return record.position
-
-
-def line_count(file: Path) -> int:
-    """Return the number of lines of a file."""
-    with file.open("rb") as opened:
-        return sum(1 for _ in opened)
+        with file.open("rb") as opened:
+            lines = sum(1 for _ in opened)
+        raise BrokenFile(file.name, lines, broken.reason) from broken
 
 
 def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosition:
@@ -108,16 +97,13 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     line = first_line(file)
     if not line:
         return before or LogPosition()
-    try:
-        start = start_of(line)
-        (record,) = checked([line], start)
-    except BrokenChain as broken:
-        raise BrokenFile(file.name, 1, broken.reason) from broken
+    record = _first_record(file, line)
+    start = record.before
     if before is not None and start != before:
         raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
     if before is None and start != LogPosition() and record.facts.get("event") != CONTINUED:
         raise BrokenFile(file.name, 1, "a record before it was taken out, moved or changed")
-    if file != path and first_number(path, file) != start.sequence:
+    if file not in (path, full_name(path, start.sequence)):
         raise BrokenFile(file.name, 1, "the file has another name than rotation gave it")
     return start
 
@@ -127,11 +113,7 @@ def generation_of(path: Path) -> int:
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):
-            try:
-                (record,) = checked([line], start_of(line))
-            except BrokenChain as broken:
-                raise BrokenFile(file.name, 1, broken.reason) from broken
-            return generation_in(record.facts)
+            return generation_in(_first_record(file, line).facts)
     return FIRST_GENERATION
 
 
@@ -163,7 +145,7 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
         with file.open("rb") as opened:
             for line in opened:
                 try:
-                    (record,) = checked([line], start_of(line))
+                    record = _alone(line)
                 except BrokenChain:
                     continue
                 yield record.facts
@@ -198,6 +180,19 @@ def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
                     yield Placed(file.name, number, record)
             except BrokenChain as broken:
                 raise BrokenFile(file.name, broken.line, broken.reason) from broken
+
+
+def _first_record(file: Path, line: bytes) -> Record:
+    try:
+        return _alone(line)
+    except BrokenChain as broken:
+        raise BrokenFile(file.name, 1, broken.reason) from broken
+
+
+def _alone(line: bytes) -> Record:
+    """Check a line without the lines before it, from the position that the line itself records."""
+    (record,) = checked([line], start_of(line))
+    return record
 
 
 def _settled(file: BinaryIO) -> int:

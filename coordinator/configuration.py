@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from audit.audit_log import AuditSettings
+from audit.own_log import AuditSettings
 from host.starting_files import starting_values
 from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
 from protos.plan.plan import Plan

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from protos.wire.messages import LARGEST_MESSAGE_BYTES, MalformedMessage
+from protos.wire.messages import LARGEST_MESSAGE_BYTES, require
 from site_agent.framed_messages import Framing, unpacked
 
 WINDOW: Final = 8
@@ -35,11 +35,6 @@ EXIT_STATUSES: Final = (1, 77, 78)
 KEYS: Final = ("first", "next", "own")
 CALLS: Final = ("enrol", "renew")
 _LARGEST_ADDRESS: Final = 300
-
-
-def _require(is_right: bool, what: str) -> None:
-    if not is_right:
-        raise MalformedMessage(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +57,7 @@ class Make:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(self.key in KEYS, "a key of another kind")
+        require(self.key in KEYS, "a key of another kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ class Call:
     payload: bytes | memoryview = field(repr=False)
 
     def __post_init__(self) -> None:
-        _require(self.call in CALLS, "a call of another name")
+        require(self.call in CALLS, "a call of another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ class Install:
     payload: bytes | memoryview = field(repr=False)
 
     def __post_init__(self) -> None:
-        _require(self.key in KEYS, "a key of another kind")
+        require(self.key in KEYS, "a key of another kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,7 @@ class Taken:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(1 <= self.count <= WINDOW, "credits")
+        require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +177,8 @@ class Shown:
 
     def __post_init__(self) -> None:
         for text in (self.coordinator, self.enrolment):
-            _require(len(text) <= _LARGEST_ADDRESS and text.isascii() and text.isprintable(), "an address")
-        _require(all(len(part) <= LARGEST_PEM_BYTES for part in self.parts), "certificate size")
+            require(len(text) <= _LARGEST_ADDRESS and text.isascii() and text.isprintable(), "an address")
+        require(all(len(part) <= LARGEST_PEM_BYTES for part in self.parts), "certificate size")
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -217,7 +212,7 @@ class Unable:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(self.exit_status in EXIT_STATUSES and self.status in ("", *STATUSES), "a failure of no known kind")
+        require(self.exit_status in EXIT_STATUSES and self.status in ("", *STATUSES), "a failure of no known kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +227,7 @@ class Opened:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(-1 <= self.milliseconds < 1 << 50, "the coordinator's time")
+        require(-1 <= self.milliseconds < 1 << 50, "the coordinator's time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +247,7 @@ class Sent:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(1 <= self.count <= WINDOW, "credits")
+        require(1 <= self.count <= WINDOW, "credits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +259,7 @@ class Ended:
     payload: bytes | memoryview = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
-        _require(self.status in STATUSES, "an end of no known kind")
+        require(self.status in STATUSES, "an end of no known kind")
 
 
 Order: TypeAlias = Look | Make | Call | Install | Trust | Settle | Open | Up | Taken | Part | Shut

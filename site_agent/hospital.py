@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from audit.audit_log import AuditSettings
+from audit.own_log import AuditSettings
 from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES

@@ -15,8 +15,8 @@ from typing import Final
 
 import click
 
-from audit.audit_log import Consequences, broken_log
 from audit.log_files import BrokenFile
+from audit.own_log import Consequences, broken_log
 from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
 from audit.reading.log_report import Choice, as_csv, chosen, line, moment

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from audit.audit_log import COSIGNED, IDENTITY_REPLACED
 from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, generation_in
+from audit.own_log import COSIGNED, IDENTITY_REPLACED
 from protos.errors import ConfigurationError
 from protos.wire.log_chain import LogPosition
 from protos.wire.log_checkpoints import (

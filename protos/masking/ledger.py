@@ -160,10 +160,6 @@ class Ledger:
         remembered = Counter(entry.contributors for step in self.steps.values() for entry in step.masked)
         return remembered + Counter(self.forgotten)
 
-    def spent(self, compared: Comparison) -> int:
-        """Return the cost of the sums of this run and of all other runs together, in units of the budget."""
-        return price(self.answered() + Counter(compared.others), compared.smallest)
-
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
         """Decide whether the site may mask for this request. The ledger does not change.
 

@@ -101,14 +101,6 @@ def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iter
         yield record
 
 
-def verify(lines: Iterable[bytes], position: LogPosition | None = None) -> LogPosition:
-    """Check the lines of a log as `checked` does, and return the position after them."""
-    position = position or LogPosition()
-    for record in checked(lines, position):
-        position = record.position
-    return position
-
-
 def start_of(line: bytes) -> LogPosition:
     """Return the position of a chain before a line, as recorded in the line itself.
 

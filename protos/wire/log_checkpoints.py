@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -19,7 +19,6 @@ from protos.plan.canonical import pack
 from protos.wire.log_chain import LogPosition, relink
 
 COORDINATOR: Final = "coordinator"
-IdentityKey: TypeAlias = Ed25519PrivateKey
 MOST_LEAVES: Final = 16_384  # of one message: half a mebibyte
 _LARGEST_SIZE: Final = 1 << 62
 

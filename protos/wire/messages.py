@@ -111,9 +111,9 @@ class Hello:
     together: bool = False
 
     def __post_init__(self) -> None:
-        _require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
-        _require(0 <= self.away_from <= self.away_until < 1 << 36, "maintenance window")
-        _require_line(self.software, "software version", longest=_LONGEST_NAME)
+        require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
+        require(0 <= self.away_from <= self.away_until < 1 << 36, "maintenance window")
+        require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Announcement:
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
-        _require(0 < len(self.plan) <= 1 << 20, "plan size")
+        require(0 < len(self.plan) <= 1 << 20, "plan size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +161,12 @@ class Join:
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
-        _require(0 <= self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 <= self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_digest(self.plan_digest, "plan digest")
         _require_digest(self.manifest_digest, "manifest digest")
-        _require(self.next_round is None or 0 <= self.next_round <= MOST_ROUNDS, "next round")
+        require(self.next_round is None or 0 <= self.next_round <= MOST_ROUNDS, "next round")
         rounds = [state.round for state in self.saved]
-        _require(len(rounds) <= MOST_SAVED and rounds == sorted(set(rounds)), "saved states")
+        require(len(rounds) <= MOST_SAVED and rounds == sorted(set(rounds)), "saved states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +195,12 @@ class Offer:
     returned_to: int | None = None
 
     def __post_init__(self) -> None:
-        _require(0 <= self.oldest <= self.round, "oldest round")
+        require(0 <= self.oldest <= self.round, "oldest round")
         _require_position(self.round, self.attempt)
         _require_digest(self.parameters_digest, "parameters digest")
-        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
-        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
-        _require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
+        require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
+        require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+        require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +234,8 @@ class Bind:
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
         _require_sites(self.sites, "contributors")
-        _require(0 <= self.first_chunk < 1 << 20, "first chunk")
-        _require(0 <= self.resample <= self.attempt, "draw of a step")
+        require(0 <= self.first_chunk < 1 << 20, "first chunk")
+        require(0 <= self.resample <= self.attempt, "draw of a step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Chunk:
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
-        _require(0 <= self.index < 1 << 20, "chunk index")
+        require(0 <= self.index < 1 << 20, "chunk index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +269,10 @@ class Finish:
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
         _require_digest(self.parameters_digest, "parameters digest")
-        _require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
-        _require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
-        _require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
-        _require(self.alternative is None or self.alternative >= 0, "alternative of a sweep")
+        require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
+        require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
+        require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
+        require(self.alternative is None or self.alternative >= 0, "alternative of a sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +295,7 @@ class Refusal:
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
-        _require_line(self.tensor, "tensor", longest=_LONGEST_NAME)
+        require_line(self.tensor, "tensor", longest=_LONGEST_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +306,7 @@ class Farewell:
     detail: str
 
     def __post_init__(self) -> None:
-        _require_line(self.detail, "detail", longest=1000)
+        require_line(self.detail, "detail", longest=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class KeySessionOpen:
     sites: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_sites(self.sites, "sites of a key session")
 
 
@@ -334,11 +334,11 @@ class KeyAdvert:
 
     def __post_init__(self) -> None:
         _require_name(self.site, "site of a key")
-        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_digest(self.exchange_key, "exchange key")
         _require_digest(self.nonce, "nonce")
         _require_digest(self.identity_key, "identity key")
-        _require(len(self.signature) == 64, "signature size")
+        require(len(self.signature) == 64, "signature size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +349,9 @@ class KeySessionRoster:
     adverts: tuple[KeyAdvert, ...]
 
     def __post_init__(self) -> None:
-        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_sites(tuple(advert.site for advert in self.adverts), "sites of a key session")
-        _require(all(advert.key_session == self.key_session for advert in self.adverts), "key session of a key")
+        require(all(advert.key_session == self.key_session for advert in self.adverts), "key session of a key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +365,9 @@ class KeySessionAcknowledgement:
 
     def __post_init__(self) -> None:
         _require_name(self.site, "site of an acknowledgement")
-        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_digest(self.transcript, "transcript")
-        _require(len(self.signature) == 64, "signature size")
+        require(len(self.signature) == 64, "signature size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,9 +378,9 @@ class KeySessionSeal:
     acknowledgements: tuple[KeySessionAcknowledgement, ...]
 
     def __post_init__(self) -> None:
-        _require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
+        require(0 < self.key_session < _MOST_KEY_SESSIONS, "key_session")
         _require_sites(tuple(entry.site for entry in self.acknowledgements), "sites of a key session")
-        _require(
+        require(
             all(entry.key_session == self.key_session for entry in self.acknowledgements),
             "key session of an acknowledgement",
         )
@@ -391,29 +391,31 @@ _OfKeySessions: TypeAlias = KeySessionOpen | KeySessionRoster | KeySessionSeal
 CoordinatorMessage: TypeAlias = Announcement | Offer | Chunk | Bind | Finish | Farewell | _OfKeySessions
 
 
-def _require(is_right: bool, what: str) -> None:
+def require(is_right: bool, what: str) -> None:
+    """Raise MalformedMessage with this text if a condition on a message is false."""
     if not is_right:
         raise MalformedMessage(what)
 
 
 def _require_digest(value: bytes, what: str) -> None:
-    _require(len(value) == 32, what)
+    require(len(value) == 32, what)
 
 
 def _require_position(round_number: int, attempt: int) -> None:
-    _require(0 <= round_number <= _LARGEST_ROUND and 0 <= attempt < 1 << 20, "round or attempt")
+    require(0 <= round_number <= _LARGEST_ROUND and 0 <= attempt < 1 << 20, "round or attempt")
 
 
 def _require_sites(sites: tuple[str, ...], what: str) -> None:
-    _require(0 < len(sites) <= _MOST_SITES and list(sites) == sorted(set(sites)), what)
+    require(0 < len(sites) <= _MOST_SITES and list(sites) == sorted(set(sites)), what)
     for site in sites:
         _require_name(site, what)
 
 
 def _require_name(value: str, what: str) -> None:
-    _require(0 < len(value) <= _LONGEST_NAME, what)
-    _require(all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in value), what)
+    require(0 < len(value) <= _LONGEST_NAME, what)
+    require(all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in value), what)
 
 
-def _require_line(value: str, what: str, *, longest: int) -> None:
-    _require(len(value) <= longest and (value == "" or value.isprintable()), what)
+def require_line(value: str, what: str, *, longest: int) -> None:
+    """Check that a text is one printable line of at most `longest` characters, or empty."""
+    require(len(value) <= longest and (value == "" or value.isprintable()), what)

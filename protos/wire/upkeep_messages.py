@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from protos.wire.log_checkpoints import MOST_LEAVES, Cosignature, LogCheckpoint
-from protos.wire.messages import MalformedMessage
+from protos.wire.messages import require, require_line
 
 UPKEEP_VERSION: Final = 1
 _LARGEST_REQUEST_BYTES: Final = 8192
@@ -25,7 +25,7 @@ class LogStanding:
     checkpoint: LogCheckpoint | None
 
     def __post_init__(self) -> None:
-        _require(len(self.key) == 32, "identity key size")
+        require(len(self.key) == 32, "identity key size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class LogGrowth:
     leaves: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        _require(0 <= self.start < 1 << 62 and len(self.leaves) <= MOST_LEAVES, "leaves of a log")
-        _require(all(len(leaf) == 32 for leaf in self.leaves), "leaf size")
+        require(0 <= self.start < 1 << 62 and len(self.leaves) <= MOST_LEAVES, "leaves of a log")
+        require(all(len(leaf) == 32 for leaf in self.leaves), "leaf size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LogCosignature:
     given: Cosignature
 
     def __post_init__(self) -> None:
-        _require(0 <= self.size < 1 << 62, "size of a log")
+        require(0 <= self.size < 1 << 62, "size of a log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class RenewalAsked:
     chain: bytes = b""
 
     def __post_init__(self) -> None:
-        _require(0 < len(self.site) <= 200, "site name")
-        _require(0 < len(self.signing_request) <= _LARGEST_REQUEST_BYTES, "signing request size")
-        _require(len(self.signature) == 64, "signature size")
-        _require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
+        require(0 < len(self.site) <= 200, "site name")
+        require(0 < len(self.signing_request) <= _LARGEST_REQUEST_BYTES, "signing request size")
+        require(len(self.signature) == 64, "signature size")
+        require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class RenewalAnswered:
     refusal: str
 
     def __post_init__(self) -> None:
-        _require(len(self.chain) <= _LARGEST_CHAIN_BYTES and len(self.roots) <= _LARGEST_CHAIN_BYTES, "chain size")
-        _require_line(self.refusal, "refusal", longest=1000)
+        require(len(self.chain) <= _LARGEST_CHAIN_BYTES and len(self.roots) <= _LARGEST_CHAIN_BYTES, "chain size")
+        require_line(self.refusal, "refusal", longest=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ class EnrolmentRequest:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _require(len(self.token) == 24, "token size")
-        _require(0 < len(self.signing_request) <= 8192, "signing request size")
-        _require(len(self.identity_key) == 32, "identity key size")
-        _require(len(self.signature) == 64, "signature size")
+        require(len(self.token) == 24, "token size")
+        require(0 < len(self.signing_request) <= 8192, "signing request size")
+        require(len(self.identity_key) == 32, "identity key size")
+        require(len(self.signature) == 64, "signature size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +118,10 @@ class EnrolmentReply:
     was_member: bool = False
 
     def __post_init__(self) -> None:
-        _require(len(self.chain) <= 64 << 10, "chain size")
-        _require_line(self.fingerprint, "fingerprint", longest=200)
-        _require_line(self.refusal, "refusal", longest=1000)
+        require(len(self.chain) <= 64 << 10, "chain size")
+        require_line(self.fingerprint, "fingerprint", longest=200)
+        require_line(self.refusal, "refusal", longest=1000)
 
 
 LogMessage: TypeAlias = LogStanding | LogGrowth | LogCosignature
 Upkeep: TypeAlias = LogMessage | RenewalAsked | RenewalAnswered
-
-
-def _require(is_right: bool, what: str) -> None:
-    if not is_right:
-        raise MalformedMessage(what)
-
-
-def _require_line(value: str, what: str, *, longest: int) -> None:
-    _require(len(value) <= longest and (value == "" or value.isprintable()), what)

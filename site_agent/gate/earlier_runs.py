@@ -31,6 +31,13 @@ def ledger_path(state: Path, run: str) -> Path:
     return gate_folder(state) / _LEDGERS / f"{run}.json"
 
 
+def masked_releases(audit: AuditLog) -> Iterator[tuple[str, Mark]]:
+    """Yield the run, and the round and attempt, of every masked release in the audit log."""
+    for facts in audit.records("contribution_released"):
+        if facts["masked"]:
+            yield facts["run"], Mark(facts["round"], facts["attempt"])
+
+
 class EarlierRuns:
     """Reads the ledgers of all runs at one site."""
 
@@ -69,14 +76,9 @@ class EarlierRuns:
     def _witnessed(self) -> dict[str, set[Mark]]:
         """Return the newest masked release of each run, from the audit log and from the files of `spent`."""
         found: dict[str, set[Mark]] = {}
-        for run, mark in (*self._logged(), *self._kept()):
+        for run, mark in (*masked_releases(self._audit), *self._kept()):
             found.setdefault(run, set()).add(mark)
         return {run: {max(marks)} for run, marks in found.items()}
-
-    def _logged(self) -> Iterator[tuple[str, Mark]]:
-        for facts in self._audit.records("contribution_released"):
-            if facts["masked"]:
-                yield facts["run"], Mark(facts["round"], facts["attempt"])
 
     def _kept(self) -> Iterator[tuple[str, Mark]]:
         for path in sorted((gate_folder(self._state) / "spent").glob("*.json")):

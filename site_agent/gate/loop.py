@@ -56,7 +56,6 @@ from site_agent.gate.policy import remedy_of_refusal
 from site_agent.gate.separation import guard_of
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
-from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import (
     APPROVAL_POLL_SECONDS,
@@ -68,6 +67,7 @@ from site_agent.gate.waiting import (
     watch,
 )
 from site_agent.hospital import Hospital, Hours
+from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Prepared, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage

@@ -46,7 +46,7 @@ from protos.wire.messages import (
     KeySessionRoster,
     KeySessionSeal,
 )
-from site_agent.gate.earlier_runs import EarlierRuns, ledger_path
+from site_agent.gate.earlier_runs import EarlierRuns, ledger_path, masked_releases
 
 
 class SiteMasking:
@@ -82,8 +82,9 @@ class SiteMasking:
         self._ledger = Ledger(run, listing)
         if self._path.exists():
             self._ledger = replace(Ledger.from_text(self._path.read_text(), run), listing=listing)
-        for witnessed in _releases(audit, run):
-            self._ledger.refuse_if_older(witnessed)
+        for of, witnessed in masked_releases(audit):
+            if of == run:
+                self._ledger.refuse_if_older(witnessed)
         others = EarlierRuns(state, audit, uncounted_runs).answered_beside(run, listing.identities)
         self._compared = Comparison(smallest, others)
         self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
@@ -248,21 +249,8 @@ class SiteMasking:
         return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
-        of = (
-            self._transcript,
-            position,
-            bind.attempt,
-            bind.sites,
-            self._manifest.digest,
-            layout.total_bytes,
-            self._encoding,
-        )
+        asked = (self._transcript, position, bind.attempt, bind.sites)
+        of = (*asked, self._manifest.digest, layout.total_bytes, self._encoding)
         if self._made[0] != of:
             self._made = (of, round_context(*of))
         return self._made[1]
-
-
-def _releases(audit: AuditLog, run: str) -> Iterator[Mark]:
-    """Return the round and attempt of every masked release of a run in the audit log."""
-    released = audit.records("contribution_released")
-    return (Mark(facts["round"], facts["attempt"]) for facts in released if facts["run"] == run and facts["masked"])

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import structlog
+from blake3 import blake3
 
 from audit.own_log import AuditLog
-from host.heap import return_memory
+from host.heap import return_memory, take_memory
 from protos.errors import UnavailableError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
@@ -41,10 +42,9 @@ from protos.wire.messages import (
     Ready,
     Saved,
 )
-from protos.wire.positions import position
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
-from site_agent.gate.download import Download
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
@@ -87,6 +87,41 @@ class Surroundings:
     ask: Callable[[Train | Conclude, int], Awaitable[TrainerMessage]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     deliver: Callable[[Built | Concluded], Awaitable[None]]
+
+
+class Download:
+    """One vector of parameters that the coordinator has announced. It is accepted only if its digest is correct.
+
+    Memory is reserved for the numbers of such a round under the approved plan, whatever is announced.
+    """
+
+    def __init__(self, announced: Offer | Finish, numbers: int) -> None:
+        self.announced = announced
+        self.vector: npt.NDArray[np.float32] = np.frombuffer(take_memory(4 * numbers), "<f4")
+        self._hash = blake3()
+        self._next = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all chunks have arrived."""
+        return self._next == down_chunks(self.vector.size)
+
+    def add(self, chunk: Chunk) -> None:
+        """Add the next chunk. Raises MalformedMessage if the chunk is not the next one, or does not have its size."""
+        attempt = self.announced.attempt if isinstance(self.announced, Offer) else 0
+        if (chunk.round, chunk.attempt, chunk.index) != (self.announced.round, attempt, self._next) or self.is_complete:
+            raise MalformedMessage("a chunk out of order")
+        part = self.vector[down_slice(chunk.index)]
+        if len(chunk.body) != 4 * part.size or part.size > DOWN_CHUNK_PARAMETERS:
+            raise MalformedMessage("a chunk of the wrong size")
+        part[...] = np.frombuffer(chunk.body, "<f4")
+        self._hash.update(chunk.body)
+        self._next += 1
+
+    def check(self) -> None:
+        """Check that the complete vector is the announced vector. Raises MalformedMessage if it is not."""
+        if self._hash.digest() != self.announced.parameters_digest:
+            raise MalformedMessage("parameters that are not what was announced")
 
 
 class Rounds:

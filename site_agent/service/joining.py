@@ -35,7 +35,6 @@ from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.separation import tell_guard, tell_separation
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_standing import Standing
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed, now, renew, site_identity_key
@@ -43,6 +42,7 @@ from site_agent.service.neighbours import Neighbours, neighbours_of
 from site_agent.service.site_metrics import pages_of
 from site_agent.service.state_moves import move_old_state
 from site_agent.service.status_socket import Told, telling
+from site_agent.site_standing import Standing
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer_socket import Check, Failed, GateEnd
 

@@ -23,21 +23,10 @@ from site_agent.state_folders import audit_log_path
 _MOST_RECORDS: Final = 15
 _HANDED_OVER: Final = "contribution_handed_over"
 # The events that are most important for a data protection officer. `site-agent audit show` shows the whole log.
-_TOLD: Final = frozenset(
-    {
-        "approval_refused",
-        "data_accepted",
-        "enrolled",
-        "enrolment_requested",
-        "model_adopted",
-        "model_handed_over",
-        "plan_approved",
-        "plan_withdrawn",
-        "release_refused",
-        "run_finished",
-        "state_restored",
-    }
-)
+_TOLD: Final = frozenset({
+    "approval_refused", "data_accepted", "enrolled", "enrolment_requested", "model_adopted", "model_handed_over",
+    "plan_approved", "plan_withdrawn", "release_refused", "run_finished", "state_restored",
+})  # fmt: skip
 
 
 @dataclass

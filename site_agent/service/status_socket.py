@@ -18,8 +18,8 @@ import sdnotify
 from host.local_server import short_path
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.gate.site_standing import Standing
 from site_agent.service.released_volume import LeftCount
+from site_agent.site_standing import Standing
 from site_agent.state_folders import audit_log_path, gate_folder
 
 STATUS_SOCKET: Final = "status.socket"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import Limits
 from audit.cosigning import LogParty, LogSession
-from audit.own_log import AuditLog
+from audit.own_log import AuditLog, Limits
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
 from protos.wire.log_checkpoints import COORDINATOR
@@ -29,7 +28,7 @@ class Side:
         self.path, self.owner = folder / "audit.log", owner
         site = None if owner == COORDINATOR else owner.removeprefix("site/")
         self.own = AuditLog(self.path, site=site, now=lambda: NOW, identity_key=KEYS[owner], limits=limits)
-        self.log, self.party = self.own.file, LogParty(self.own, folder / "witness")
+        self.log, self.party = self.own, LogParty(self.own, folder / "witness")
 
     def write(self, event: str, **facts: object) -> None:
         """Append a record."""

@@ -8,23 +8,17 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import Consequences, Limits, LogFile
-from protos.wire.log_checkpoints import sign_checkpoint
+from audit.own_log import AuditLog, Limits
 
 
 def write_for_ever(path: Path) -> None:
     """Records of a few kilobytes, in files that are full after a few of them."""
     key = Ed25519PrivateKey.generate()
-    log = LogFile(
-        path,
-        now=lambda: datetime.now(UTC),
-        consequences=Consequences("Nothing leaves.", "Nothing left."),
-        sign=lambda generation, position: sign_checkpoint("site/a", generation, position, "2026-03-01", key),
-        limits=Limits(largest_bytes=30_000),
-    )
+    limits = Limits(largest_bytes=30_000)
+    log = AuditLog(path, site="a", now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
     while True:
         number = log.position.sequence
-        log.write([{"event": "written", "padding": "x" * 3000} for _ in range(3)])
+        log.write_all([{"event": "written", "padding": "x" * 3000} for _ in range(3)])
         sys.stdout.buffer.write(b"%d\n" % number)
         sys.stdout.buffer.flush()
 

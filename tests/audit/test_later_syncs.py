@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import AuditError, Limits
 from audit.log_files import full_files
+from audit.own_log import AuditError, Limits
 from tests.audit.audit_sides import SITE, Side
 
 

@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit import checkpoint_memory
-from audit.audit_log import AuditError
 from audit.cosigning import LogSession
 from audit.log_files import set_aside
+from audit.own_log import AuditError
 from audit.reading.log_commands import Desk, lines
 from audit.reading.log_keys import checkpoints_text, keys_text
 from audit.reading.log_verification import KnownKeys

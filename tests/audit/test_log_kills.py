@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import Consequences, LogFile
 from audit.log_files import all_files
+from audit.own_log import AuditLog
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys, verify_log
 from protos.wire.log_chain import LogPosition, append
@@ -43,7 +43,7 @@ def assert_log_survives(path: Path, kills: int, seed: int) -> None:
     generator = random.Random(seed)
     for _ in range(kills):
         announced = killed_while_writing(path, generator)
-        LogFile(path, now=audit_writer.datetime.now, consequences=Consequences("", "")).close()
+        AuditLog(path, site="a", now=audit_writer.datetime.now).close()
         found = verify_log(path, owner="site/a", keys=KnownKeys())
         assert found.position.sequence >= announced + 3
         for full in all_files(path)[:-3]:

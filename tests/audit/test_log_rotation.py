@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import AuditError, Limits
 from audit.log_files import full_files
+from audit.own_log import AuditError, Limits
 from audit.reading.log_commands import Desk
 from audit.reading.log_verification import KnownKeys
 from protos.errors import ConfigurationError
@@ -96,7 +96,7 @@ def test_the_newest_records_are_remembered_as_they_lie_on_disk(
     sides = [Side(tmp_path, SITE, Limits(largest_bytes=1500)) for _ in range(2)]
     for _ in range(12):
         sides[drawn.randrange(2)].work(drawn.randrange(1, 4))
-    monkeypatch.setattr("audit.audit_log._MOST_NEWEST", 0)
+    monkeypatch.setattr("audit.own_log._MOST_NEWEST", 0)
     reader = Side(tmp_path, SITE)
 
     for side in sides:

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from audit.audit_log import AuditError
-from audit.own_log import AuditLog
+from audit.own_log import AuditError, AuditLog
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port

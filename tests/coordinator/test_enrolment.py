@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import AuditError
+from audit.own_log import AuditError
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port

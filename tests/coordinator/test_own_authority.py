@@ -80,7 +80,7 @@ def test_a_site_changes_over_to_its_hospitals_authority_and_back(tmp_path: Path,
             await renew(office, site.keys)
             assert told_of_a(office, running) == (False, 0)
             assert await is_let_in(office, running, as_channel(office.credentials("a")))
-            accepted = list(running.log.file.records("own_certificate_accepted"))
+            accepted = list(running.log.records("own_certificate_accepted"))
             assert [facts["site"] for facts in accepted] == ["a"]
 
     asyncio.run(scene())
@@ -226,7 +226,7 @@ def test_an_authority_lets_nobody_in_but_its_site(tmp_path: Path, name: str, rea
                     grpc.StatusCode.UNAUTHENTICATED,
                     grpc.StatusCode.PERMISSION_DENIED,
                 }
-            caught = [facts["authority_of"] for facts in running.log.file.records("foreign_name_refused")]
+            caught = [facts["authority_of"] for facts in running.log.records("foreign_name_refused")]
             assert caught == ["a"] * (name in FOREIGN)
 
     asyncio.run(scene())

@@ -23,9 +23,9 @@ import audit.log_files
 import audit.reading.log_verification
 import protos.wire.log_chain
 from audit import checkpoint_memory
-from audit.audit_log import AuditError
 from audit.cosigning import LogSession
 from audit.log_files import BrokenFile
+from audit.own_log import AuditError
 from audit.reading.log_verification import KnownKeys
 from protos.wire.log_chain import LogPosition, Record, append
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused

@@ -33,9 +33,8 @@ from protos.wire.messages import (
     Stage,
 )
 from protos.wire.positions import parameters_digest
-from site_agent.gate.download import Download
 from site_agent.gate.itinerary import Itinerary
-from site_agent.gate.site_rounds import Rounds
+from site_agent.gate.site_rounds import Download, Rounds
 from tests.hostile.attack import Attack, in_copy, played
 from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.rehearsal.study import parameter_chunks
@@ -226,7 +225,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
 def terminal_codes_in_a_farewell(weakened: bool) -> bool:
     """Send a farewell with terminal codes, which an operator's screen would obey."""
     raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
-    with in_copy(weakened, lambda: patched(protos.wire.messages, "_require_line", _nothing)):
+    with in_copy(weakened, lambda: patched(protos.wire.messages, "require_line", _nothing)):
         try:
             message = decode_coordinator_message(raw)
         except MalformedMessage:

@@ -35,21 +35,20 @@ AUDIT_ORDER: Final = {
         "site_agent.gate.ledger_memory",
         "site_agent.gate.itinerary", "site_agent.gate.waiting",
     ),
-    "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "download", "mishaps", "dry_run")),
+    "a round": tuple(f"site_agent.gate.{name}" for name in ("loop", "site_rounds", "mishaps", "dry_run")),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": (
-        "audit.own_log", "audit.audit_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory",
-        "audit.recording_budget",
+        "audit.own_log", "audit.log_files", "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
     "messages without numbers": tuple(
         f"site_agent.gate.{name}"
         for name in ("agent_link", "site_upkeep", "site_certificates", "certificate_renewal", "announced_absence")
     ),
-    "how it starts": ("site_agent.service.joining", "site_agent.gate.separation", "site_agent.gate.site_standing"),
+    "how it starts": ("site_agent.service.joining", "site_agent.gate.separation"),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
 # The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import COSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from audit.log_files import CONTINUED
+from audit.own_log import COSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from audit.reading.log_report import _WORDS as WORDS
 from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
 

@@ -17,6 +17,9 @@ BOUNDARY = {
 } | SERVICE
 
 
+NOTHING = ("None", "AsyncIterator[None]")  # of a method, or of a block around other work
+
+
 def calls(text: str) -> Iterator[ast.Call]:
     """Every call in a text."""
     return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
@@ -125,6 +128,29 @@ def test_what_an_auditor_skips_sends_nothing_of_a_run() -> None:
     assert {name: arguments(text, "ask") for name, text in SERVICE.items() if callers("ask", {name: text})} == {
         "site_agent.service.joining": {"Check()"}
     }
+
+
+def test_no_decision_of_the_gate_reads_the_record_of_its_work() -> None:
+    """The gate stores facts in site_standing.py, and the methods that it calls there return nothing."""
+    (record,) = (
+        node
+        for node in ast.parse(SITE["site_agent.site_standing"]).body
+        if isinstance(node, ast.ClassDef) and node.name == "Standing"
+    )
+    methods = (node for node in record.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    silent = {node.name for node in methods if node.returns and ast.unparse(node.returns) in NOTHING}
+    gate = [name for name, text in BOUNDARY.items() if ".gate." in name and "site_agent.site_standing" in text]
+
+    read = {
+        node.attr
+        for name in gate
+        for node in ast.walk(ast.parse(SITE[name]))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if ast.unparse(node.value) in {"standing", "self._standing"}
+    }
+
+    assert gate == ["site_agent.gate.loop"]
+    assert {"saw", "failed", "asking"} <= read <= silent
 
 
 def test_the_list_for_an_auditor_is_complete() -> None:

@@ -110,13 +110,32 @@ TABLE = (
     Room(
         "site_agent.gate",
         frozenset({"numpy", "cryptography", "structlog", "blake3"}),
-        ("site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
+        (
+            "site_agent.gate",
+            "site_agent.gate_socket",
+            "site_agent.site_standing",
+            *BOTH,
+            "pki",
+            "audit",
+            "host",
+            "protos",
+        ),
     ),
     # Starts the gate and shows its status. The gate imports nothing of it, and it handles no number of a model.
     Room(
         "site_agent.service",
         frozenset({"cryptography", "structlog", "sdnotify", "prometheus_client", "jinja2"}),
-        ("site_agent.service", "site_agent.gate", "site_agent.gate_socket", *BOTH, "pki", "audit", "host", "protos"),
+        (
+            "site_agent.service",
+            "site_agent.gate",
+            "site_agent.gate_socket",
+            "site_agent.site_standing",
+            *BOTH,
+            "pki",
+            "audit",
+            "host",
+            "protos",
+        ),
     ),
     Room("site_agent.trainer", PATIENTS, ("site_agent.trainer", "site_agent.site_events", *BOTH, "host", "protos")),
     # The program gives the worker the desk's functions for the time before the first round and after the last one.

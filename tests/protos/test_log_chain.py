@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.wire.log_chain import GENESIS, BrokenChain, LogPosition, append, verify
+from protos.wire.log_chain import GENESIS, BrokenChain, LogPosition, append, checked
 from tests.for_each import for_each
 
 RECORDS = 8
@@ -27,6 +27,14 @@ def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], li
 
 
 LINES, HEADS = log()
+
+
+def verify(lines: list[bytes], position: LogPosition | None = None) -> LogPosition:
+    """The position after all these lines, each checked."""
+    reached = position or LogPosition()
+    for record in checked(lines, reached):
+        reached = record.position
+    return reached
 
 
 def broken_at(lines: list[bytes], position: LogPosition | None = None) -> int:

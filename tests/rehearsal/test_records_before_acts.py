@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_log import AuditError
-from audit.own_log import AuditLog
+from audit.own_log import AuditError, AuditLog
 from coordinator.network.enrolment_calls import Membership
 from pki import rotation
 from pki.certificate_chain import certificates_in

@@ -188,7 +188,7 @@ def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_again(tmp_
         async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
             heard = await site.talk(office, running.address, "a", until=3)
             assert not any(isinstance(message, Farewell) for message in heard)
-            assert [facts["size"] for facts in running.log.file.records("identity_replaced")] == [size] * (size > 0)
+            assert [facts["size"] for facts in running.log.records("identity_replaced")] == [size] * (size > 0)
 
     asyncio.run(scene(lost, 0))
     size = json.loads((tmp_path / "state" / "witness" / "kept-site-a.json").read_text())["size"]
@@ -281,13 +281,13 @@ def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_pa
             await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
             while not isinstance(await caller.receive(), LogStanding):
                 pass
-            checkpoint = site.audit.signed(1, site.audit.file.position)
+            checkpoint = site.audit.signed(1, site.audit.position)
             await caller.send(LogGrowth(checkpoint, 0, (bytes(32),)))
             farewell = (await caller.rest())[-1]
             assert isinstance(farewell, Farewell)
             assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
             assert "parted" in farewell.detail
-            (facts,) = running.log.file.records("log_refused")
+            (facts,) = running.log.records("log_refused")
             assert facts["owner"] == "site/a"
 
     asyncio.run(scene())

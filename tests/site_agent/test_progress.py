@@ -11,8 +11,8 @@ from rich.console import Console
 
 from host.progress_line import drawn_on
 from protos.wire.messages import Bind, Finish, Offer, Stage
-from site_agent.gate.site_standing import Standing
 from site_agent.service.status_socket import shown
+from site_agent.site_standing import Standing
 from tests.for_each import for_each
 
 

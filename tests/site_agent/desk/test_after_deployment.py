@@ -12,8 +12,7 @@ import pyarrow.parquet as parquet
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import Limits
-from audit.own_log import AuditLog
+from audit.own_log import AuditLog, Limits
 from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
@@ -265,7 +264,7 @@ def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -
     log = AuditLog(path, site="ahus", now=lambda: now, identity_key=key, limits=limits)
     for number in range(3):
         log.write("tried", number=number)
-    head = log.file.position
+    head = log.position
     log.close()
     found = card_facts(hospital, model)
     path.rename(path.with_name(f"audit.log.{head.sequence - 2:010d}"))

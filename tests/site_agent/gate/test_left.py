@@ -7,9 +7,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_log import Limits
 from audit.log_files import full_files
-from audit.own_log import AuditLog
+from audit.own_log import AuditLog, Limits
 from site_agent.service.released_volume import LeftCount
 
 

@@ -1,6 +1,7 @@
 """Records the current work of this site, for status, metrics and the service manager.
 
-No decision depends on these records. The volume of sent data is counted from the audit log, which is the evidence.
+The gate writes these records and reads none of them, so no decision depends on them. The volume of sent data is counted
+from the audit log, which is the evidence.
 """
 
 from __future__ import annotations
@@ -17,18 +18,9 @@ from protos.errors import OperatorError
 from protos.wire.messages import Bind, Farewell, Finish, Offer
 
 Phase: TypeAlias = Literal[
-    "starting",
-    "enrolling",
-    "connecting",
-    "connected",
-    "awaiting approval",
-    "joined",
-    "training",
-    "ready",
-    "sending",
-    "concluding",
-    "finished",
-]
+    "starting", "enrolling", "connecting", "connected", "awaiting approval", "joined", "training", "ready", "sending",
+    "concluding", "finished",
+]  # fmt: skip
 
 # The pace is estimated from this number of newest rounds. An end is reported at most ten years ahead.
 _NEWEST: Final = 20
