@@ -48,7 +48,7 @@ AUDIT_ORDER: Final = {
         f"site_agent.gate.{name}"
         for name in ("agent_link", "site_upkeep", "site_certificates", "certificate_renewal", "announced_absence")
     ),
-    "how it starts": ("site_agent.service.joining", "site_agent.gate.separation"),
+    "how it starts": ("site_agent.service.joining", "site_agent.service.enrolling", "site_agent.gate.separation"),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
 # The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.
