@@ -129,7 +129,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Check each site's certificate and each hospital's own authority, for the federation office.
+    """Return findings about each site's certificate and each hospital's own certificate authority.
 
     Raises:
         OperatorError: the register cannot be read.

@@ -74,7 +74,7 @@ def backup_key(path: Path) -> None:
 @click.command()
 @click.argument("file", type=PATH)
 @config_option
-@click.option("--key-file", type=PATH, help="Read the backup key from this file, as on the paper.")
+@click.option("--key-file", type=PATH, help="File with the backup key, written as on the printed sheet.")
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup without proof of who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
     """Check a backup and restore it. The command never replaces newer state or an existing authority.

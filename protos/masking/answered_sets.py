@@ -127,7 +127,7 @@ def _all_isolate(answers: frozenset[Answer], smallest: int) -> bool:
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:
-    """Add one sum to the counts of sums."""
+    """Return the counts of answered sums, with one more for this sum."""
     more = Counter(answered)
     more[answer] += 1
     return more

@@ -183,7 +183,7 @@ class PrivateTraining:
         return sqrt(self.honest * self.share_variance) / self.scale
 
     def mean_change(self, sums: Float64) -> Float64:
-        """Return the mean update that follows from these sums, for the server rule; float64 of shape (numbers,).
+        """Return the mean update, float64 of shape (numbers,), that the server rule applies after these sums.
 
         Args:
             sums: integers over all sites, float64 of shape (numbers,).

@@ -257,7 +257,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
 
 
 def largest(scalar: Scalar) -> str:
-    """Return the largest possible value of a sent number as digits, without powers of ten."""
+    """Return the largest possible value of a sent number in plain digits, such as 1000000 and not 1e6."""
     value = scalar.bound / scalar.scale
     return f"{value:,.0f}" if value >= _LARGE else f"{value:g}"
 
@@ -362,7 +362,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         yield f"{limit} Each site adds the whole noise in each of {training.steps} steps of a round."
     else:
         yield (
-            f"{limit} Each site adds noise that is enough for {training.rounds} rounds while at most "
+            f"{limit} Each site adds noise that is enough for all {training.rounds} rounds, if at most "
             f"{plan.assumed_colluders} of the sites secretly combine what they know."
         )
     yield (

@@ -333,7 +333,7 @@ def write_masks(
     # Otherwise the masks could be written into a linked folder or into another user's folder.
     if os.path.lexists(partial):
         raise UsageError(
-            what=f"The masks are written to {partial.name} first, and this folder cannot be removed.",
+            what=f"The folder {partial.name} cannot be removed. The program prepares the masks in this folder.",
             consequence="No prediction was written, and nothing left this site.",
             remedy=f"Remove {partial.name}, or name another file with --output.",
         )

@@ -86,7 +86,7 @@ class TermWeights(Document):
 
 
 def fit_terms(counts: Counts) -> TermWeights:
-    """Fit the weights to the counts of the training rows, uint16 of shape (rows, columns), at least one row."""
+    """Fit the weights to `counts` of at least one training row. The counts are uint16 of shape (rows, columns)."""
     rows, has_term = len(counts), np.count_nonzero(counts, axis=0)
     rarity = np.log((1 + rows) / (1 + has_term)) + 1
     ones = np.ones(counts.shape[1])

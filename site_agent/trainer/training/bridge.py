@@ -116,7 +116,7 @@ class FlatNetwork:
         return numbers | prefixed("buffer", buffers)
 
     def restore(self, state: State) -> None:
-        """Set all numbers to the numbers of a saved state with the same layout."""
+        """Load the parameters of a saved state, which must have the same layout."""
         self.federated.data.copy_(state["federated"])
         self.private.data.copy_(state["private"])
         kept = part_of(state, "buffer")
