@@ -13,6 +13,7 @@ from benchmarks.experiments.data.views import only_columns
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.stacks import can_stack, federate_stack
+from site_agent.trainer import baselines
 
 SEEDS = (3, 4)
 DENSE = {"name": "dense", "hidden": [6, 5]}
@@ -91,8 +92,10 @@ BY_NAME = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) fo
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_stack_is_its_copies(name: str) -> None:
+def test_a_stack_is_its_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and chosen rounds of each copy are those of its federation alone, to 1e-5."""
+    for trees in ("TREES", "_TREES_IN_A_FOLD"):  # of baselines, which are fitted four times at each site
+        monkeypatch.setattr(baselines, trees, 10)
     data = {seed: federation(name, seed) for seed in SEEDS}
     plans = [plan_of(name, seed, data[seed]) for seed in SEEDS]
 
