@@ -30,7 +30,8 @@ ROOT: Final = Path(__file__).parents[2]
 SUBJECTS: Final = {
     "gate": (
         (
-            "site_agent/gate/consent.py", "site_agent/gate/itinerary.py", "site_agent/gate/permission.py",
+            "site_agent/gate/consent.py", "site_agent/gate/door.py", "site_agent/gate/itinerary.py",
+            "site_agent/gate/permission.py",
             "site_agent/gate/policy.py", "site_agent/gate/privacy_ledger.py", "site_agent/service/released_volume.py",
             "site_agent/gate/site_masking.py", "site_agent/gate/site_rounds.py", "site_agent/gate/spent.py",
         ),
