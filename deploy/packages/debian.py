@@ -57,7 +57,7 @@ PACKAGES: Final = (
     Package(
         name="global-layers-coordinator",
         short="coordinator",
-        requirement="global-layers",
+        requirement="global-layers[sampling]",
         programs={"coordinator": "coordinator.coordinator_cli:main", "pki": "pki.pki_cli:main"},
         commands=("coordinator",),
         units=(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from math import isfinite, isqrt, prod, sqrt
+from math import isqrt, prod, sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -203,8 +203,7 @@ def _variance_of(promise: Privacy, honest: int, sums: int, scale: int = PRIVATE_
     """Return the variance of the noise that one site adds to each integer, for a run with `sums` noisy sums."""
     if promise.sampling is None:
         return share_variance(promise.ratio, honest, sums, scale)
-    multiplier = noise_multiplier(promise, sums)
-    return share_variance(1 / multiplier, honest, scale=scale) if isfinite(multiplier) else LARGEST_VARIANCE + 1
+    return share_variance(1 / noise_multiplier(promise, sums), honest, scale=scale)
 
 
 @lru_cache(maxsize=16)

@@ -1,65 +1,82 @@
-"""Computes an upper bound of epsilon for sums over random samples of patients, by Rényi divergences.
+"""Computes the epsilon of sums over random samples of patients with the library dp-accounting.
 
 Every patient is in a sum with the same probability, independently of all others and of all earlier sums. Nobody outside
 the site learns which patients were in a sum. The rules:
 
-* the bound is valid for an added and for a removed patient;
-* it is never above the closed form of the same sums without sampling;
-* the noise is computed from the bound on a coarse grid and rounded up, so every program computes the same integer.
+* epsilon is never too small: the library rounds the losses of privacy up, for an added and for a removed patient;
+* the noise is never more than without sampling, where epsilon has a closed form (accounting.py);
+* the noise is computed on a coarse grid and rounded up, so every program computes the same integer;
+* no plan costs much memory or time: noise has a lower limit, and with very many sums sampling is not counted.
 
-Sources: Mironov, Talwar, Zhang 2019, section 3.3 (the divergence of integer orders); Canonne, Kamath, Steinke 2020,
-proposition 12 (from divergences to epsilon and delta).
+Sources: Koskela, Jälkö, Honkela 2020 (the distribution of the privacy loss); Doroshenko et al. 2022 ("Connect the
+Dots", how the library rounds); Zhu, Dong, Wang 2022 (an added and a removed patient).
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, inf, lgamma, log, log1p, sqrt
+from math import ceil, log, sqrt
 from typing import Final
 
-from protos.privacy.accounting import epsilon_of
+from protos.errors import ConfigurationError
+from protos.privacy.accounting import ratio_of
 
-_ORDERS: Final = (*range(2, 64), *(round(64 * 1.2**step) for step in range(16)))  # up to 986
-_STEPS_OF_NOISE: Final = 256  # steps of the grid for each unit of the noise multiplier
-_LARGEST_MULTIPLIER: Final = 1 << 16
-_SAFETY: Final = 1.0 + 1e-9  # larger than every rounding error of these formulas
+LARGEST_SUMS: Final = 10_000  # with more sums, every patient is counted as if in all of them
+SMALLEST_MULTIPLIER: Final = 0.5  # losses with less noise would need much memory
+_GRID: Final = 1.001  # each noise multiplier of the grid is so many times the one before
+_WIDE: Final = 700  # steps of the grid, about a factor of two
+_SAFETY: Final = 1.0 + 1e-6  # larger than every rounding error of the library's Fourier transforms
 
 
-def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float) -> float:
-    """Return an upper bound of the epsilon of `sums` sampled sums together at `delta`; inf if there is no useful bound.
+def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float, width: float = 1e-4) -> float:
+    """Return the epsilon of `sums` sampled sums together at `delta`, rounded up.
 
     Args:
         multiplier: standard deviation of the noise in each sum, where a patient's term has norm 1; above 0.
         rate: the probability with which a patient takes part in a sum, above 0 and below 1.
         delta: above 0 and below 1.
+        width: of the grid to whose points the losses of privacy are rounded.
+
+    Raises:
+        ConfigurationError: dp-accounting is not installed.
     """
-    found = epsilon_of(sqrt(sums) / multiplier, delta)
-    for order in _ORDERS:
-        divergence = sums * _divergence(order, multiplier, rate)
-        found = min(found, divergence + log1p(-1 / order) - (log(delta) + log(order)) / (order - 1))
-    return max(found, 0.0) * _SAFETY
+    try:
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting.pld import PLDAccountant
+    except ImportError as cause:
+        raise ConfigurationError(
+            what="The plan has sampling under privacy, and the package dp-accounting, which computes its epsilon, is "
+            "not installed.",
+            consequence="The plan was not used, and no epsilon was spent.",
+            remedy='Install the extra: pip install "global-layers[sampling]".',
+        ) from cause
+    accountant = PLDAccountant(value_discretization_interval=width)
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), sums)
+    return float(accountant.get_epsilon(delta)) * _SAFETY
 
 
 @lru_cache(maxsize=64)
 def sampled_multiplier(epsilon: float, delta: float, rate: float, sums: int) -> float:
-    """Return the smallest noise multiplier on the grid that gives at most this epsilon; inf if there is none."""
-    low, high = 0, _LARGEST_MULTIPLIER * _STEPS_OF_NOISE
-    if sampled_epsilon(high / _STEPS_OF_NOISE, rate, sums, delta) > epsilon:
-        return inf
+    """Return the smallest noise multiplier on the grid that gives at most this epsilon.
+
+    Raises:
+        ConfigurationError: dp-accounting is not installed.
+    """
+    whole = sqrt(sums) / ratio_of(epsilon, delta)
+    if sums > LARGEST_SUMS or whole <= SMALLEST_MULTIPLIER:
+        return whole
+    width = max(epsilon, 0.4) / 1000  # of the steps of losses: finer ones hardly lower the noise and take longer
+    least, high = (ceil(log(multiplier) / log(_GRID)) for multiplier in (SMALLEST_MULTIPLIER, whole))
+
+    def is_enough(place: int) -> bool:
+        return sampled_epsilon(_GRID**place, rate, sums, delta, width) <= epsilon
+
+    low = max(high - _WIDE, least)
+    while low > least and is_enough(low):  # from much noise to less, because little noise takes long to compute
+        low, high = max(low - _WIDE, least), low
+    if low == least and is_enough(least):
+        high = least
     while high - low > 1:
         middle = (low + high) // 2
-        is_enough = sampled_epsilon(middle / _STEPS_OF_NOISE, rate, sums, delta) <= epsilon
-        low, high = (low, middle) if is_enough else (middle, high)
-    return high / _STEPS_OF_NOISE
-
-
-def _divergence(order: int, multiplier: float, rate: float) -> float:
-    """Return the Rényi divergence of one sampled sum, for an integer order."""
-    present, absent = log(rate), log1p(-rate)
-    logs = [
-        lgamma(order + 1) - lgamma(taken + 1) - lgamma(order - taken + 1)
-        + (order - taken) * absent + taken * present + taken * (taken - 1) / (2 * multiplier * multiplier)
-        for taken in range(order + 1)
-    ]  # fmt: skip
-    largest = max(logs)
-    return (largest + log(sum(exp(one - largest) for one in logs))) / (order - 1)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return min(_GRID**high, whole)
