@@ -66,7 +66,11 @@ PATIENTS = frozenset(
     }
 )
 TABLE = (
-    Room("protos", frozenset({"numpy", "dp_accounting", "google", "cryptography", "yaml", "pydantic", "blake3"}), ("protos",)),
+    Room(
+        "protos",
+        frozenset({"numpy", "dp_accounting", "google", "cryptography", "yaml", "pydantic", "blake3"}),
+        ("protos",),
+    ),
     Room(
         "host",
         frozenset({"click", "structlog", "cryptography", "yaml", "pydantic", "numpy", "safetensors", "rich"}),
