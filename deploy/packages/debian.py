@@ -81,7 +81,7 @@ PACKAGES: Final = (
     Package(
         name="global-layers-site",
         short="site",
-        requirement="global-layers[site,imaging]",
+        requirement="global-layers[site,imaging,torchvision]",
         programs={"site-agent": "site_agent.site_cli:main", "pki": "pki.pki_cli:main"},
         commands=("site-agent",),
         units=(

@@ -74,7 +74,8 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
             shutil.copytree(tree / room, project / room, ignore=shutil.ignore_patterns("__pycache__"))
         if not (store / "wheels").exists():
             made = Path(copy, "wheels")
-            _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", made, f"{project}[site,imaging]")
+            wanted = f"{project}[site,imaging,torchvision]"
+            _pip("wheel", "--constraint", tree / "constraints.txt", "--wheel-dir", made, wanted)
             next(made.glob(f"{OWN}-*.whl")).unlink()
             made.rename(store / "wheels")
         if not (store / "tools").exists():

@@ -45,6 +45,7 @@ BOTH = (
 PATIENTS = frozenset(
     {
         "torch",
+        "torchvision",
         "pandas",
         "sklearn",
         "threadpoolctl",

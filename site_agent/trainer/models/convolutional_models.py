@@ -47,33 +47,18 @@ class ReadsImages(Protocol):
 
 
 class Convolution(nn.Module):
-    """A convolution with square filters and a border of zeros, over all channels or over each channel separately."""
+    """A convolution with square filters and a border of zeros."""
 
-    def __init__(
-        self,
-        inner: int,
-        outer: int,
-        kernel: int = KERNEL,
-        stride: int = 1,
-        *,
-        has_bias: bool = True,
-        is_depthwise: bool = False,
-    ) -> None:
+    def __init__(self, inner: int, outer: int) -> None:
         super().__init__()
-        self._stride, self._groups = stride, inner if is_depthwise else 1
-        self.weight = parameter(outer, inner // self._groups, kernel, kernel)
-        self.bias = parameter(outer) if has_bias else None
+        self.weight = parameter(outer, inner, KERNEL, KERNEL)
+        self.bias = parameter(outer)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width), with each side divided by the stride.
-
-        The copies of a stack are joined in the channels.
-        """
+        """Map (B, inner, height, width) to (B, outer, height, width). A stack's copies are joined in the channels."""
         copies = self.weight.shape[0] if self.weight.dim() == 5 else 1
         weight = self.weight.reshape(-1, *self.weight.shape[-3:])
-        bias = None if self.bias is None else self.bias.reshape(-1)
-        border = weight.shape[-1] // 2
-        return functional.conv2d(images, weight, bias, self._stride, border, groups=copies * self._groups)
+        return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
 
 
 class ImageNormalisation(nn.Module):

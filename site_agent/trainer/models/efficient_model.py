@@ -1,57 +1,30 @@
-"""Defines the network EfficientNet-B0, with the tensors and order of `protos.plan.networks.efficient_networks`.
+"""Builds EfficientNet-B0 from the library torchvision, with the tensors of `protos.plan.networks.efficient_networks`.
 
-There are no buffers. Rows are flat images, and a stack's copies are joined in the channels, as in
-`convolutional_models`.
+torchvision computes all layers except the normalisation. The rules:
+
+* no block is left out at random, and `ImageNormalisation` replaces batch normalisation, so there are no buffers;
+* the first values are NaN, as in every network here, and torchvision's own first values are dropped;
+* torchvision is loaded when a network is built, because it is in an extra.
+
+Rows are flat images. torchvision has no stacks. For a stack, torch maps each copy with its own parameters (`vmap`).
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.func import functional_call, vmap
 
-from protos.plan.networks.efficient_networks import (
-    FIRST_KERNEL,
-    EfficientNetwork,
-    ImageNormalisationName,
-    InvertedBlock,
-)
-from site_agent.trainer.models.convolutional_models import Convolution, ImageNormalisation, as_images, as_rows
-from site_agent.trainer.models.layers import Linear, Network
-
-
-class Squeeze(nn.Module):
-    """Multiplies each channel by a weight between 0 and 1, computed from the means of all channels."""
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.fc1 = Convolution(channels, squeezed, 1)
-        self.fc2 = Convolution(squeezed, channels, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels, height, width) to the same shape."""
-        means = images.mean((2, 3), keepdim=True)
-        return images * torch.sigmoid(self.fc2(functional.silu(self.fc1(means))))
-
-
-class Inverted(nn.Module):
-    """One block of EfficientNet: expands the channels, filters and weights each channel, and maps them to fewer."""
-
-    def __init__(self, block: InvertedBlock, kind: ImageNormalisationName) -> None:
-        super().__init__()
-        self._is_residual, hidden = block.is_residual, block.hidden
-        expansion = [] if hidden == block.inner else [_filter(block.inner, hidden, 1, 1, kind)]
-        self.block = nn.Sequential(
-            *expansion,
-            _filter(hidden, hidden, block.kernel, block.stride, kind, is_depthwise=True),
-            Squeeze(hidden, block.squeezed),
-            _filter(hidden, block.outer, 1, 1, kind)[:2],
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, ...). Height and width are halved with a stride of 2."""
-        found: Tensor = self.block(images)
-        return found + images if self._is_residual else found
+from protos.errors import ConfigurationError
+from protos.plan.networks.efficient_networks import FIRST_KERNEL, EfficientNetwork
+from site_agent.trainer.models.convolutional_models import ImageNormalisation
+from site_agent.trainer.models.layers import Network
 
 
 class Efficient(Network):
@@ -59,36 +32,98 @@ class Efficient(Network):
 
     def __init__(self, architecture: EfficientNetwork, outputs: int) -> None:
         super().__init__()
-        self._image, self._dropout = architecture.image, architecture.dropout
-        kind, stages = architecture.normalisation, architecture.stages
-        first = _filter(self._image.channels, architecture.first, FIRST_KERNEL, 2, kind)
-        body = [nn.Sequential(*(Inverted(block, kind) for block in blocks)) for blocks in stages]
-        body.append(_filter(stages[-1][-1].outer, architecture.last, 1, 1, kind))
-        self.input = nn.ModuleDict({"features": nn.ModuleDict({"0": first})})
-        self.body = nn.ModuleDict({"features": nn.ModuleDict({str(n): one for n, one in enumerate(body, start=1)})})
-        self.head = nn.ModuleDict({"classifier": nn.ModuleDict({"1": Linear(architecture.last, outputs, bias=True)})})
+        self._image = architecture.image
         self.numbers_per_row = _numbers_per_row(architecture)
+        features, classifier = _layers_of_torchvision(architecture, outputs)
+        self.input = nn.ModuleDict({"features": features[:1]})
+        self.body = nn.ModuleDict({"features": features[1:]})
+        self.head = nn.ModuleDict({"classifier": classifier})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
         """Map (B, pixels and channels) to the means of the last channels, (B, channels), before dropout."""
-        images, copies = as_images(rows, self._image)
-        for part in (self.input, self.body):
-            for stage in part.get_submodule("features").children():
-                images = stage(images)
-        return (as_rows(images.mean((2, 3)), copies),)
+        is_stack, size = rows.dim() == 3, (self._image.channels, self._image.height, self._image.width)
+        images = _mapped(self.input["features"], rows.reshape(*rows.shape[:-1], *size), is_stack=is_stack)
+        return (_mapped(self.body["features"], images, is_stack=is_stack).mean((-2, -1)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
         """Apply the last layer after dropout: (B, channels) to (B, C)."""
-        values = functional.dropout(representations[0], self._dropout, self.training)
-        logits: Tensor = self.head.get_submodule("classifier.1")(values)
-        return logits
+        (values,) = representations
+        return _mapped(self.head["classifier"], values, is_stack=values.dim() == 3)
 
 
-def _filter(
-    inner: int, outer: int, kernel: int, stride: int, kind: ImageNormalisationName, *, is_depthwise: bool = False
-) -> nn.Sequential:
-    convolution = Convolution(inner, outer, kernel, stride, has_bias=False, is_depthwise=is_depthwise)
-    return nn.Sequential(convolution, ImageNormalisation(outer, kind), nn.SiLU())
+def load_torchvision() -> ModuleType:
+    """Return the module `torchvision.models.efficientnet`.
+
+    Raises:
+        ConfigurationError: the package torchvision is not installed, or is made for another PyTorch.
+    """
+    try:
+        _declare_operators()
+        from torchvision.models import efficientnet
+    except (ImportError, RuntimeError) as cause:
+        is_missing = isinstance(cause, ImportError)
+        state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
+        raise ConfigurationError(
+            what=f"The package torchvision {state}, and the network efficientnet-b0 needs it.",
+            consequence="Nothing was trained and nothing left this site.",
+            remedy='Install the extra: pip install "global-layers[site,torchvision]".',
+        ) from cause
+    found: ModuleType = efficientnet
+    return found
+
+
+def _declare_operators() -> None:
+    """Declare two operators of torchvision's compiled library if this computer cannot load the library.
+
+    The library needs a PyTorch for graphics cards. Without the library `import torchvision` stops, because it registers
+    rules for these two names. No network computes with them.
+    """
+    if hasattr(torch.ops.torchvision, "nms"):
+        return  # loaded or declared before
+    package = find_spec("torchvision")
+    library = package and PathFinder.find_spec("_C", package.submodule_search_locations)
+    if library is None or library.origin is None:
+        return  # not installed, or built without its library
+    try:
+        torch.ops.load_library(library.origin)  # type: ignore[no-untyped-call]  # torch has no types for it
+    except OSError:
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+
+
+def _layers_of_torchvision(architecture: EfficientNetwork, outputs: int) -> tuple[nn.Sequential, nn.Sequential]:
+    """Return torchvision's `features` and `classifier` for a network of this size, filled with NaN."""
+    library, stages = load_torchvision(), []
+    for blocks in architecture.stages:
+        first = blocks[0]
+        sizes = (first.hidden // first.inner, first.kernel, first.stride, first.inner, first.outer)
+        stages.append(library.MBConvConfig(*sizes, len(blocks)))
+    with torch.random.fork_rng(devices=[]):  # torchvision draws first values
+        whole = library.EfficientNet(
+            stages,
+            dropout=architecture.dropout,
+            stochastic_depth_prob=0.0,
+            num_classes=outputs,
+            norm_layer=partial(ImageNormalisation, kind=architecture.normalisation),
+        )
+        # torchvision's first convolution reads three channels. Grey images have one.
+        channels, border = architecture.image.channels, FIRST_KERNEL // 2
+        whole.features[0][0] = nn.Conv2d(channels, architecture.first, FIRST_KERNEL, 2, border, bias=False)
+    # Dropout in place would change the representation, which penalties read later.
+    whole.classifier[0].inplace = False
+    for values in whole.parameters():
+        nn.init.constant_(values, math.nan)
+    return whole.features, whole.classifier
+
+
+def _mapped(part: nn.Module, values: Tensor, *, is_stack: bool) -> Tensor:
+    """Apply a part of the network. In a stack, apply each copy's parameters to the copy's own values."""
+    if not is_stack:
+        mapped: Tensor = part(values)
+        return mapped
+    copies = dict(part.named_parameters())
+    found: Tensor = vmap(lambda own, one: functional_call(part, own, (one,)), randomness="different")(copies, values)
+    return found
 
 
 def _numbers_per_row(architecture: EfficientNetwork) -> int:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.architecture import EfficientNetwork, network_tensors
 from protos.plan.networks.convolutional_networks import ImageSize
+from site_agent.trainer.models import efficient_model
+from site_agent.trainer.models.efficient_model import Efficient, load_torchvision
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.training import local
@@ -28,84 +29,11 @@ from tests.site_agent.trainer.sites import make_plan
 
 DOCS: Final = Path(__file__).parents[4] / "docs" / "researcher.md"
 LAYERS: Final = ["input.features.0", *(f"body.features.{number}" for number in range(1, 9))]
-# Expansion, kernel, stride, channels in and out, blocks: table 1 of Tan and Le 2019.
-STAGES: Final = (
-    (1, 3, 1, 32, 16, 1), (6, 3, 2, 16, 24, 2), (6, 5, 2, 24, 40, 2), (6, 3, 2, 40, 80, 3), (6, 5, 1, 80, 112, 3),
-    (6, 5, 2, 112, 192, 4), (6, 3, 1, 192, 320, 1),
-)  # fmt: skip
-
-
-def unit(inner: int, outer: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution with torch's own normalisation and activation."""
-    convolution = nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outer), nn.SiLU())
-
-
-class Excitation(nn.Module):
-    """Weights of channels from their means, by torch's own layers."""
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Weight each channel."""
-        inner = nn.functional.silu(self.fc1(nn.functional.adaptive_avg_pool2d(images, 1)))
-        return images * torch.sigmoid(self.fc2(inner))
-
-
-class MBConv(nn.Module):
-    """One block of the published network."""
-
-    def __init__(self, expansion: int, kernel: int, stride: int, inner: int, outer: int) -> None:
-        super().__init__()
-        hidden, self.adds = inner * expansion, stride == 1 and inner == outer
-        expanded = [unit(inner, hidden)] if expansion > 1 else []
-        squeeze = Excitation(hidden, inner // 4)
-        filtered = unit(hidden, hidden, kernel, stride, hidden)
-        self.block = nn.Sequential(*expanded, filtered, squeeze, unit(hidden, outer)[:2])
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the block."""
-        found: Tensor = self.block(images)
-        return found + images if self.adds else found
-
-
-class Published(nn.Module):
-    """The published network with torch's own layers and the names that torchvision gives them."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        stages = [
-            nn.Sequential(
-                *(MBConv(expansion, kernel, 1 if place else stride, outer if place else inner, outer)
-                  for place in range(blocks))
-            )
-            for expansion, kernel, stride, inner, outer, blocks in STAGES
-        ]  # fmt: skip
-        self.features = nn.Sequential(unit(3, 32, 3, 2), *stages, unit(320, 1280))
-        self.classifier = nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map (B, 3, height, width) to (B, classes)."""
-        logits: Tensor = self.classifier(self.features(images).mean((2, 3)))
-        return logits
 
 
 def by_torchvision(classes: int) -> nn.Module:
-    """The network of torchvision. Its wheel's compiled operators need a GPU build of torch; this network needs none."""
-    try:
-        importlib.import_module("torchvision")
-    except ImportError:
-        pytest.skip("torchvision is not installed")
-    except RuntimeError:  # the names that its Python files expect from the compiled operators
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-    models = importlib.import_module("torchvision.models")
-    network: nn.Module = models.efficientnet_b0(weights=None, num_classes=classes)
+    """torchvision's own EfficientNet-B0, with batch normalisation and blocks that are left out at random."""
+    network: nn.Module = load_torchvision().efficientnet_b0(weights=None, num_classes=classes)
     return network
 
 
@@ -151,7 +79,7 @@ def test_names_and_sizes_are_those_of_the_published_network() -> None:
 
     tensors = network_tensors(network, columns=size.numbers, outputs=1000)
 
-    wanted = [(name, tuple(values.shape)) for name, values in Published(1000).named_parameters()]
+    wanted = [(name, tuple(values.shape)) for name, values in by_torchvision(1000).named_parameters()]
     assert [(tensor.name.partition(".")[2], tensor.shape) for tensor in tensors] == wanted
     assert (len(tensors), sum(tensor.number_count for tensor in tensors)) == (213, 5_288_548)
     assert list(dict.fromkeys(tensor.layer for tensor in tensors)) == [*LAYERS, "head.classifier.1"]
@@ -161,7 +89,7 @@ def test_names_and_sizes_are_those_of_the_published_network() -> None:
 def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, side: int) -> None:
     """The docs' program folds running means into weights; the head starts at random and is not in the file."""
     torch.manual_seed(0)
-    original = published(Published(7))
+    original = published(by_torchvision(7))
     values = converted(original, tmp_path)
     named = {"sha256": write_starting_file(tmp_path, values), "layers": LAYERS}
     plan = make_plan(method={"name": "fedavg"}, architecture=architecture(side), outputs=3, starting_file=named)
@@ -183,11 +111,10 @@ def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, 
     assert len(values) == 211
 
 
-@pytest.mark.parametrize("build", [Published, by_torchvision])
-def test_it_is_the_function_of_torchvision_in_float64(tmp_path: Path, build: Callable[[int], nn.Module]) -> None:
+def test_it_is_the_function_of_torchvision_in_float64(tmp_path: Path) -> None:
     """Logits and all gradients are equal, without blocks left out at random and with the running means fixed."""
     torch.manual_seed(0)
-    original = published(build(7)).double()
+    original = published(by_torchvision(7)).double()
     values = {name: torch.from_numpy(value) for name, value in converted(original, tmp_path).items()}
     named = original.state_dict()
     head = {f"head.{name}": value for name, value in named.items() if name.startswith("classifier")}
@@ -215,13 +142,68 @@ def test_it_is_the_function_of_torchvision_in_float64(tmp_path: Path, build: Cal
         torch.testing.assert_close(gradient, wanted[f"{owner}.{kind}"], rtol=1e-9, atol=1e-12)
 
 
-def test_a_starting_file_of_torchvision_has_these_names() -> None:
-    """The network that stands in for torchvision has its names, shapes and order, running means included."""
-    wanted = by_torchvision(1000).state_dict()
+def test_a_new_network_draws_no_random_number() -> None:
+    """torchvision draws first values. The caller's generator, which draws dropout, stays as it was."""
+    before = torch.get_rng_state()
 
-    found = [(name, value.shape) for name, value in Published(1000).state_dict().items()]
+    build_network(EfficientNetwork.model_validate(architecture(32)), 3 * 32**2, 7)
 
-    assert found == [(name, value.shape) for name, value in wanted.items()]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_leaves_the_representation_as_it_was() -> None:
+    """Penalties read a representation after `decide`, so dropout works on a copy."""
+    network = build_network(EfficientNetwork.model_validate(architecture(32) | {"dropout": 0.5}), 3 * 32**2, 7).train()
+    assert isinstance(network, Efficient)
+    means = torch.rand(4, 1280)
+    before = means.clone()
+
+    network.decide((means,))
+
+    assert torch.equal(means, before)
+
+
+def test_a_plan_is_refused_without_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site without the extra reads how to install it, before anything is trained."""
+    for module in ("torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(32), outputs=3)
+    networks = SiteNetworks(plan=plan, columns=3 * 32**2, outputs=3, module_seed=0)
+
+    with pytest.raises(ConfigurationError, match=r"torchvision is not installed.*Nothing was trained") as refused:
+        networks.lay(networks.tensors)
+
+    assert refused.value.remedy == 'Install the extra: pip install "global-layers[site,torchvision]".'
+
+
+def test_a_torchvision_for_another_pytorch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import that stops with an error of torch is not reported as a missing package."""
+
+    def stops() -> None:
+        raise RuntimeError("PyTorch and torchvision were compiled with different CUDA versions.")
+
+    monkeypatch.setattr(efficient_model, "_declare_operators", stops)
+
+    with pytest.raises(ConfigurationError, match=re.escape(f"does not fit PyTorch {torch.__version__}")):
+        load_torchvision()
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_operators_are_declared_only_without_torchvisions_own(monkeypatch: pytest.MonkeyPatch, is_loaded: bool) -> None:
+    """A computer that can load torchvision's compiled library uses the library's operators."""
+    declared = list[str]()
+
+    def load(path: str) -> None:
+        if not is_loaded:
+            raise OSError(path)
+
+    operators = SimpleNamespace(torchvision=SimpleNamespace(), load_library=load)
+    library = SimpleNamespace(define=lambda name, _: declared.append(name))
+    monkeypatch.setattr(efficient_model, "torch", SimpleNamespace(ops=operators, library=library))
+
+    efficient_model._declare_operators()
+
+    assert declared == ([] if is_loaded else ["torchvision::nms", "torchvision::qnms"])
 
 
 def test_a_batch_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
