@@ -79,12 +79,12 @@ class _Group:
                 assert work is not None
                 work.wait(timedelta(seconds=seconds))
             except RuntimeError as cause:
-                raise lost_process(cause) from cause
+                raise lost_process() from cause
 
         try:
             work = distributed.isend(tensor.contiguous(), rank)
         except RuntimeError as cause:
-            raise lost_process(cause) from cause
+            raise lost_process() from cause
         return wait
 
     def receive(self, into: Tensor, rank: int, seconds: float) -> None:
@@ -97,7 +97,7 @@ class _Group:
             assert work is not None
             work.wait(timedelta(seconds=seconds))
         except RuntimeError as cause:
-            raise lost_process(cause) from cause
+            raise lost_process() from cause
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def _joined() -> Iterator[_Group]:
     try:
         distributed.init_process_group("gloo", timeout=timedelta(seconds=_JOIN_SECONDS))
     except RuntimeError as cause:
-        raise lost_process(cause) from cause
+        raise lost_process() from cause
     try:
         yield _Group()
     finally:
@@ -156,12 +156,13 @@ def gradient_parts() -> Iterator[GradientParts]:
             parts.end()
 
 
-def exit_status(statuses: Mapping[int, int]) -> int:
-    """Return the exit status of the command for the exit statuses of failed processes, by rank.
+def trainer_status(statuses: Mapping[int, int]) -> int | None:
+    """Return the trainer's own exit status, from the exit statuses of failed processes by rank.
 
-    The trainer's own status is decisive. A helper often fails only because the trainer ended.
+    A helper often fails only because the trainer ended. None if a signal or a lost helper ended the trainer.
     """
-    return max(statuses.get(0, 1), 1)  # a process that a signal ended has a negative status
+    own = statuses.get(0, 0)
+    return own if own > 0 else None  # a process that a signal ended has a negative status
 
 
 def main() -> None:
@@ -169,6 +170,8 @@ def main() -> None:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from site_agent.trainer.training.parted_gradients import lost_process
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it too, and prints a warning
     if sys.flags.safe_path:  # torchrun does not pass on the option -P
@@ -185,8 +188,11 @@ def main() -> None:
     except UsageError as error:
         print(error.lines("site-trainer"), file=sys.stderr)
         sys.exit(error.exit_status)
-    except ChildFailedError as failed:  # the process itself has printed its error
-        sys.exit(exit_status({number: failure.exitcode for number, failure in failed.failures.items()}))
+    except ChildFailedError as failed:
+        status = trainer_status({number: failure.exitcode for number, failure in failed.failures.items()})
+        if status is None:  # otherwise the trainer has printed its error
+            print(lost_process().lines("site-trainer"), file=sys.stderr)
+        sys.exit(status or 1)
     except SignalException as ended:
         signal.signal(ended.sigval, signal.SIG_DFL)
         os.kill(os.getpid(), ended.sigval)

@@ -347,13 +347,11 @@ def _malformed(what: str) -> ProtocolError:
     )
 
 
-def lost_process(cause: Exception) -> UnavailableError:
-    """Return the error for a process that does not answer. The text of the cause is omitted."""
-    error = UnavailableError(
+def lost_process() -> UnavailableError:
+    """Return the error for a process that does not answer."""
+    return UnavailableError(
         what="A process of the trainer ended or did not answer.",
-        consequence="The round stopped, and nothing of it left this site. Saved states are unchanged.",
+        consequence="The trainer stopped. Its saved states are unchanged, and nothing more left this site.",
         remedy="Start the trainer's service again, if it does not start by itself. It continues from its saved state. "
         "If this happens again, read in the journal which process ended first.",
     )
-    error.__cause__ = cause
-    return error
