@@ -80,7 +80,13 @@ def _log_start(hospital: Hospital, *, has_network: bool) -> None:
 
     log = structlog.get_logger()
     log.info("trainer_started", site=hospital.site)
-    if has_network:
+    if has_network and by_torchrun.is_launched():
+        log.warning(
+            "trainer_not_isolated",
+            enforced_by="nobody: the trainer's processes on several computers need a network between them",
+            remedy="let the unit reach the addresses of these computers alone",
+        )
+    elif has_network:
         log.warning(
             "trainer_not_isolated",
             enforced_by="nobody: the kernel gave this user no network namespace of its own",
@@ -99,6 +105,9 @@ def _serve_among_processes(path: Path) -> int:
     if by_torchrun.rank() > 0:
         by_torchrun.help_trainer()
         return 0
+
+    import structlog
+
     from site_agent.desk import around_rounds
     from site_agent.hospital import read_hospital
     from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -110,6 +119,7 @@ def _serve_among_processes(path: Path) -> int:
     _log_start(hospital, has_network=has_network)
     prepare_arithmetic(hospital.training.threads, hospital.training.device)
     with by_torchrun.gradient_parts() as parts:
+        structlog.get_logger().info("helpers_joined", helpers=parts.helpers)
         PULSE.follow(parts.beat)
         connection = _listen(hospital, PULSE.beat)
         return Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds).serve()

@@ -124,13 +124,7 @@ def begin_training(
     plan = networks.plan
     copies = len(seeds) if isinstance(seeds, list) else None
     each = seeds if isinstance(seeds, list) else [seeds]
-    loss = build_loss(plan.loss, rows.task, networks.outputs, rows.training.targets)
-    recipe = Recipe(
-        build=lambda: networks.lay(federated, copies),
-        loss=loss,
-        optimiser=plan.optimiser,
-        described=_described(networks, federated, loss) if copies is None else None,
-    )
+    recipe = _recipe(networks, federated, rows, copies)
     flat = recipe.build()
     for number, own in enumerate(each):
         copy = None if copies is None else number
@@ -160,6 +154,17 @@ def begin_training(
     )
     share = plan.expert.result_share if plan.expert is not None else 0.0
     return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows, result_share=share)
+
+
+def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteRows, copies: int | None) -> Recipe:
+    plan = networks.plan
+    loss = build_loss(plan.loss, rows.task, networks.outputs, rows.training.targets)
+    return Recipe(
+        build=lambda: networks.lay(federated, copies),
+        loss=loss,
+        optimiser=plan.optimiser,
+        described=_described(networks, federated, loss) if copies is None else None,
+    )
 
 
 def _described(networks: SiteNetworks, federated: Sequence[TensorSpec], loss: LossFunction) -> bytes | None:

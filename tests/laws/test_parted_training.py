@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,14 +31,26 @@ NOT_PARTED = ("chfl",)
 prepare_arithmetic(1)
 
 
-def by_processes(folder: Path, cases: tuple[str, ...], processes: int) -> Values:
-    """Train with this many real processes, which exchange tensors with gloo."""
-    words = ["--nproc-per-node", processes, "--master-port", free_port(), "-m", "tests.laws.parted_training"]
-    command = [sys.executable, "-m", "site_agent.trainer.by_torchrun", *words, folder / "models", *cases]
-    done = subprocess.run(
-        [*map(str, command)], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+def by_processes(folder: Path, cases: tuple[str, ...], processes: int, computers: int = 1) -> Values:
+    """Train with this many real processes, which exchange tensors with gloo.
+
+    Each further computer is another torchrun on this one. Its processes join those of the first.
+    """
+    each = ["--nproc-per-node", processes // computers, "--nnodes", computers, "--master-port", free_port()]
+    program = ["-m", "tests.laws.parted_training", folder / "models", *cases]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    running = []
+    for number in range(computers):
+        words = ["-m", "site_agent.trainer.by_torchrun", *each, "--node-rank", number, *program]
+        command = [sys.executable, *map(str, words)]
+        running.append(subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True))
+    try:
+        for process in running:
+            told = process.communicate(timeout=240)[1]
+            assert process.returncode == 0, told
+    finally:
+        for process in running:
+            process.kill()
     return dict(load_file(folder / "models"))
 
 
@@ -73,13 +86,21 @@ def require_equal(one: Values, other: Values) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cases", "processes"),
-    [(FEW, 2), pytest.param(ALL, 2, marks=pytest.mark.slow), pytest.param(ALL, 7, marks=pytest.mark.slow)],
-    ids=["few", "all", "more processes than rows"],
+    ("cases", "processes", "computers"),
+    [
+        pytest.param(FEW, 2, 1, id="few"),
+        pytest.param(ALL, 2, 1, marks=pytest.mark.slow, id="all"),
+        pytest.param(ALL, 7, 1, marks=pytest.mark.slow, id="more processes than rows"),
+        pytest.param(FEW, 4, 2, marks=pytest.mark.slow, id="two computers"),
+    ],
 )
-def test_several_processes_train_the_model_of_one(tmp_path: Path, cases: tuple[str, ...], processes: int) -> None:
+def test_several_processes_train_the_model_of_one(
+    tmp_path: Path, cases: tuple[str, ...], processes: int, computers: int
+) -> None:
     """All bits are equal to one process that computes the same parts, also if a batch has fewer rows than that."""
-    require_equal(by_processes(tmp_path, cases, processes), in_one_process(cases, GradientParts(processes)))
+    found = by_processes(tmp_path, cases, processes, computers)
+
+    require_equal(found, in_one_process(cases, GradientParts(processes)))
 
 
 @pytest.mark.parametrize("case", [*NAMES, *NETWORKS])

@@ -145,6 +145,11 @@ class GradientParts:
         self._described: dict[int, bytes] = {}
         self._next_beat = 0.0
 
+    @property
+    def helpers(self) -> int:
+        """The number of other processes that compute parts."""
+        return 0 if self._channel is None else self._count - 1
+
     def gradient(self, flat: FlatNetwork, recipe: Recipe, batch: Rows) -> bool:
         """Set the network's gradients and return True, or return False if the batch must stay whole.
 
