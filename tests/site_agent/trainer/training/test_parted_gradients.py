@@ -30,6 +30,7 @@ from site_agent.trainer.training.parted_gradients import (
     describe_network,
     help_trainer,
     lost_process,
+    part_gradient,
     parts_of,
 )
 from site_agent.trainer.training.torch_losses import build_loss
@@ -127,28 +128,50 @@ def test_helpers_compute_the_bits_of_one_process(processes: int, rows: int) -> N
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_the_order_of_training_modes_and_networks_is_followed() -> None:
-    """Another description replaces a helper's network, and a network in evaluation mode draws no dropout."""
-    one, other = recipe(), recipe()
-    alike = Recipe(build=other.build, loss=other.loss, optimiser=other.optimiser, described=other.described)
-    plain = describe_network(
-        DENSE.model_copy(update={"dropout": 0.0}), (COLUMNS, OUTPUTS, None), NAMES, one.loss, "cpu"
-    )
-    parts, gradients = GradientParts(2, Together()), []
-    flat = one.build()
+def changing_gradients(parts: GradientParts) -> list[Tensor]:
+    """Gradients of one batch in training mode, in evaluation mode, with another loss, and in training mode again."""
+    one, plain = recipe(), build_loss(TaskDefault(name="task-default"), "multi-class", OUTPUTS, torch.zeros(1))
+    described = describe_network(DENSE, (COLUMNS, OUTPUTS, None), NAMES, plain, "cpu")
+    other = Recipe(build=one.build, loss=plain, optimiser=one.optimiser, described=described)
+    flat, found = one.build(), []
     flat.start(TENSORS, 0)
-    for used, is_training in (
-        (one, True),
-        (alike, False),
-        (Recipe(build=one.build, loss=one.loss, optimiser=one.optimiser, described=plain), True),
-    ):
+    for used, is_training in ((one, True), (one, False), (other, False), (one, True)):
         flat.network.train(is_training)
         torch.manual_seed(0)
         parts.gradient(flat, used, batch(8))
-        gradients.append(flat.private.grad.clone() if flat.private.grad is not None else torch.empty(0))
+        assert flat.private.grad is not None
+        found.append(flat.private.grad.clone())
+    return found
 
-    assert not torch.equal(gradients[0], gradients[1])
-    assert not torch.equal(gradients[0], gradients[2])
+
+def test_helpers_follow_another_mode_and_another_loss() -> None:
+    """A network in evaluation mode draws no dropout, and a new description replaces a helper's network and loss."""
+    found, expected = changing_gradients(GradientParts(2, Together())), changing_gradients(GradientParts(2))
+
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert torch.equal(found[0], found[3])
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+
+
+def test_each_part_and_each_step_draws_its_own_dropout() -> None:
+    """Two seeds drop other values of the same rows, and so does the next step, until torch's generator returns."""
+    own, found = recipe(), []
+    flat = own.build()
+    flat.start(TENSORS, 0)
+    one, other = (part_gradient(flat, own.loss, batch(4), seed) for seed in (1, 2))
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for is_again in (False, False, True):
+        if is_again:
+            torch.set_rng_state(before)
+        GradientParts(2).gradient(flat, own, batch(8))
+        assert flat.private.grad is not None
+        found.append(flat.private.grad.clone())
+
+    assert not torch.equal(one[1], other[1])
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 @pytest.mark.parametrize(("rows", "count"), [(7, 2), (5, 3), (4, 4)])
