@@ -86,6 +86,8 @@ EVENTS: Final = (
           "This site only receives. This site waits for the result of the other sites.", _NOTHING),
     Entry("I308", "model_received",
           "This site received the other hospitals' model. This site sent no data about its patients.", _NOTHING),
+    Entry("I309", "helpers_joined",
+          "Torchrun started the trainer with further processes, which compute parts of each batch.", _NOTHING),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
           "codes. The mistake may also be at the other sites, or there may be no mistake.",
@@ -93,7 +95,8 @@ EVENTS: Final = (
     Entry("W350", "trainer_not_isolated",
           "The trainer could not remove its own network access. The trainer opens no network connection, but the "
           "kernel does not prevent such a connection.",
-          "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces."),
+          "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces. If torchrun starts "
+          "the trainer on several computers, this warning always appears."),
     Entry("W351", "agent_gone_without_its_answer",
           "The agent process ended before the trainer had finished its work for the agent.", _NOTHING),
     Entry("W352", "saved_state_damaged",

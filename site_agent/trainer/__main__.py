@@ -21,6 +21,7 @@ import sdnotify
 from host.log_lines import set_up_log
 from protos.errors import ConfigurationError, UnavailableError, explained
 from site_agent.site_events import EVENTS
+from site_agent.trainer import by_torchrun
 from site_agent.trainer.isolation import end_with_parent, give_up_network
 
 if TYPE_CHECKING:
@@ -50,11 +51,12 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """
     os.umask(0o077)
     set_up_log(EVENTS, "site-trainer")
+    if by_torchrun.is_launched():
+        with _explaining():
+            sys.exit(_serve_among_processes(path))
     has_network = not give_up_network()
     if descriptor is not None:
         end_with_parent()
-
-    import structlog
 
     from site_agent.desk import around_rounds
     from site_agent.hospital import read_hospital
@@ -64,22 +66,63 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
     with _explaining():
         hospital = read_hospital(path)
-        log = structlog.get_logger()
-        log.info("trainer_started", site=hospital.site)
-        if has_network:
-            log.warning(
-                "trainer_not_isolated",
-                enforced_by="nobody: the kernel gave this user no network namespace of its own",
-                remedy="allow user namespaces, or run the trainer as its unit does",
-            )
-        else:
-            log.info("trainer_kept_from_network", enforced_by="the kernel: no route of this process leads anywhere")
+        _log_start(hospital, has_network=has_network)
         if rehearse and descriptor is not None:
             connection = socket.socket(fileno=descriptor)
             with tempfile.TemporaryDirectory() as folder:
                 sys.exit(Worker(hospital, TrainerEnd(connection), around_rounds, rehearsal=Path(folder)).serve())
         connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
         _serve(hospital, connection)
+
+
+def _log_start(hospital: Hospital, *, has_network: bool) -> None:
+    import structlog
+
+    log = structlog.get_logger()
+    log.info("trainer_started", site=hospital.site)
+    if has_network and by_torchrun.is_launched():
+        log.warning(
+            "trainer_not_isolated",
+            enforced_by="nobody: the trainer's processes on several computers need a network between them",
+            remedy="let the unit reach the addresses of these computers alone",
+        )
+    elif has_network:
+        log.warning(
+            "trainer_not_isolated",
+            enforced_by="nobody: the kernel gave this user no network namespace of its own",
+            remedy="allow user namespaces, or run the trainer as its unit does",
+        )
+    else:
+        log.info("trainer_kept_from_network", enforced_by="the kernel: no route of this process leads anywhere")
+
+
+def _serve_among_processes(path: Path) -> int:
+    """Serve as the trainer or as a helper, if torchrun started this process. Return the exit status.
+
+    The trainer is never replaced by the program standby.py, because the helpers would lose their connection to it.
+    """
+    has_network = by_torchrun.require_own_network()
+    if by_torchrun.rank() > 0:
+        by_torchrun.help_trainer()
+        return 0
+
+    import structlog
+
+    from site_agent.desk import around_rounds
+    from site_agent.hospital import read_hospital
+    from site_agent.trainer.arithmetic import prepare_arithmetic
+    from site_agent.trainer.pulse import PULSE
+    from site_agent.trainer.worker import Worker
+    from site_agent.trainer_socket import TrainerEnd
+
+    hospital = read_hospital(path)
+    _log_start(hospital, has_network=has_network)
+    prepare_arithmetic(hospital.training.threads, hospital.training.device)
+    with by_torchrun.gradient_parts() as parts:
+        structlog.get_logger().info("helpers_joined", helpers=parts.helpers)
+        PULSE.follow(parts.beat)
+        connection = _listen(hospital, PULSE.beat)
+        return Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds).serve()
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:

@@ -28,12 +28,19 @@ class Pulse:
         """
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
+        self._followers: list[Callable[[], None]] = []
+
+    def follow(self, follower: Callable[[], None]) -> None:
+        """Call a function at each `beat`, with or without a watchdog. The function must be cheap most of the time."""
+        self._followers.append(follower)
 
     def beat(self) -> None:
         """Report that the process is working.
 
         Frequent calls are cheap: at most four reports are sent in the watchdog's time.
         """
+        for follower in self._followers:
+            follower()
         if self._watchdog and self._clock() >= self._next:
             self._next = self._clock() + self._watchdog / 4
             self._notify("WATCHDOG=1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +54,20 @@ class Recipe:
     Attributes:
         build: builds another network of the plan's architecture in the same layout, without first values.
         loss: computes the loss of a batch.
+        described: the text from which another process builds the network and its loss; None if no other process can.
     """
 
     build: Callable[[], FlatNetwork]
     loss: LossFunction
     optimiser: Optimiser
+    described: bytes | None = None
+
+
+class InParts(Protocol):
+    """Computes gradients with several processes; see parted_gradients.py. Nothing else implements it."""
+
+    def gradient(self, flat: FlatNetwork, recipe: Recipe, batch: Rows, /) -> bool:
+        """Set the network's gradients and return True, or return False if the batch must stay whole."""
 
 
 def as_representing(network: nn.Module) -> Represents:
@@ -71,8 +80,20 @@ def as_representing(network: nn.Module) -> Represents:
     return network
 
 
+def whole_gradient(flat: FlatNetwork, loss: LossFunction, batch: Rows) -> None:
+    """Set the gradients of all parameters to the gradient of the batch's loss."""
+    flat.zero_gradients()
+    torch.autograd.backward(loss(flat.network(batch.features), batch.targets))
+
+
 class Model:
-    """A neural network during its training, with its optimiser."""
+    """A neural network during its training, with its optimiser.
+
+    Attributes:
+        in_parts: computes the gradients of all models of this process in parts, if several processes train here.
+    """
+
+    in_parts: ClassVar[InParts | None] = None
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
         """Build an optimiser for the tensors in `stretches`, or for all parameters if `stretches` is None."""
@@ -83,14 +104,14 @@ class Model:
 
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
         """Set the gradients of all parameters to the gradient of the batch's loss plus the term `term`."""
-        self.flat.zero_gradients()
-        network = self.flat.network
         if term is None:
-            value = self._recipe.loss(network(batch.features), batch.targets)
-        else:
-            representing = as_representing(network)
-            representations = representing.represent(batch.features)
-            value = self._recipe.loss(representing.decide(representations), batch.targets) + term(representations)
+            if self.in_parts is None or not self.in_parts.gradient(self.flat, self._recipe, batch):
+                whole_gradient(self.flat, self._recipe.loss, batch)
+            return
+        self.flat.zero_gradients()
+        representing = as_representing(self.flat.network)
+        representations = representing.represent(batch.features)
+        value = self._recipe.loss(representing.decide(representations), batch.targets) + term(representations)
         torch.autograd.backward(value)
 
     def step(self, factor: float) -> None:

@@ -1,0 +1,202 @@
+"""Starts the trainer with several processes: `python -m site_agent.trainer.by_torchrun --nproc-per-node 2 ...`.
+
+The command accepts torchrun's options. Rank 0 is the trainer. The other ranks are helpers, see
+training/parted_gradients.py. The rules:
+
+* the command ends with the trainer's exit status. Torchrun itself always ends with 1 after a failure, so the service
+  manager could not see that a restart is useless;
+* only torchrun's static rendezvous is allowed, because its other rendezvous unpickles what it receives;
+* on one computer the trainer refuses to run if it has a route to another computer. With several computers it needs
+  such a route, and logs a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from protos.errors import ConfigurationError, UsageError
+from site_agent.trainer.isolation import end_with_parent, leads_out
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from site_agent.trainer.training.parted_gradients import GradientParts
+
+_JOIN_SECONDS: Final = 600
+
+
+def is_launched() -> bool:
+    """Return whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def rank() -> int:
+    """Return the number of this process among all processes of the trainer."""
+    return int(os.environ["RANK"])
+
+
+def prefer_loopback() -> bool:
+    """Let processes on one computer connect over its loopback interface. Return whether all are on one computer."""
+    is_one_computer = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    if is_one_computer:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return is_one_computer
+
+
+def require_own_network() -> bool:
+    """Return whether this process has a route to another computer.
+
+    Raises:
+        ConfigurationError: it has a route, and all processes of the trainer are on this computer.
+    """
+    is_one_computer, has_route = prefer_loopback(), leads_out()
+    if has_route and is_one_computer:
+        raise ConfigurationError(
+            what="torchrun started the trainer, and the trainer has a route to other computers.",
+            consequence="The trainer did not start. Nothing left this site.",
+            remedy="Use the drop-in site-trainer-torchrun.conf. Without systemd, start torchrun in a network "
+            "namespace that has only the loopback interface: see docs/operator.md.",
+        )
+    return has_route
+
+
+class _Group:
+    """Passes tensors between the processes of torchrun's group with gloo."""
+
+    def begin_send(self, tensor: Tensor, rank: int) -> Callable[[float], None]:
+        from torch import distributed
+
+        from site_agent.trainer.training.parted_gradients import lost_process
+
+        def wait(seconds: float) -> None:
+            try:
+                assert work is not None
+                work.wait(timedelta(seconds=seconds))
+            except RuntimeError as cause:
+                raise lost_process() from cause
+
+        try:
+            work = distributed.isend(tensor.contiguous(), rank)
+        except RuntimeError as cause:
+            raise lost_process() from cause
+        return wait
+
+    def receive(self, into: Tensor, rank: int, seconds: float) -> None:
+        from torch import distributed
+
+        from site_agent.trainer.training.parted_gradients import lost_process
+
+        try:
+            work = distributed.irecv(into, rank)
+            assert work is not None
+            work.wait(timedelta(seconds=seconds))
+        except RuntimeError as cause:
+            raise lost_process() from cause
+
+
+@contextmanager
+def _joined() -> Iterator[_Group]:
+    """Join the other processes of torchrun's group. Leave the group at the end of the `with` block."""
+    from torch import distributed
+
+    from site_agent.trainer.training.parted_gradients import lost_process
+
+    end_with_parent()  # torchrun can be killed before it ends its processes
+    try:
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=_JOIN_SECONDS))
+    except RuntimeError as cause:
+        raise lost_process() from cause
+    try:
+        yield _Group()
+    finally:
+        distributed.destroy_process_group()
+
+
+def help_trainer() -> None:
+    """Compute parts of batches until the trainer ends. This process opens no file of the site.
+
+    Raises:
+        OperatorError: the trainer is lost, or sent work that no trainer sends.
+    """
+    from site_agent.trainer.arithmetic import prepare_arithmetic
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # as prepare_arithmetic does it for a graphics card
+    prepare_arithmetic(1)
+
+    import torch
+
+    from site_agent.trainer.training import parted_gradients
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with _joined() as group:
+        parted_gradients.help_trainer(group, int(os.environ["LOCAL_RANK"]))
+
+
+@contextmanager
+def gradient_parts() -> Iterator[GradientParts]:
+    """Let the other processes compute parts of this process's batches inside the `with` block, and end them after it.
+
+    Raises:
+        UnavailableError: the other processes did not start in time.
+    """
+    from site_agent.trainer.training.parted_gradients import GradientParts
+    from site_agent.trainer.training.training_model import Model
+
+    with _joined() as group:
+        Model.in_parts = parts = GradientParts(int(os.environ["WORLD_SIZE"]), group)
+        try:
+            yield parts
+        finally:
+            parts.end()
+
+
+def trainer_status(statuses: Mapping[int, int]) -> int | None:
+    """Return the trainer's own exit status, from the exit statuses of failed processes by rank.
+
+    A helper often fails only because the trainer ended. None if a signal or a lost helper ended the trainer.
+    """
+    own = statuses.get(0, 0)
+    return own if own > 0 else None  # a process that a signal ended has a negative status
+
+
+def main() -> None:
+    """Run torchrun with the options of the command line."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    from site_agent.trainer.training.parted_gradients import lost_process
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun sets it too, and prints a warning
+    if sys.flags.safe_path:  # torchrun does not pass on the option -P
+        os.environ["PYTHONSAFEPATH"] = "1"
+    options = run.parse_args(sys.argv[1:])  # type: ignore[no-untyped-call]  # torch gives neither of them a type
+    try:
+        if options.standalone or options.rdzv_backend != "static" or options.master_port is None:
+            raise UsageError(
+                what="The options select torchrun's rendezvous c10d, which unpickles what it receives.",
+                consequence="The trainer did not start. Nothing left this site.",
+                remedy="Leave out --standalone and --rdzv-backend. Set --master-port, for example to 29500.",
+            )
+        run.run(options)  # type: ignore[no-untyped-call]
+    except UsageError as error:
+        print(error.lines("site-trainer"), file=sys.stderr)
+        sys.exit(error.exit_status)
+    except ChildFailedError as failed:
+        status = trainer_status({number: failure.exitcode for number, failure in failed.failures.items()})
+        if status is None:  # otherwise the trainer has printed its error
+            print(lost_process().lines("site-trainer"), file=sys.stderr)
+        sys.exit(status or 1)
+    except SignalException as ended:
+        signal.signal(ended.sigval, signal.SIG_DFL)
+        os.kill(os.getpid(), ended.sigval)
+
+
+if __name__ == "__main__":
+    main()
