@@ -25,7 +25,7 @@ LARGEST_SUMS: Final = 10_000  # with more sums, every patient is counted as if i
 SMALLEST_MULTIPLIER: Final = 0.5  # losses with less noise would need much memory
 _GRID: Final = 1.001  # each noise multiplier of the grid is so many times the one before
 _WIDE: Final = 700  # steps of the grid, about a factor of two
-_SAFETY: Final = 1.0 + 1e-6  # larger than every rounding error of the library's Fourier transforms
+_SAFETY: Final = 1.0 + 1e-6  # for rounding errors. Those of many sums are far smaller than what the library rounds up
 
 
 def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float, width: float = 1e-4) -> float:
@@ -65,7 +65,9 @@ def sampled_multiplier(epsilon: float, delta: float, rate: float, sums: int) -> 
     whole = sqrt(sums) / ratio_of(epsilon, delta)
     if sums > LARGEST_SUMS or whole <= SMALLEST_MULTIPLIER:
         return whole
-    width = max(epsilon, 0.4) / 1000  # of the steps of losses: finer ones hardly lower the noise and take longer
+    # Of the steps of losses. Finer steps take longer. They would clearly lower the noise only for a small epsilon or
+    # thousands of sums.
+    width = max(epsilon, 0.4) / 1000
     least, high = (ceil(log(multiplier) / log(_GRID)) for multiplier in (SMALLEST_MULTIPLIER, whole))
 
     def is_enough(place: int) -> bool:
