@@ -36,6 +36,7 @@ from site_agent.commands.site_release_commands import release
 from site_agent.commands.state_commands import maintenance, move_state, privacy, status
 from site_agent.hospital import read_hospital
 from site_agent.site_events import EVENTS
+from site_agent.trainer.isolation import give_up_network
 
 
 @click.group()
@@ -112,6 +113,8 @@ def check(path: Path) -> None:
     Example: site-agent check --config hospital.yaml
     """
     hospital = read_hospital(path)
+    give_up_network()  # before anything starts a thread
+
     if hospital.policy.tier == "receiving":
         from site_agent.desk.results.receiving import read_without_outcomes
 

@@ -35,7 +35,7 @@ config_option: Final = configuration_option("coordinator.yaml")
 def doctor(path: Path, as_json: bool, place: Path | None) -> None:
     """Check everything that the coordinator needs.
 
-    You can run this command at any time. The command changes nothing and sends nothing.
+    You can run this command at any time. The command changes nothing and sends only handshakes.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 

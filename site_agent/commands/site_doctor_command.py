@@ -36,7 +36,7 @@ _TRAINER_SECONDS = 600.0
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
     """Check everything that this site needs.
 
-    You can run this command at any time. The command changes nothing and sends nothing.
+    You can run this command at any time. The command changes nothing and sends only handshakes.
 
     The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
 

@@ -20,7 +20,7 @@ plan_option: Final = click.option(
     "--plan",
     "plan_path",
     type=PATH,
-    help="File of the plan. Without this option, use the plan that was announced last.",
+    help="File of the plan. Without this option, use the plan that was announced or approved last.",
 )
 by_option: Final = click.option("--by", required=True, help="Name of the person, for the audit log.")
 run_option: Final = click.option(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import inspect
+import os
 import re
 import runpy
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +19,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from coordinator.coordinator_cli import cli as coordinator
+from host.message_catalogue import EXIT_CODES
 from pki.pki_cli import commands as pki
 from protos.plan.architecture import Part
 from protos.plan.ingredients import Method, Parts
@@ -93,6 +98,46 @@ def test_a_wrong_command_is_noticed(words: list[str]) -> None:
     assert refusal(words) is not None
 
 
+def first_acts(command: click.Command) -> list[str]:
+    """The function of each call and the module of each import that a command's function contains, in their order."""
+    assert command.callback is not None
+    (function,) = ast.parse(inspect.getsource(inspect.unwrap(command.callback))).body
+    assert isinstance(function, ast.FunctionDef)
+    found = []
+    for node in (inner for statement in function.body for inner in ast.walk(statement)):
+        if isinstance(node, ast.ImportFrom):
+            found.append(str(node.module))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.append(node.func.id)
+    return found
+
+
+def test_a_command_that_reads_patients_first_gives_up_its_network() -> None:
+    """The pages for data manager and clinician promise this of their commands. `adopt` reads no table."""
+    lines = [line for page in ("data-manager", "clinician") for line in fenced(ROOT / f"docs/{page}.md", "console")]
+    typed = [shlex.split(line)[1:] for block in lines for line in block.splitlines() if line.startswith("site-agent ")]
+    names = {"init", *(" ".join(words[: 1 + (words[0] == "data")]) for words in typed)} - {"adopt"}
+    assert {"check", "data check", "report", "predict", "monitor"} <= names
+
+    for name in sorted(names):
+        command: click.Command = site_agent
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            command = command.commands[word]
+        harmless = {"read_hospital", "site_agent.trainer.isolation"}
+
+        assert [act for act in first_acts(command) if act not in harmless][:1] == ["give_up_network"], name
+
+
+def test_the_operators_page_lists_every_exit_status() -> None:
+    """Each exit status is in the table, and the table is right about the restart by systemd."""
+    rows = re.findall(r"(?m)^\| (\d+) \|.*\| ([a-z]*)[^|]*\|$", (ROOT / "docs/operator.md").read_text())
+
+    assert {int(number): restart == "yes" for number, restart in rows} == {
+        code.number: code.is_restarted for code in EXIT_CODES
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     """Files and headings that a page links to exist."""
@@ -123,6 +168,42 @@ def test_scripts_can_be_started(script: str) -> None:
 
     assert path.stat().st_mode & 0o111
     assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def started_modules() -> dict[str, bool]:
+    """The modules that pages start with `python -m`, and whether `PYTHONPATH=deploy` stands before each command."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    found = re.findall(r"(PYTHONPATH=deploy )?\S*python -m ((?:tests|benchmarks)\.[a-z_.]+)", pages)
+    return {module: bool(path) for path, module in found}
+
+
+def test_modules_that_pages_start_exist() -> None:
+    """Each module that a page starts is a file or a folder of this repository."""
+    missing = [name for name in started_modules() if not is_module(ROOT.joinpath(*name.split(".")))]
+
+    assert len(started_modules()) > 8
+    assert missing == []
+
+
+def is_module(place: Path) -> bool:
+    """Whether `python -m` can start this file or folder, which is given without `.py`."""
+    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+
+
+def test_the_command_for_malformed_calls_starts() -> None:
+    """The contributor's command finds the quickstart, which is not installed with the programs."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if started_modules()["tests.fuzz.calls"]:
+        environment["PYTHONPATH"] = "deploy"
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.calls", "--help"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "--calls" in done.stdout
 
 
 def test_the_methods_in_the_readme_are_the_catalogue() -> None:

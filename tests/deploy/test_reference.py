@@ -78,6 +78,8 @@ def test_every_key_has_its_row(made: Path, model: type[Any]) -> None:
     wanted = {name for record in models_in(model) for name in record.model_fields} - groups
     assert wanted <= last_words
     assert all(kind and default and reason for _, kind, default, _, reason in rows)
+    # A key without a comment of its own would get the words about its whole section.
+    assert not [name for name, *_, reason in rows if reason.startswith("This section")]
     assert all(unit for _, kind, _, unit, _ in rows if "number" in kind)
 
 

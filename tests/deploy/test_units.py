@@ -232,6 +232,16 @@ def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
     assert service["User"] not in ("", "root")
 
 
+def test_after_success_only_the_trainer_and_the_agent_start_again() -> None:
+    """They wait for the next gate; the agent ends with the gate (BindsTo). The operator's page describes this."""
+    again = {
+        unit.stem: settings(unit)["Unit"] for unit in SERVICES if settings(unit)["Service"].get("Restart") == "always"
+    }
+
+    assert {name for name, unit in again.items() if "BindsTo" not in unit} == {"site-trainer", "site-trainer@"}
+    assert {name for name, unit in again.items() if "BindsTo" in unit} == {"site-agent", "site-agent@"}
+
+
 def test_only_the_agent_has_a_network() -> None:
     """The kernel removes the network from the processes with the patients and with the keys."""
     without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]

@@ -1,4 +1,4 @@
-"""Malformed calls against a running coordinator: `python -m tests.fuzz.calls --calls 100000`.
+"""Malformed calls against a running coordinator: `PYTHONPATH=deploy python -m tests.fuzz.calls --calls 100000`.
 
 The coordinator is the deployed program on loopback. Two honest sites wait in a run for a third, in whose name, with its
 certificate, the calls are made: streams whose messages are mutated, requests for certificates, unknown methods, and

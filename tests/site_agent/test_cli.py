@@ -70,7 +70,11 @@ class Terminal:
 
 @pytest.fixture
 def site_agent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """The command; the log that it sets up writes to this test's terminal and ends with it."""
+    """The command; the log that it sets up writes to this test's terminal and ends with it.
+
+    The process of the tests keeps its network.
+    """
+    monkeypatch.setattr("site_agent.site_cli.give_up_network", lambda: True)
     yield Terminal(capsys, monkeypatch)
     structlog.reset_defaults()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from site_agent.console.console_links import Role
+from site_agent.console.console_command import console
+from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.console.console_words import for_buttons
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 
@@ -41,3 +44,13 @@ def test_a_button_of_another_role_names_the_role() -> None:
 def test_no_command_is_named_to_a_clinician_who_compares() -> None:
     """The sentence that stands beside the models of a new site has no command in it."""
     assert "site-agent" not in NOBODY_ADOPTED
+
+
+def test_the_operators_page_has_the_consoles_times() -> None:
+    """How long a link and an unused session are valid stands on the operator's page as in the code."""
+    page = " ".join((Path(__file__).parents[3] / "docs/operator.md").read_text().split())
+    idle_minutes = next(option.default for option in console.params if option.name == "idle_minutes")
+
+    assert LINK_SECONDS == 600
+    assert "A link works once, within ten minutes" in page
+    assert f"A session ends after {idle_minutes:.0f} minutes without a request" in page
