@@ -3,9 +3,9 @@
 Source: Mori et al. 2022, section V. Hidden layers of 512, 256 and 128 in every network, batches of 64, Adam, five local
 epochs, equal weights, the last model. Each client tunes rate and mu on its own validation rows. The paper states
 neither the number of rounds nor the rates that were tried. This experiment runs three rounds. Three methods of table II
-also run with twelve, to show what the number of rounds changes. The experiment tries two rates for table II, and uses
-torch's default rate everywhere else. All clients of one federation have the same rate. Each client chooses its best
-federation.
+also run with twelve, to show what the number of rounds changes. The experiment tries two rates. All clients of one
+federation have the same rate. Each client chooses its best federation. Runs with twelve rounds have torch's default
+rate.
 
 A seed is a split of the columns and a run: seed = 5 * split + run.
 """
@@ -113,9 +113,9 @@ def strength_name(strength: float) -> str:
 def candidates(setting: Setting) -> list[Candidate]:
     """Return all federations that are run for a setting."""
     methods = [COMMON, LOCAL, *map(strength_name, STRENGTHS)]
-    if setting != TABLE_II:
-        return [Candidate(setting, method, RATE) for method in methods]
-    return [Candidate(setting, *each) for each in product((*methods, CONCATENATED), RATES)]
+    if setting == TABLE_II:
+        methods.append(CONCATENATED)
+    return [Candidate(setting, *each) for each in product(methods, RATES)]
 
 
 def with_more_rounds() -> list[Candidate]:

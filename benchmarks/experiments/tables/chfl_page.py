@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -12,7 +14,7 @@ from benchmarks.experiments.plots import Dot, plot_dots
 from benchmarks.experiments.statistics import by_seed, difference, mean_of
 from benchmarks.experiments.store import costs_beside, read_costs
 from benchmarks.experiments.tables import chfl
-from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
+from benchmarks.experiments.tables.markdown import begin_page, seconds_for, table_lines, write_page
 from benchmarks.experiments.variants import Row
 
 # For each method on a page, the candidates' methods among which a client chooses.
@@ -24,8 +26,40 @@ METHODS: Final = {
     chfl.CONCATENATED: (chfl.CONCATENATED,),
 }
 Accuracies: TypeAlias = dict[str, dict[int, float]]
-# A setting, how its learning rate was set, and its accuracies.
-Line: TypeAlias = tuple[chfl.Setting, str, Accuracies]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The accuracies of a setting.
+
+    Attributes:
+        setting: the number of clients and the share of common columns.
+        chosen: if each client chooses its learning rate.
+        fixed: if every client has the first learning rate.
+    """
+
+    setting: chfl.Setting
+    chosen: Accuracies
+    fixed: Accuracies
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether all runs have both learning rates, so that the clients can choose."""
+        return {name: set(runs) for name, runs in self.chosen.items()} == {
+            name: set(runs) for name, runs in self.fixed.items()
+        }
+
+    @property
+    def shown(self) -> Accuracies:
+        """The accuracies with the chosen rate, or with the first rate as long as runs are missing."""
+        return self.chosen if self.is_tuned else self.fixed
+
+    @property
+    def title(self) -> str:
+        """The name on the page. It contains the rate if no client could choose."""
+        return self.setting.title + ("" if self.is_tuned else f", rate {chfl.RATE:g}")
+
+
 _PAIRS: Final = (
     ("mu above 0", "mu 0"),
     ("mu above 0", chfl.LOCAL),
@@ -35,51 +69,59 @@ _PAIRS: Final = (
 )
 
 _BY_SPLIT: Final = (chfl.COMMON, chfl.LOCAL, "mu 0")
-_BOTH_RATES: Final = (
-    f"Each line states how the learning rate was set. *Chosen* is the result of table II: each client chooses among "
-    f"{' and '.join(f'{rate:g}' for rate in chfl.RATES)} on its validation rows, as in the paper. In all other lines "
-    f"every client has {chfl.RATE:g}, because a second rate would double the computation. To compare settings, "
-    f"use the lines with {chfl.RATE:g}. In the paper each client tunes its learning rate in every setting."
-)
+_RATES: Final = " and ".join(f"{rate:g}" for rate in chfl.RATES)
 
 
 def render_chfl(rows: list[Row], path: Path) -> None:
     """Write table II's row of covertype, table III and figure 4, each beside the values of the paper."""
-    found = {setting: accuracies(rows, setting) for setting in (*chfl.TABLE_III, *chfl.FIGURE_4)}
-    fixed = accuracies(rows, chfl.TABLE_II, rates=(chfl.RATE,))
+    found = {setting: _line(rows, setting) for setting in (*chfl.TABLE_III, *chfl.FIGURE_4)}
+    fixed = found[chfl.TABLE_II].fixed
     lines = begin_page("CHFL on covertype: clients with common columns and columns of their own", "chfl", path)
     lines += [
         f"Mean test accuracy over the clients. All clients test on the same 3,024 rows. {chfl.ROUNDS} rounds of "
         f"{chfl.EPOCHS_PER_ROUND} epochs, because the paper does not state the number of rounds. Each client chooses "
-        f"mu among {', '.join(f'{value:g}' for value in chfl.STRENGTHS if value)} on its validation rows. In table II "
-        f"it also chooses the learning rate, among {' and '.join(f'{rate:g}' for rate in chfl.RATES)}. The hillshade "
-        "columns are computed from aspect and slope. The figures after ± are 95% intervals of the mean. *Deviation* is "
-        "the standard deviation over the runs, as in the paper's tables.",
+        f"its learning rate among {_RATES}, and mu among "
+        f"{', '.join(f'{value:g}' for value in chfl.STRENGTHS if value)}, on its validation rows. The paper also tunes "
+        "both in this way, and does not state the values that were tried. The hillshade columns are computed from "
+        "aspect and slope. The figures after ± are 95% intervals of the mean. *Deviation* is the standard deviation "
+        "over the runs, as in the paper's tables.",
         "",
+        *_exceptions(list(found.values())),
         "## Table II, covertype",
         "",
         "The five runs of a split share its rows and columns. So the intervals of fifteen runs are too narrow for a "
         "new split.",
         "",
-        *_table([(chfl.TABLE_II, "chosen", found[chfl.TABLE_II])]),
-        *_differences(found[chfl.TABLE_II]),
+        *_table([found[chfl.TABLE_II]]),
+        *_differences([found[chfl.TABLE_II]], _PAIRS),
         "## Table III: number of clients",
         "",
-        _BOTH_RATES,
-        "",
-        *_table(_both_rates(found, fixed, chfl.TABLE_III)),
+        *_table([found[setting] for setting in chfl.TABLE_III]),
+        *_differences([found[setting] for setting in chfl.TABLE_III], _PAIRS[:-1]),
         "## Figure 4: share of common columns",
         "",
-        f"The paper prints this figure without numbers. {_BOTH_RATES}",
+        "The paper prints this figure without numbers.",
         "",
-        *_table(_both_rates(found, fixed, chfl.FIGURE_4)),
+        *_table([found[setting] for setting in chfl.FIGURE_4]),
+        *_differences([found[setting] for setting in chfl.FIGURE_4], _PAIRS[:-1]),
+        *_gains_of_choice(list(found.values())),
         *_splits(rows),
         *_more_rounds(rows, fixed),
         *_NOTES,
-        *_cost_of_tuning(path),
+        *_cost_of_the_rest(rows, list(found.values()), path),
     ]
     write_page(path, lines)
-    _plot(found[chfl.TABLE_II], path)
+    _plot(found[chfl.TABLE_II].shown, path)
+
+
+def _exceptions(lines: Sequence[_Line]) -> list[str]:
+    if all(line.is_tuned for line in lines):
+        return []
+    return [f"In the lines that name the rate {chfl.RATE:g}, every client has this rate.", ""]
+
+
+def _line(rows: list[Row], setting: chfl.Setting) -> _Line:
+    return _Line(setting=setting, chosen=accuracies(rows, setting), fixed=accuracies(rows, setting, rates=(chfl.RATE,)))
 
 
 def accuracies(
@@ -183,60 +225,71 @@ def _more_rounds(rows: list[Row], fixed: Accuracies) -> list[str]:
     return lines
 
 
-def _cost_of_tuning(path: Path) -> list[str]:
-    """Return the estimated cost of the learning rates that are not tried, from the runs made here."""
-    names = {
-        candidate.name
-        for setting in dict.fromkeys((*chfl.TABLE_III, *chfl.FIGURE_4))
-        for candidate in chfl.candidates(setting)
-        if setting != chfl.TABLE_II
-    }
-    seconds = sum(cost.processor_seconds for cost in read_costs(costs_beside(path)) if cost.variant in names)
-    if not seconds:
+def _gains_of_choice(lines: Sequence[_Line]) -> list[str]:
+    """Return what the choice of the learning rate brings in each setting, on the same runs."""
+    body = []
+    for line in lines:
+        if line.is_tuned and line.fixed:
+            means = [difference(line.chosen.get(each, {}), line.fixed.get(each, {})) for each in METHODS]
+            body.append([line.setting.title, *(mean.text(1.0, 3) if mean else "-" for mean in means)])
+    return [
+        "## What the choice of the learning rate brings",
+        "",
+        f"The accuracy if each client chooses among {_RATES}, minus the accuracy if every client has {chfl.RATE:g}, on "
+        "the same runs:",
+        "",
+        *table_lines(["setting", *METHODS], body),
+    ]
+
+
+def _cost_of_the_rest(rows: list[Row], lines: Sequence[_Line], path: Path) -> list[str]:
+    """Return which settings lack runs with the second learning rate, and what these runs would cost."""
+    done, costs, seconds = {(row.variant, row.seed) for row in rows}, read_costs(costs_beside(path)), 0.0
+    lacking = [line.setting for line in lines if not line.is_tuned]
+    for setting in lacking:
+        for first, second in pairwise(chfl.candidates(setting)):
+            if first.method == second.method:
+                of_first, seeds = seconds_for(costs, first.name)
+                missing = sum((second.name, seed) not in done for seed in chfl.SEEDS)
+                seconds += of_first / max(1, seeds) * missing
+    if not lacking:
         return []
     return [
-        "* A second learning rate for each client in table III and figure 4: this would cost about "
+        f"* A second learning rate in the lines that name the rate {chfl.RATE:g}. The missing runs would cost about "
         f"{round(seconds, -2):,.0f} processor seconds.",
         "",
     ]
 
 
-def _both_rates(
-    found: Mapping[chfl.Setting, Accuracies], fixed: Accuracies, settings: Sequence[chfl.Setting]
-) -> list[Line]:
-    """Return every setting with the fixed learning rate, and table II's setting also with the chosen rate."""
-    lines: list[Line] = []
-    for setting in settings:
-        is_tuned = setting == chfl.TABLE_II
-        lines.append((setting, f"{chfl.RATE:g}", fixed if is_tuned else found[setting]))
-        lines += [(setting, "chosen", found[setting])] if is_tuned else []
-    return lines
-
-
-def _table(lines: Sequence[Line]) -> list[str]:
+def _table(lines: Sequence[_Line]) -> list[str]:
     body = []
-    for setting, rate, found in lines:
+    for line in lines:
         cells = []
         for method in METHODS:
-            values = list(found.get(method, {}).values())
+            values, setting = list(line.shown.get(method, {}).values()), line.setting
             known = chfl.PUBLISHED.get(setting, {}).get(method)
             beside = "" if known is None else f" (paper {known:.3f}, deviation {chfl.DEVIATIONS[setting][method]:.3f})"
             spread = f" (deviation {np.std(values, ddof=1):.3f})" if len(values) > 1 else ""
             cells.append(mean_of(values).text(1.0, 3) + spread + beside if values else f"-{beside}")
-        runs = max((len(values) for values in found.values()), default=0)
-        body.append([setting.title, rate, *cells, str(runs)])
-    return table_lines(["setting", "learning rate", *METHODS, "runs"], body)
+        runs = max((len(values) for values in line.shown.values()), default=0)
+        body.append([line.title, *cells, str(runs)])
+    return table_lines(["setting", *METHODS, "runs"], body)
 
 
-def _differences(found: Accuracies) -> list[str]:
+def _differences(lines: Sequence[_Line], pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the differences of pairs of methods in each setting, on the same runs."""
     body = []
-    for first, second in _PAIRS:
-        mean = difference(found.get(first, {}), found.get(second, {}))
-        if mean:
-            known = chfl.PUBLISHED[chfl.TABLE_II][first] - chfl.PUBLISHED[chfl.TABLE_II][second]
-            wins = sum(found[first][seed] > found[second][seed] for seed in found[first].keys() & found[second].keys())
-            body.append([f"{first} minus {second}", f"{known:+.3f}", mean.text(1.0, 3), f"{wins} of {mean.runs}"])
-    return table_lines(["difference on the same rows and columns", "paper", "here", "runs above 0"], body)
+    for line in lines:
+        known = chfl.PUBLISHED.get(line.setting, {})
+        for first, second in pairs:
+            ours, theirs = line.shown.get(first, {}), line.shown.get(second, {})
+            mean = difference(ours, theirs)
+            if mean:
+                paper = f"{known[first] - known[second]:+.3f}" if known else "-"
+                wins = sum(ours[seed] > theirs[seed] for seed in ours.keys() & theirs.keys())
+                cells = [paper, mean.text(1.0, 3), f"{wins} of {mean.runs}"]
+                body.append([line.title, f"{first} minus {second}", *cells])
+    return table_lines(["setting", "difference on the same rows and columns", "paper", "here", "runs above 0"], body)
 
 
 def _plot(found: Accuracies, path: Path) -> None:

@@ -60,6 +60,9 @@ too. Left out are:
 * CHFL where all sites record the same columns, because it needs a column that not all sites have;
 * at covertype areas the methods that share the last layer, because the areas have different classes;
 * the placebo at leukaemia and dialysis, because copies of 18 and of 29 sites would cost some 20 times as much.
+
+Another version of this program can give other figures of FedLP ([reason](player.md#what-is-not-here)). The version of
+2026-11-27 computed the lines of FedLP.
 """
 _TOGETHER: Final = """
 Does federated-prior bring more together with Global Layers? On the same splits, means over the sites. What each costs

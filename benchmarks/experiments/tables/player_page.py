@@ -58,7 +58,8 @@ _NOTES: Final = (
     "are not here.",
     "* Another version of this program can give other figures of FedLP. FedLP draws the layers that it leaves out from "
     "the plan's digest, and new keys of plans change the digest. The eleven other methods of the paper gave the same "
-    "figures with the versions of 2026-11-23 and 2026-11-26.",
+    "figures with the versions of 2026-11-23 and 2026-11-26. FedLP gave the same figures with the versions of "
+    "2026-11-26 and 2026-11-27.",
     "* The data sets FashionMNIST, EMNIST, CIFAR-10, ISIC-2019 and Sent-140: these data are not available here.",
     "* The data set MIMIC-III: only people with permission can download it.",
     "",
