@@ -142,21 +142,6 @@ def test_the_drop_in_opens_one_card_and_nothing_else() -> None:
     ]
 
 
-@needs_systemd_analyze
-@pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_a_graphics_card_costs_little_hardening(name: str, root: Path) -> None:
-    """With the drop-in a trainer still verifies, and is hardly more exposed."""
-    drop_in = root / f"etc/systemd/system/{name}.service.d/gpu.conf"
-    drop_in.parent.mkdir()
-    shutil.copyfile(GPU, drop_in)
-
-    told = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
-    done = analyze("security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", f"{name}.service")
-
-    assert (told.stdout + told.stderr).strip() == ""
-    assert done.returncode == 0, done.stdout[-200:] + done.stderr
-
-
 def test_the_drop_in_for_torchrun_opens_loopback_and_nothing_else() -> None:
     """The trainer keeps a network namespace of its own, and gets no device, no writable path and no other address."""
     lines = [line for line in TORCHRUN.read_text().splitlines() if line and not line.startswith("#")]
@@ -178,17 +163,16 @@ def test_the_drop_in_for_torchrun_opens_loopback_and_nothing_else() -> None:
 
 
 @needs_systemd_analyze
+@pytest.mark.parametrize(("drop_in", "exposure"), [(GPU, GPU_EXPOSURE), (TORCHRUN, TORCHRUN_EXPOSURE)])
 @pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_several_processes_cost_little_hardening(name: str, root: Path) -> None:
-    """With the drop-in for torchrun a trainer still verifies, and is hardly more exposed."""
-    drop_in = root / f"etc/systemd/system/{name}.service.d/torchrun.conf"
-    drop_in.parent.mkdir()
-    shutil.copyfile(TORCHRUN, drop_in)
+def test_a_drop_in_costs_little_hardening(name: str, drop_in: Path, exposure: int, root: Path) -> None:
+    """With a graphics card or several processes a trainer still verifies, and is hardly more exposed."""
+    place = root / f"etc/systemd/system/{name}.service.d/{drop_in.name}"
+    place.parent.mkdir()
+    shutil.copyfile(drop_in, place)
 
     told = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
-    done = analyze(
-        "security", "--offline=true", f"--threshold={TORCHRUN_EXPOSURE}", f"--root={root}", f"{name}.service"
-    )
+    done = analyze("security", "--offline=true", f"--threshold={exposure}", f"--root={root}", f"{name}.service")
 
     assert (told.stdout + told.stderr).strip() == ""
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
