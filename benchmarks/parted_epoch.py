@@ -9,6 +9,7 @@ Prints the seconds of each epoch. The images are the 1,797 digits of scikit-lear
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -72,18 +73,23 @@ def _measure() -> None:
         print(f"epoch {epoch}: {time.monotonic() - began:.2f} s", flush=True)
 
 
-def main() -> None:
-    """Measure in this process, or in all processes that torchrun started."""
-    if not by_torchrun.is_launched():
-        prepare_arithmetic(1)
-        _measure()
-        return
+def train_among_processes(work: Callable[[], None]) -> None:
+    """Call `work` in the process with rank 0. All other processes of torchrun compute parts for it until it returns."""
     by_torchrun.prefer_loopback()
     if by_torchrun.rank() > 0:
         by_torchrun.help_trainer()
         return
     prepare_arithmetic(1)
     with by_torchrun.gradient_parts():
+        work()
+
+
+def main() -> None:
+    """Measure in this process, or in all processes that torchrun started."""
+    if by_torchrun.is_launched():
+        train_among_processes(_measure)
+    else:
+        prepare_arithmetic(1)
         _measure()
 
 

@@ -17,11 +17,10 @@ import numpy.typing as npt
 import torch
 from safetensors.numpy import save_file
 
+from benchmarks.parted_epoch import train_among_processes
 from protos.plan.architecture import network_tensors
 from protos.plan.losses import TaskDefault
 from protos.plan.optimisers import StochasticGradientDescent
-from site_agent.trainer import by_torchrun
-from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds
@@ -96,14 +95,12 @@ def _network(kind: str) -> Values:
 def main() -> None:
     """Train the cases with all processes of torchrun, and write the parameters to a file."""
     output, *cases = sys.argv[1:]
-    by_torchrun.prefer_loopback()
-    if by_torchrun.rank() > 0:
-        by_torchrun.help_trainer()
-        return
-    prepare_arithmetic(1)
-    with by_torchrun.gradient_parts():
+
+    def train_all() -> None:
         values = [trained(case) for case in cases]
-    save_file({name: array for each in values for name, array in each.items()}, Path(output))
+        save_file({name: array for each in values for name, array in each.items()}, Path(output))
+
+    train_among_processes(train_all)
 
 
 if __name__ == "__main__":
