@@ -45,10 +45,10 @@ def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float, wid
         from dp_accounting.pld import PLDAccountant
     except ImportError as cause:
         raise ConfigurationError(
-            what="The plan has sampling under privacy, and the package dp-accounting, which computes its epsilon, is "
-            "not installed.",
+            what="The plan draws patients at random (sampling), and the package dp-accounting is not installed. The "
+            "package computes the plan's privacy cost, epsilon.",
             consequence="The plan was not used, and no epsilon was spent.",
-            remedy='Install the extra: pip install "global-layers[sampling]".',
+            remedy='Install the package: pip install "global-layers[sampling]".',
         ) from cause
     accountant = PLDAccountant(value_discretization_interval=width)
     accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), sums)

@@ -84,7 +84,7 @@ def _log_start(hospital: Hospital, *, has_network: bool) -> None:
         log.warning(
             "trainer_not_isolated",
             enforced_by="nobody: the trainer's processes on several computers need a network between them",
-            remedy="let the unit reach the addresses of these computers alone",
+            remedy="allow the unit to connect only to the addresses of these computers",
         )
     elif has_network:
         log.warning(

@@ -58,7 +58,7 @@ def require_own_network() -> bool:
     is_one_computer, has_route = prefer_loopback(), leads_out()
     if has_route and is_one_computer:
         raise ConfigurationError(
-            what="torchrun started the trainer, and the trainer has a route to other computers.",
+            what="torchrun started the trainer, but the trainer can connect to other computers.",
             consequence="The trainer did not start. Nothing left this site.",
             remedy="Use the drop-in site-trainer-torchrun.conf. Without systemd, start torchrun in a network "
             "namespace that has only the loopback interface: see docs/operator.md.",
@@ -180,7 +180,8 @@ def main() -> None:
     try:
         if options.standalone or options.rdzv_backend != "static" or options.master_port is None:
             raise UsageError(
-                what="The options select torchrun's rendezvous c10d, which unpickles what it receives.",
+                what="The options select the connection method c10d of torchrun. Received data could run as code "
+                "there.",
                 consequence="The trainer did not start. Nothing left this site.",
                 remedy="Leave out --standalone and --rdzv-backend. Set --master-port, for example to 29500.",
             )

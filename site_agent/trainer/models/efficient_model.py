@@ -64,9 +64,9 @@ def load_torchvision() -> ModuleType:
         is_missing = isinstance(cause, ImportError)
         state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
         raise ConfigurationError(
-            what=f"The package torchvision {state}, and the network efficientnet-b0 needs it.",
+            what=f"The package torchvision {state}. The neural network efficientnet-b0 needs it.",
             consequence="Nothing was trained and nothing left this site.",
-            remedy='Install the extra: pip install "global-layers[site,torchvision]".',
+            remedy='Install the package: pip install "global-layers[site,torchvision]".',
         ) from cause
     found: ModuleType = efficientnet
     return found

@@ -310,7 +310,7 @@ class _Helper:
                 what=f"torchrun started a process for graphics card {self._local_rank}, counted from 0. PyTorch finds "
                 f"{torch.cuda.device_count()} graphics cards here.",
                 consequence="Training did not continue. Nothing left this site.",
-                remedy="Set --nproc-per-node to the number of graphics cards, and open each card to the service.",
+                remedy="Set --nproc-per-node to the number of graphics cards, and let the service use each card.",
             )
         torch.cuda.set_device(self._local_rank)
         return f"cuda:{self._local_rank}"
@@ -345,8 +345,8 @@ class _Helper:
 
 def _malformed(what: str) -> ProtocolError:
     return ProtocolError(
-        what=f"The trainer's process with rank 0 sent {what}.",
-        consequence="This process computed nothing with it and ended. Nothing left this site.",
+        what=f"The trainer's first process (rank 0) sent {what}.",
+        consequence="This process did not use it, and ended. Nothing left this site.",
         remedy="Install the same version of the program on every node. Check that no other program can reach the "
         "processes of the trainer.",
     )
