@@ -24,6 +24,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approvals import (
     Approval,
+    all_approvals,
     announced_plans,
     find_approval,
     find_refusal,
@@ -167,7 +168,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "Anna Jones"
     """
     hospital = read_hospital(path)
-    plan, by = read_plan(hospital, plan_path), person(by)
+    plan, by = _plan_to_withdraw(hospital, plan_path), person(by)
     # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
@@ -212,6 +213,16 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     click.echo(
         f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
     )
+
+
+def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
+    """Return the plan of `read_plan`. If nobody approved this plan, return that of the only study approved here."""
+    plan = read_plan(hospital, path)
+    if path is not None or find_approval(hospital.state_path, plan) is not None:
+        return plan
+    valid = [(one.signatures[-1].at, each) for each, one in all_approvals(hospital.state_path) if not one.withdrawn]
+    approved = [each for _, each in sorted(valid, key=lambda entry: entry[0]) if each is not None]
+    return approved[-1] if len({each.study for each in approved}) == 1 else plan
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:

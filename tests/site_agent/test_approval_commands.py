@@ -16,7 +16,7 @@ import yaml
 
 from audit.reading.log_report import in_words
 from protos.plan.plan import Plan
-from site_agent.approvals import find_approval, why_not
+from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.desk.result_files import write_result
 from site_agent.site_cli import main
@@ -57,9 +57,10 @@ class Site:
         (self.folder / "plan.yaml").write_text(yaml.safe_dump(document))
         return plan_with(self.identities, changes=document)
 
-    def __call__(self, command: str, *words: object) -> int:
+    def __call__(self, command: str, *words: object, names_plan: bool = True) -> int:
         """Type a command about the plan; its exit status."""
-        config = ["--config", str(self.folder / "hospital.yaml"), "--plan", str(self.folder / "plan.yaml")]
+        plan = ["--plan", str(self.folder / "plan.yaml")] if names_plan else []
+        config = ["--config", str(self.folder / "hospital.yaml"), *plan]
         self._monkeypatch.setattr(sys, "argv", ["site-agent", command, *config, *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -306,6 +307,26 @@ def test_withdrawing_is_on_record_and_stays(site: Site) -> None:
     assert site("withdraw", "--by", "B. Smith") == 2
     assert site("approve", "--by", "A. Jones", "--yes") == 0
     assert site.why_not(plan) is None
+
+
+def test_without_a_plan_the_only_approved_study_is_withdrawn(site: Site) -> None:
+    """A newer plan that nobody approved does not stand in the way. With two approved studies nothing is guessed."""
+    state, first = site.folder / "state", site.plan()
+    site("approve", "--by", "A. Jones", "--yes")
+    keep_plan(state, site.plan(study="another"))
+
+    assert site("withdraw", "--by", "B. Smith", names_plan=False) == 0
+    assert "study version 1" in site.out
+    assert site.why_not(first) is not None
+
+    site.plan()
+    site("approve", "--by", "A. Jones", "--yes")
+    site.plan(study="third")
+    site("approve", "--by", "A. Jones", "--yes")
+    keep_plan(state, site.plan(study="another"))
+    assert site("withdraw", "--by", "B. Smith", names_plan=False) == 2
+    assert "Use --plan to name the approved plan." in site.err
+    assert site.why_not(first) is None
 
 
 def test_the_printed_page_says_what_the_terminal_says(site: Site) -> None:
