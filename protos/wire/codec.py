@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import DecodeError, Message
@@ -111,6 +111,11 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     """Encode a message from the coordinator."""
     if isinstance(message, Chunk):
         return encode_chunk(message, _CHUNK_OF_COORDINATOR)
+    return _encoded_once(message)
+
+
+@lru_cache(maxsize=8)  # most messages go to all sites of a run
+def _encoded_once(message: CoordinatorMessage | Upkeep) -> bytes:
     return _encoded(generated.CoordinatorMessage(**_content(message)))
 
 

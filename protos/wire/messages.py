@@ -7,8 +7,10 @@ other name with "unimplemented".
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 PARTICIPATE: Final = "/global_layers.v1.Federation/Participate"  # stream of messages both ways
@@ -27,6 +29,7 @@ MOST_TOGETHER_BYTES: Final = 64 << 10  # the largest size of all of them togethe
 MOST_ROUNDS: Final = 1 << 31
 _LARGEST_ROUND: Final = MOST_ROUNDS + 3  # the training rounds, a probe, and two rounds that only measure
 _LONGEST_NAME: Final = 200
+_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{_LONGEST_NAME}}}")
 _MOST_KEY_SESSIONS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
@@ -405,6 +408,7 @@ def _require_position(round_number: int, attempt: int) -> None:
     require(0 <= round_number <= _LARGEST_ROUND and 0 <= attempt < 1 << 20, "round or attempt")
 
 
+@lru_cache(maxsize=16)  # a round names the same sites to each of them
 def _require_sites(sites: tuple[str, ...], what: str) -> None:
     require(0 < len(sites) <= _MOST_SITES and list(sites) == sorted(set(sites)), what)
     for site in sites:
@@ -412,8 +416,7 @@ def _require_sites(sites: tuple[str, ...], what: str) -> None:
 
 
 def _require_name(value: str, what: str) -> None:
-    require(0 < len(value) <= _LONGEST_NAME, what)
-    require(all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in value), what)
+    require(_NAME.fullmatch(value) is not None, what)
 
 
 def require_line(value: str, what: str, *, longest: int) -> None:
