@@ -29,13 +29,8 @@ from protos.errors import ConfigurationError
 
 FORMAT_VERSION = 1
 
-_KINDS: dict[str, strict_json.Kind] = {
-    "format": int,
-    "federation": str,
-    "coordinator": str,
-    "enrolment": str,
-    "hosts": str,
-}
+_TEXTS = ("federation", "coordinator", "enrolment", "hosts")
+_KINDS: dict[str, strict_json.Kind] = {"format": int} | dict.fromkeys(_TEXTS, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +170,10 @@ class Authority:
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Issue a certificate for a site's key. The register decides later whether the certificate is accepted."""
-        issuing, issuing_key = self._issuing()
-        leaf = certificates.site_certificate(key, issuing, issuing_key, self.federation, site, now)
-        return IssuedCertificate(
-            sha256=certificates.certificate_sha256(leaf),
-            tls_key_sha256=certificates.public_key_sha256(key),
-            chain_pem=certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing),
-        )
+        issuing = self._issuing()
+        leaf = certificates.site_certificate(key, issuing, self.federation, site, now)
+        chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
+        return IssuedCertificate(certificates.certificate_sha256(leaf), certificates.public_key_sha256(key), chain)
 
     def coordinator_leaf(self) -> x509.Certificate:
         """Return the coordinator's current certificate."""
@@ -193,51 +185,48 @@ class Authority:
         A running coordinator must read the file again. `record` receives the end of the certificate, an aware time,
         before it is written. If `record` raises, the earlier certificate stays.
         """
-        key = certificates.key_from_pem(store.read_secret(self.coordinator_key_path))
         # The key stays the same, so certificate and key on disk match even after a power cut.
-        self._issue_coordinator(key, now, record)
+        key, issuing = certificates.key_from_pem(store.read_secret(self.coordinator_key_path)), self._issuing()
+        hosts = self.record.hosts
+        leaf = certificates.coordinator_certificate(key.public_key(), issuing, self.federation, hosts, now)
+        record(leaf.not_valid_after_utc)
+        chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
+        store.write_public(self.coordinator_certificate_path, chain)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
         """Issue the next certificates of the issuing authority and the coordinator. This needs the root key.
 
         The issuing key stays the same, so the sites' certificates and chains remain valid.
         """
-        root = certificates_in(self.root_pem())[0]
-        root_key = certificates.key_from_pem(unseal(store.read_secret(self.sealed_root_key_path), passphrase))
-        _, issuing_key = self._issuing()
-        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
+        root, key = self.unsealed_root(passphrase), self._issuing().key.public_key()
+        issuing = certificates.issuing_certificate(key, root, self.federation, now)
         store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
         self.renew_coordinator(now)
 
+    def unsealed_root(self, passphrase: str) -> certificates.Issuer:
+        """Return the root certificate with its key, which is a secret. Raises RefusedError for a wrong passphrase."""
+        key = certificates.key_from_pem(unseal(store.read_secret(self.sealed_root_key_path), passphrase))
+        return certificates.Issuer(certificates_in(self.root_pem())[0], key)
+
     def _fill(self, passphrase: str, now: datetime) -> None:
         root_key, issuing_key = certificates.new_tls_key(), certificates.new_tls_key()
-        root = certificates.root_certificate(root_key, self.federation, now)
-        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
+        root = certificates.Issuer(certificates.root_certificate(root_key, self.federation, now), root_key)
+        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, self.federation, now)
         sealed = seal(certificates.key_to_pem(root_key), passphrase)
         store.write_secret(self.sealed_root_key_path, sealed, replace=False)
         store.write_secret(self.issuing_key_path, certificates.key_to_pem(issuing_key), replace=False)
-        store.write_public(self.root_certificate_path, certificates.certificate_pem(root))
+        store.write_public(self.root_certificate_path, certificates.certificate_pem(root.certificate))
         store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
-        coordinator_key = certificates.new_tls_key()
-        store.write_secret(self.coordinator_key_path, certificates.key_to_pem(coordinator_key), replace=False)
-        self._issue_coordinator(coordinator_key, now)
+        coordinator_key = certificates.key_to_pem(certificates.new_tls_key())
+        store.write_secret(self.coordinator_key_path, coordinator_key, replace=False)
+        self.renew_coordinator(now)
         self.identity_key()
         Register.create(self.register_path).close()
         store.write_public(self.directory / "federation.json", self.record.to_json())
 
-    def _issue_coordinator(
-        self, key: certificates.Key, now: datetime, record: Callable[[datetime], None] = lambda _: None
-    ) -> None:
-        issuing, issuing_key = self._issuing()
-        hosts = self.record.hosts
-        leaf = certificates.coordinator_certificate(key.public_key(), issuing, issuing_key, self.federation, hosts, now)
-        chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
-        record(leaf.not_valid_after_utc)
-        store.write_public(self.coordinator_certificate_path, chain)
-
-    def _issuing(self) -> tuple[x509.Certificate, certificates.Key]:
+    def _issuing(self) -> certificates.Issuer:
         issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
-        return issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path))
+        return certificates.Issuer(issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path)))
 
 
 def _pem_in(place: Path) -> bytes:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -33,6 +34,14 @@ CLOCK_SKEW = timedelta(minutes=5)
 LARGEST_REQUEST_BYTES = 8 * 1024
 
 Key = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+
+class Issuer(NamedTuple):
+    """An authority that signs certificates: its own certificate, and its private key."""
+
+    certificate: x509.Certificate
+    key: Key
 
 
 def new_tls_key() -> Key:
@@ -78,7 +87,7 @@ def certificate_sha256(certificate: x509.Certificate) -> str:
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
-def public_key_sha256(key: ec.EllipticCurvePublicKey) -> str:
+def public_key_sha256(key: PublicKey) -> str:
     """Return the SHA-256 of the public key (SubjectPublicKeyInfo in DER), 64 lowercase hexadecimal digits."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
@@ -90,12 +99,8 @@ def signing_request(key: Key) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the public key of a signing request, after checking the request's size, curve and signature.
-
-    Raises:
-        RefusedError: the authority would not certify this request.
-    """
+def requested_key(request_pem: bytes) -> PublicKey:
+    """Return the key of a signing request. Raises RefusedError if its size, curve or signature is not accepted."""
     if len(request_pem) > LARGEST_REQUEST_BYTES:
         raise _refused(f"it has more than {LARGEST_REQUEST_BYTES} bytes")
     if request_pem.count(b"-----BEGIN") != 1:
@@ -116,35 +121,22 @@ def root_certificate(key: Key, federation: FederationName, now: datetime) -> x50
     """Return the federation's self-signed root certificate, which can certify one level of authorities."""
     name = _authority_name(federation, "root")
     return (
-        _builder(name, name, key.public_key(), now, now + ROOT_LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
-        .add_extension(_usage(is_authority=True), critical=True)
+        _authority(_builder(name, name, key.public_key(), now, now + ROOT_LIFETIME), path_length=1)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
 
 
-def issuing_certificate(
-    key: ec.EllipticCurvePublicKey,
-    root: x509.Certificate,
-    root_key: Key,
-    federation: FederationName,
-    now: datetime,
-) -> x509.Certificate:
-    """Return the certificate of the authority that signs leaves with this federation's URIs.
-
-    No authority may be below it.
-    """
-    until = min(now + ISSUING_LIFETIME, root.not_valid_after_utc)
-    permitted = x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None)
+def issuing_certificate(key: PublicKey, root: Issuer, federation: FederationName, now: datetime) -> x509.Certificate:
+    """Return the certificate of the authority for leaves with this federation's URIs. No authority may be below it."""
+    until = min(now + ISSUING_LIFETIME, root.certificate.not_valid_after_utc)
+    name = _authority_name(federation, "issuing")
     return (
-        _builder(_authority_name(federation, "issuing"), root.subject, key, now, until)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(is_authority=True), critical=True)
-        .add_extension(permitted, critical=True)
+        _authority(_builder(name, root.certificate.subject, key, now, until), path_length=0)
+        .add_extension(x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(_issuer_identifier(root), critical=False)
-        .sign(root_key, hashes.SHA256())
+        .add_extension(_issuer_identifier(root.certificate), critical=False)
+        .sign(root.key, hashes.SHA256())
     )
 
 
@@ -153,73 +145,58 @@ def is_issuing(certificate: x509.Certificate, federation: FederationName) -> boo
     return certificate.subject == _authority_name(federation, "issuing")
 
 
-def vouching_certificate(
-    next_root: x509.Certificate, root: x509.Certificate, root_key: Key, now: datetime
-) -> x509.Certificate:
+def vouching_certificate(next_root: x509.Certificate, next_key: Key, root: Issuer, now: datetime) -> x509.Certificate:
     """Return a certificate with the next root's name and key, signed by the current root."""
-    key = next_root.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("a root has a P-256 key")
+    above = root.certificate
+    builder = _builder(next_root.subject, above.subject, next_key.public_key(), now, above.not_valid_after_utc)
     return (
-        _builder(next_root.subject, root.subject, key, now, root.not_valid_after_utc)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(is_authority=True), critical=True)
-        .add_extension(_issuer_identifier(root), critical=False)
-        .sign(root_key, hashes.SHA256())
+        _authority(builder, path_length=0)
+        .add_extension(_issuer_identifier(above), critical=False)
+        .sign(root.key, hashes.SHA256())
     )
 
 
 def site_certificate(
-    key: ec.EllipticCurvePublicKey,
-    issuing: x509.Certificate,
-    issuing_key: Key,
-    federation: FederationName,
-    site: SiteName,
-    now: datetime,
+    key: PublicKey, issuing: Issuer, federation: FederationName, site: SiteName, now: datetime
 ) -> x509.Certificate:
     """Return the certificate of a site: client usage only, and its URI as the only name."""
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(site_uri(federation, site))]
-    return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
+    names = [x509.UniformResourceIdentifier(site_uri(federation, site))]
+    return _leaf(key, issuing, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
 
 def coordinator_certificate(
-    key: ec.EllipticCurvePublicKey,
-    issuing: x509.Certificate,
-    issuing_key: Key,
-    federation: FederationName,
-    hosts: Iterable[str],
-    now: datetime,
+    key: PublicKey, issuing: Issuer, federation: FederationName, hosts: Iterable[str], now: datetime
 ) -> x509.Certificate:
     """Return the coordinator's certificate: server usage only, its URI, and the hosts to which sites connect."""
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(coordinator_uri(federation))]
-    names += [_host(host) for host in dict.fromkeys(hosts)]
-    return _leaf(key, issuing, issuing_key, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
+    names = [x509.UniformResourceIdentifier(coordinator_uri(federation)), *map(_host, dict.fromkeys(hosts))]
+    return _leaf(key, issuing, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
 
 
 def _leaf(
-    key: ec.EllipticCurvePublicKey,
-    issuing: x509.Certificate,
-    issuing_key: Key,
-    names: list[x509.GeneralName],
-    usage: x509.ObjectIdentifier,
-    now: datetime,
+    key: PublicKey, issuing: Issuer, names: Sequence[x509.GeneralName], usage: x509.ObjectIdentifier, now: datetime
 ) -> x509.Certificate:
     # The subject is empty and the alternative name critical, so only one place states an identity.
-    until = min(now + LEAF_LIFETIME, issuing.not_valid_after_utc)
+    until = min(now + LEAF_LIFETIME, issuing.certificate.not_valid_after_utc)
     return (
-        _builder(x509.Name([]), issuing.subject, key, now, until)
+        _builder(x509.Name([]), issuing.certificate.subject, key, now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(is_authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(_issuer_identifier(issuing), critical=False)
-        .sign(issuing_key, hashes.SHA256())
+        .add_extension(_issuer_identifier(issuing.certificate), critical=False)
+        .sign(issuing.key, hashes.SHA256())
     )
 
 
+def _authority(builder: x509.CertificateBuilder, *, path_length: int) -> x509.CertificateBuilder:
+    """Let a certificate sign others, with at most this number of authorities below it."""
+    constraints = x509.BasicConstraints(ca=True, path_length=path_length)
+    return builder.add_extension(constraints, critical=True).add_extension(_usage(is_authority=True), critical=True)
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     if until <= now:
         raise ConfigurationError(
@@ -239,12 +216,8 @@ def _builder(
 
 
 def _authority_name(federation: FederationName, role: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation),
-            x509.NameAttribute(NameOID.COMMON_NAME, f"{federation} {role} authority"),
-        ]
-    )
+    texts = ((NameOID.ORGANIZATION_NAME, federation), (NameOID.COMMON_NAME, f"{federation} {role} authority"))
+    return x509.Name([x509.NameAttribute(kind, text) for kind, text in texts])
 
 
 def _issuer_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
@@ -260,17 +233,9 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _usage(*, is_authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    """Return the usage of an authority, which signs certificates and lists, or of a leaf, which only signs."""
+    signs, certifies = not is_authority, is_authority
+    return x509.KeyUsage(signs, False, False, False, False, certifies, certifies, False, False)
 
 
 def _refused(reason: str) -> RefusedError:

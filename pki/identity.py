@@ -43,7 +43,6 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
 
     Args:
         leaf: one certificate, PEM or DER, whose chain TLS has checked.
-        federation: the name of the federation that this program serves.
         now: an aware time.
         is_of_own_authority: whether a hospital's authority has issued it. Such authorities add the addresses of their
             lists and policies, so an unlisted extension is ignored if it is not critical.

@@ -8,6 +8,7 @@ signature for one purpose or division into parts is never valid for another.
 
 from __future__ import annotations
 
+import hmac
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from pki import store
 from protos.errors import ConfigurationError, RefusedError
-from protos.fingerprints import fingerprint
+from protos.fingerprints import fingerprint, regrouped
 from protos.plan.canonical import pack
 
 IDENTITY_KEY: Final = "identity.key"  # the name of the file
@@ -64,6 +65,34 @@ def identity_fingerprint(key: Ed25519PrivateKey) -> str:
     return fingerprint(public_bytes(key))
 
 
+def is_same_fingerprint(typed: str, expected: str) -> bool:
+    """Return whether a person typed the expected fingerprint, ignoring case, spaces and hyphens.
+
+    A shortened fingerprint is a different one. The comparison takes constant time.
+    """
+    return hmac.compare_digest(_bare(typed).encode(), _bare(expected).encode())
+
+
+def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError:
+    """Return the error that shows the typed fingerprint, the recorded fingerprint, and where the two differ."""
+    given, known = _bare(typed), _bare(recorded)
+    if len(given) != len(known):
+        where = f"The first fingerprint has {len(given)} characters, and the second has {len(known)}."
+    else:
+        groups = [place for place in range(0, len(known), 4) if given[place : place + 4] != known[place : place + 4]]
+        which = ", ".join(str(place // 4 + 1) for place in groups)
+        where = f"The two fingerprints differ in group {which} of {len(known) // 4}."
+    return RefusedError(
+        what=f"The typed fingerprint differs from the key in the request of {site}. "
+        f"You typed the fingerprint {regrouped(given)}. The fingerprint of the key is {recorded}. {where}",
+        consequence="Nobody was approved. No certificate was issued and no data was sent.",
+        remedy=f"Call {site} at a telephone number that you had before. A person at that site runs `site-agent "
+        f"identity` and reads the fingerprint aloud. If the person reads {recorded}, run `pki approve` with this "
+        "fingerprint. If the person reads another fingerprint, someone else used the invitation: run `pki revoke "
+        f"{site}` and `pki invite {site}`.",
+    )
+
+
 def public_bytes(identity_key: Ed25519PrivateKey) -> bytes:
     """Return the raw public key of an identity key pair, 32 bytes."""
     return identity_key.public_key().public_bytes_raw()
@@ -75,13 +104,7 @@ def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
 
 
 def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
-    """Check that an identity key signed this statement.
-
-    Args:
-        public_key: the raw Ed25519 public key, 32 bytes.
-        signature: 64 bytes.
-        label: the purpose, as it was signed.
-        parts: the signed parts, in the same order.
+    """Check that an identity key (32 raw bytes) signed this statement, with a signature of 64 bytes.
 
     Raises:
         RefusedError: the public key is no key, or its signature is not valid.
@@ -103,3 +126,7 @@ def _no_identity(path: Path) -> ConfigurationError:
         remedy="Restore the key file from its backup. With another identity key every plan must list the site again, "
         "and sites refuse the coordinator.",
     )
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split()).replace("-", "").lower()

@@ -29,16 +29,8 @@ from protos.plan.canonical import pack
 FORMAT_VERSION = 1
 TOKEN_BYTES = 24
 
-_KINDS: dict[str, strict_json.Kind] = {
-    "format": int,
-    "federation": str,
-    "site": str,
-    "coordinator": str,
-    "enrolment": str,
-    "expires": str,
-    "token": str,
-    "root": str,
-}
+_TEXTS = ("federation", "site", "coordinator", "enrolment", "expires", "token", "root")
+_KINDS: dict[str, strict_json.Kind] = {"format": int} | dict.fromkeys(_TEXTS, str)
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -36,6 +36,7 @@ SMALLEST_RSA_BITS: Final = 3072  # about as strong as P-256
 WARNING_DAYS: Final = 30.0  # days of notice for certificates that people must replace
 AUTHORITY_WARNING_DAYS: Final = 90.0  # before the authority itself ends
 _FINGERPRINT_BYTES: Final = 20
+Kin: TypeAlias = Iterable[tuple[str, x509.Certificate]]  # authorities, each with its title
 _UNDERSTOOD: Final = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.NameConstraints)
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _HASHES: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
@@ -87,15 +88,11 @@ def authority_fingerprint(certificate: x509.Certificate) -> str:
     return grouped(bytes.fromhex(certificate_sha256(certificate))[:_FINGERPRINT_BYTES])
 
 
-def own_authority_in(
-    pem: bytes, kin: Iterable[tuple[str, x509.Certificate]], federation: FederationName, now: datetime
-) -> x509.Certificate:
+def own_authority_in(pem: bytes, kin: Kin, federation: FederationName, now: datetime) -> x509.Certificate:
     """Return the only certificate in a PEM, after checking that it can be a hospital's own authority for its site.
 
     Args:
-        pem: the file from the hospital's people.
         kin: the authorities that are already accepted, each with its owner: the federation's, and those of all sites.
-        federation: the federation that would accept it.
 
     Raises:
         RefusedError: the PEM is not exactly one authority that is valid, strong and different from all others.
@@ -123,8 +120,6 @@ def own_certificate_in(
     Args:
         chain: the leaf first, then the intermediate authorities in any order. Certificates outside the path are
             ignored.
-        anchors: the authorities' certificates.
-        federation: the federation that the certificate must name.
 
     Raises:
         RefusedError: the leaf is below an authority but is no correct certificate of a site.

@@ -7,7 +7,6 @@ within a second.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -15,10 +14,10 @@ from cryptography import x509
 
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_pem, certificate_sha256
+from pki.identity_key import is_same_fingerprint
 from pki.names import FederationName, SiteName
-from pki.own_authority import OwnAuthority, authority_fingerprint, own_authority_in
-from pki.register import Register, SiteState
-from pki.typed_fingerprints import is_same_fingerprint
+from pki.own_authority import Kin, OwnAuthority, authority_fingerprint, own_authority_in
+from pki.register import Register
 from protos.errors import RefusedError
 
 MOST_OF_A_SITE: Final = 2  # the current one and its successor
@@ -41,32 +40,20 @@ class OwnAuthorities:
 
         TLS would stop at an expired one, even if another has the same name.
         """
-        return tuple(
-            one
-            for one in self.all()
-            if one.certificate.not_valid_before_utc <= now <= one.certificate.not_valid_after_utc
-        )
+        found = [(one, one.certificate) for one in self.all()]
+        return tuple(one for one, its in found if its.not_valid_before_utc <= now <= its.not_valid_after_utc)
 
     def trusted_pem(self, now: datetime) -> bytes:
         """Return the valid authorities as PEM. TLS must trust them in addition to the federation's roots."""
         return b"".join(certificate_pem(one.certificate) for one in self.valid(now))
 
     def add(
-        self,
-        site: SiteName,
-        pem: bytes,
-        fingerprint: str,
-        *,
-        federation: FederationName,
-        kin: Iterable[tuple[str, x509.Certificate]],
-        now: datetime,
+        self, site: SiteName, pem: bytes, fingerprint: str, *, federation: FederationName, kin: Kin, now: datetime
     ) -> OwnAuthority:
         """Accept a hospital's own certificate authority (PEM) for one site from now on.
 
         Args:
-            site: the only site for which it is accepted.
             fingerprint: the fingerprint that the hospital's people have read aloud.
-            federation: the federation that would accept it.
             kin: the federation's own authorities, each with its title.
             now: an aware time.
 
@@ -74,7 +61,8 @@ class OwnAuthorities:
             RefusedError: the site is no member, the fingerprint differs, or the authority may not be accepted.
         """
         with self._register.changing() as database:
-            if _state(database, site) != SiteState.ACTIVE:
+            member = "SELECT 1 FROM sites WHERE name = ? AND state = 'active'"
+            if database.execute(member, (site,)).fetchone() is None:
                 raise _refused(f"site {site} is not a member of the federation yet or any more")
             present = _all(database)
             mine = [one for one in present if one.site == site]
@@ -155,11 +143,6 @@ def _told_apart(one: x509.Certificate, other: x509.Certificate) -> bool:
 
 def _has_identifier(certificate: x509.Certificate) -> bool:
     return any(isinstance(one.value, x509.SubjectKeyIdentifier) for one in certificate.extensions)
-
-
-def _state(database: sqlite3.Connection, site: SiteName) -> str | None:
-    row = database.execute("SELECT state FROM sites WHERE name = ?", (site,)).fetchone()
-    return None if row is None else str(row[0])
 
 
 def _refused(reason: str) -> RefusedError:

@@ -22,15 +22,23 @@ from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import public_bytes
-from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
-from pki.own_authority_commands import directory_option as _directory
-from pki.own_authority_commands import own_authority
+from pki.own_authority import OwnAuthority
+from pki.own_register import OwnAuthorities
 from pki.register import Register, SiteRecord, SiteState
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
+_directory = click.option(
+    "--directory",
+    type=PATH,
+    required=True,
+    help="Directory of the federation's certificate authority, made by `pki init`.",
+)
+_site = click.option(
+    "--site", required=True, help="The site for which the certificate authority may issue certificates."
+)
 _passphrase_file = click.option(
     "--passphrase-file",
     type=PATH,
@@ -78,12 +86,8 @@ def init(
     Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
     terminal, the program creates a passphrase and prints it once.
     """
-    record = FederationRecord(
-        federation=federation_name(federation),
-        coordinator=Address.parse(address),
-        enrolment=Address.parse(enrolment_address),
-        hosts=hosts,
-    )
+    addresses = Address.parse(address), Address.parse(enrolment_address)
+    record = FederationRecord(federation_name(federation), *addresses, hosts)
     passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)
     if passphrase_file is None and sys.stdin.isatty():
         passphrase = click.prompt(
@@ -118,28 +122,11 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
             remedy="Choose another path for --output.",
         )
     authority = Authority.load(directory)
-    has_saved = False
-
-    def keep(made: Invitation) -> None:
-        nonlocal has_saved
-        made.save(output)
-        has_saved = True
-
+    name, valid_for = site_name(site), timedelta(hours=valid_hours)
     with Register(authority.register_path) as register:
-        try:
-            invitation = invite_site(
-                authority,
-                register,
-                site_name(site),
-                valid_for=timedelta(hours=valid_hours),
-                is_pre_approved=pre_approved,
-                now=_now(),
-                keep=keep,
-            )
-        except BaseException:
-            if has_saved:
-                output.unlink(missing_ok=True)  # the register does not have this invitation
-            raise
+        invitation = invite_site(
+            authority, register, name, valid_for=valid_for, is_pre_approved=pre_approved, now=_now(), output=output
+        )
     click.echo(f"Invitation of site {site} written to {output}, valid until {invitation.expires:%Y-%m-%d %H:%M} UTC.")
     click.echo(f"Fingerprint to read aloud: {invitation.fingerprint}")
 
@@ -313,7 +300,79 @@ def doctor(directory: Path, as_json: bool) -> None:
     report_findings("pki", found, as_json=as_json)
 
 
-commands.add_command(own_authority)
+@commands.group("own-authority", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
+def own_authority() -> None:
+    """Manage certificate authorities of hospitals that issue the certificate of their own site."""
+
+
+@own_authority.command(
+    epilog="Example: pki own-authority add --site st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567 st-mary-authority.pem"
+)
+@click.argument("certificate", type=PATH)
+@_site
+@_directory
+@click.option("--fingerprint", required=True, help="Fingerprint of CERTIFICATE, as the hospital read it to you.")
+def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
+    """Trust the authority in CERTIFICATE for one site. The site must be a member. No restart is needed.
+
+    The hospital runs `pki inspect CERTIFICATE` and reads the fingerprint of the certificate to you. The site's current
+    certificate stays valid until the site connects with a certificate of its own authority.
+    """
+    authority = Authority.load(directory)
+    with Register(authority.register_path) as register:
+        added = OwnAuthorities(register).add(
+            site_name(site),
+            store.read_public(certificate),
+            fingerprint,
+            federation=authority.federation,
+            kin=authority.authorities(),
+            now=_now(),
+        )
+    ends = added.certificate.not_valid_after_utc
+    click.echo(f"This authority is accepted for {site}, and for no other site, until {ends:%Y-%m-%d %H:%M} UTC.")
+
+
+@own_authority.command(
+    epilog="Example: pki own-authority remove --site st-mary --directory /var/lib/coordinator/pki "
+    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567"
+)
+@_site
+@_directory
+@click.option(
+    "--fingerprint",
+    help="Remove only the certificate authority with this fingerprint. Without this option, remove all certificate "
+    "authorities of the site.",
+)
+def remove(site: str, directory: Path, fingerprint: str | None) -> None:
+    """Stop trusting a site's own authority. A running coordinator applies the change within a second.
+
+    Certificates of this authority are no longer accepted, and streams with these certificates are closed. The site
+    stays a member. With `site-agent renew` the site receives a certificate of the federation.
+    """
+    with Register(Authority.load(directory).register_path) as register:
+        gone = OwnAuthorities(register).remove(site_name(site), fingerprint)
+    for one in gone:
+        click.echo(f"The authority {one.fingerprint} and its certificates are no longer accepted for {site}.")
+
+
+@own_authority.command(name="list", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def list_authorities(directory: Path, as_json: bool) -> None:
+    """List the trusted certificate authorities of hospitals, each with its site and its expiry date."""
+    with Register(Authority.load(directory).register_path) as register:
+        own = OwnAuthorities(register)
+        found, in_use = own.all(), own.sites_in_use()
+    if as_json:
+        click.echo(json.dumps([_authority_facts(one) | {"in_use": one.site in in_use} for one in found], indent=2))
+        return
+    for one in found:
+        ends = one.certificate.not_valid_after_utc
+        used = "in use" if one.site in in_use else "not in use yet"
+        click.echo(f"{one.site}  {one.fingerprint}  until {ends:%Y-%m-%d}  {used}")
+    if not found:
+        click.echo("No hospital has registered its own authority.")
 
 
 def _now() -> datetime:
@@ -350,6 +409,16 @@ def _facts(site: SiteRecord) -> dict[str, object]:
         "identity": site.identity_fingerprint,
         "certificates": list(site.accepted_certificates),
         "changed": datetime.fromtimestamp(site.changed_at_seconds, UTC).isoformat(),
+    }
+
+
+def _authority_facts(one: OwnAuthority) -> dict[str, object]:
+    return {
+        "site": one.site,
+        "fingerprint": one.fingerprint,
+        "sha256": one.sha256,
+        "name": one.certificate.subject.rfc4514_string(),
+        "ends": one.certificate.not_valid_after_utc.isoformat(),
     }
 
 

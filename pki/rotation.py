@@ -20,7 +20,7 @@ from pki import certificates, store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.register import Register
-from pki.sealed_key import seal, unseal
+from pki.sealed_key import seal
 from protos.errors import ConfigurationError
 
 
@@ -33,12 +33,12 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
     """
     if authority.is_changing():
         raise _under_way("begun")
-    root = certificates_in(authority.root_pem())[0]
-    root_key = certificates.key_from_pem(unseal(store.read_secret(authority.sealed_root_key_path), passphrase))
+    root = authority.unsealed_root(passphrase)
     next_key, issuing_key = certificates.new_tls_key(), certificates.new_tls_key()
     next_root = certificates.root_certificate(next_key, authority.federation, now)
-    issuing = certificates.issuing_certificate(issuing_key.public_key(), next_root, next_key, authority.federation, now)
-    vouching = certificates.vouching_certificate(next_root, root, root_key, now)
+    next_issuer = certificates.Issuer(next_root, next_key)
+    issuing = certificates.issuing_certificate(issuing_key.public_key(), next_issuer, authority.federation, now)
+    vouching = certificates.vouching_certificate(next_root, next_key, root, now)
     sealed = seal(certificates.key_to_pem(next_key), next_passphrase)
     store.write_secret(authority.directory / "next-root.key.sealed", sealed, replace=True)
     store.write_secret(authority.directory / "next-issuing.key", certificates.key_to_pem(issuing_key), replace=True)

@@ -88,13 +88,7 @@ def _uri_parts(leaf: x509.Certificate) -> list[str]:
 
 
 def checked_leaf(
-    chain_pem: bytes,
-    root_pem: bytes,
-    key: ec.EllipticCurvePublicKey,
-    *,
-    site: SiteName,
-    federation: str,
-    now: datetime,
+    chain_pem: bytes, root_pem: bytes, key: ec.EllipticCurvePublicKey, *, site: SiteName, federation: str, now: datetime
 ) -> x509.Certificate:
     """Return the leaf certificate of a chain after checking that it is for this site and key, under this root.
 

@@ -137,7 +137,7 @@ def _still(authority: Path) -> Iterator[None]:
     """Prevent every `pki` command from changing the register of sites until the block ends."""
     place = Authority.load(authority).register_path
     Register(place).close()  # Closing moves the content of the write-ahead file into the register's file.
-    with Register(place) as register, register.held():
+    with Register(place) as register, register.changing():
         yield
 
 

@@ -22,16 +22,16 @@ from pki import enrolment_decisions, store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in, verified_leaf
 from pki.certificates import certificate_pem, certificate_sha256, is_renewal_due
+from pki.enrolment_decisions import handle_own_certificate
 from pki.identity import identify_site
 from pki.names import is_name, site_name
 from pki.own_authority import ForeignNameError, identify_own
-from pki.own_enrolment import handle_own_certificate
 from pki.own_register import OwnAuthorities
 from pki.register import Register, SiteState
 from protos.errors import OperatorError, RefusedError
-from protos.wire.codec import decode_enrolment_request, decode_renewal, encode_enrolment_reply, encode_renewed
+from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
-from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered, RenewalAsked
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAnswered, RenewalAsked
 
 
 class Membership:
@@ -193,9 +193,9 @@ class Membership:
     def renew_raw(self, raw: bytes) -> bytes:
         """Reply to an encoded renewal request on the enrolment port, from a site whose certificate has expired."""
         try:
-            return encode_renewed(self.renew(decode_renewal(raw)))
+            return encode_enrolment(self.renew(decode_enrolment(RenewalAsked, raw)))
         except MalformedMessage as malformed:
-            return encode_renewed(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
+            return encode_enrolment(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
         """Reset the count of recorded refusals once a minute. The coordinator calls this twice a second."""
@@ -211,27 +211,27 @@ class Membership:
     def enrol(self, raw: bytes) -> bytes:
         """Reply to an encoded request for enrolment. Any input receives a reply."""
         try:
-            request = decode_enrolment_request(raw)
+            request = decode_enrolment(EnrolmentRequest, raw)
             answer = enrolment_decisions.handle_request(self._authority, self._register, request, self._now())
         except (RefusedError, MalformedMessage) as refusal:
             reason = refusal.what if isinstance(refusal, RefusedError) else f"A request was refused: {refusal}."
             self._log.warning("enrolment_refused", reason=reason)
             self._refusals.note("enrolment_answered", outcome="refused", reason=reason)
-            return encode_enrolment_reply(EnrolmentReply(b"", "", reason))
+            return encode_enrolment(EnrolmentReply(b"", "", reason))
         except OperatorError as error:  # the fault is in the coordinator's disk or register, so the site can only wait
             self._log.error("enrolment_failed", what=error.what, remedy=error.remedy)
-            return encode_enrolment_reply(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
+            return encode_enrolment(EnrolmentReply(b"", "", "The coordinator cannot enrol at the moment."))
         match answer:
             case enrolment_decisions.Issued(chain_pem=chain, site=site, was_member=was_member):
                 outcome = "certificate issued"
                 self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome)
                 self._log.info("site_enrolled", site=site)
-                return encode_enrolment_reply(EnrolmentReply(chain, "", "", was_member))
+                return encode_enrolment(EnrolmentReply(chain, "", "", was_member))
             case enrolment_decisions.Pending(fingerprint=fingerprint, site=site):
                 outcome = f"a person has to approve identity key {fingerprint}"
                 if self._note_once("enrolment_answered", f"{site} {outcome}", site=site, outcome=outcome):
                     self._log.info("enrolment_awaits_approval", site=site, identity=fingerprint)
-                return encode_enrolment_reply(EnrolmentReply(b"", fingerprint, ""))
+                return encode_enrolment(EnrolmentReply(b"", fingerprint, ""))
             case _:
                 assert_never(answer)
 

@@ -57,7 +57,7 @@ class NewtonSums:
         """Decode what `encoded` returned, or a sum of such vectors.
 
         Args:
-            integers: `number_count(columns, outputs)` of them.
+            integers: outputs * columns * (columns + 3) / 2 of them, as one site sends in one Newton round.
             outputs: 1, or the number of classes.
         """
         values = np.array(integers, np.int64).astype(np.float64).reshape(outputs, -1) / NEWTON_SCALE
@@ -120,11 +120,6 @@ class NewtonSums:
 
     def _penalised(self, ridge: float) -> Float64:
         return np.asarray(self.hessian + ridge * np.eye(self.gradient.shape[1]))
-
-
-def number_count(columns: int, outputs: int) -> int:
-    """Return the number of integers that one site sends in one Newton round."""
-    return outputs * columns * (columns + 3) // 2
 
 
 def has_converged(before: Float64, after: Float64) -> bool:

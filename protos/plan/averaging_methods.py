@@ -6,26 +6,26 @@ from memory of the original paper, and not from the papers that this project rep
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, StrictInt
 
+from protos.plan import ingredients
 from protos.plan.documents import Document
-from protos.plan.ingredients import (
-    Adaptive,
-    Contrastive,
-    Controlled,
-    ControlVariates,
-    KeptLayersMean,
-    LayerIntervals,
-    Method,
-    Moment,
-    Nothing,
-    Proximal,
-)
+from protos.plan.ingredients import Method
 
 
-class FederatedAveraging(Document):
+class MethodWithoutSettings(Document):
+    """A method without hyperparameters: the same parts in every plan."""
+
+    parts: ClassVar[Method] = Method()
+
+    def method(self) -> Method:
+        """Return the method as a record of its shared parameters, local procedure and server rule."""
+        return self.parts
+
+
+class FederatedAveraging(MethodWithoutSettings):
     """All sites train one model. McMahan et al. 2017, algorithm 1.
 
     The plan's list of encoded columns aligns sites with different columns. A column that a site does not record is zero
@@ -33,10 +33,6 @@ class FederatedAveraging(Document):
     """
 
     name: Literal["fedavg"]
-
-    def method(self) -> Method:
-        """Return FedAvg as a record of its shared parameters, local procedure and server rule."""
-        return Method()
 
 
 class FedProx(Document):
@@ -47,7 +43,7 @@ class FedProx(Document):
 
     def method(self) -> Method:
         """Return FedProx as a record: FedAvg with a proximal term in the loss of each site."""
-        return Method(penalties=(Proximal(self.strength),))
+        return Method(penalties=(ingredients.Proximal(self.strength),))
 
 
 class _ServerOptimiser(Document):
@@ -62,8 +58,8 @@ class _ServerOptimiser(Document):
     first_decay: float = Field(default=0.9, ge=0, lt=1)
     offset: float = Field(default=1e-3, gt=0, le=1)
 
-    def _made_of(self, moment: Moment, *, second_decay: float) -> Method:
-        rule = Adaptive(
+    def _made_of(self, moment: ingredients.Moment, *, second_decay: float) -> Method:
+        rule = ingredients.Adaptive(
             moment=moment, rate=self.rate, offset=self.offset, first_decay=self.first_decay, second_decay=second_decay
         )
         return Method(server_rule=rule)
@@ -80,7 +76,7 @@ class FedAdam(_ServerOptimiser):
 
     def method(self) -> Method:
         """Return FedAdam as a record: FedAvg with an Adam step as its server rule."""
-        return self._made_of(Moment.ADAM, second_decay=self.second_decay)
+        return self._made_of(ingredients.Moment.ADAM, second_decay=self.second_decay)
 
 
 class FedYogi(_ServerOptimiser):
@@ -91,7 +87,7 @@ class FedYogi(_ServerOptimiser):
 
     def method(self) -> Method:
         """Return FedYogi as a record: FedAvg with a Yogi step as its server rule."""
-        return self._made_of(Moment.YOGI, second_decay=self.second_decay)
+        return self._made_of(ingredients.Moment.YOGI, second_decay=self.second_decay)
 
 
 class FedAdagrad(_ServerOptimiser):
@@ -101,7 +97,7 @@ class FedAdagrad(_ServerOptimiser):
 
     def method(self) -> Method:
         """Return FedAdagrad as a record: FedAvg with an Adagrad step as its server rule."""
-        return self._made_of(Moment.ADAGRAD, second_decay=0.0)
+        return self._made_of(ingredients.Moment.ADAGRAD, second_decay=0.0)
 
 
 class Scaffold(Document):
@@ -112,7 +108,7 @@ class Scaffold(Document):
 
     def method(self) -> Method:
         """Return SCAFFOLD as a record: FedAvg with control variates at the sites and at the coordinator."""
-        return Method(procedure=ControlVariates(), server_rule=Controlled(self.rate))
+        return Method(procedure=ingredients.ControlVariates(), server_rule=ingredients.Controlled(self.rate))
 
 
 class Moon(Document):
@@ -124,7 +120,7 @@ class Moon(Document):
 
     def method(self) -> Method:
         """Return MOON as a record: FedAvg with a contrastive term in the loss of each site."""
-        return Method(penalties=(Contrastive(strength=self.strength, temperature=self.temperature),))
+        return Method(penalties=(ingredients.Contrastive(strength=self.strength, temperature=self.temperature),))
 
 
 class FedLP(Document):
@@ -138,7 +134,7 @@ class FedLP(Document):
 
     def method(self) -> Method:
         """Return FedLP as a record: FedAvg that averages only some layers in each round, drawn at random."""
-        return Method(server_rule=KeptLayersMean(self.keep_probability))
+        return Method(server_rule=ingredients.KeptLayersMean(self.keep_probability))
 
 
 class FedLAMA(Document):
@@ -152,14 +148,11 @@ class FedLAMA(Document):
 
     def method(self) -> Method:
         """Return FedLAMA as a record: FedAvg that averages some layers only in some rounds."""
-        return Method(server_rule=LayerIntervals(self.slow_factor))
+        return Method(server_rule=ingredients.LayerIntervals(self.slow_factor))
 
 
-class LocalOnly(Document):
+class LocalOnly(MethodWithoutSettings):
     """Every site trains alone with the plan's budget. A site sends only the fact that the site takes part."""
 
     name: Literal["local"]
-
-    def method(self) -> Method:
-        """Return the method `local` as a record: the sites share no parameters."""
-        return Method(federated=Nothing())
+    parts = Method(federated=ingredients.Nothing())

@@ -264,31 +264,29 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         location = (*location, context["discriminator"].strip("'"))
     keys, _ = _walk(schema, location)
-    node, path = root, []
+    place, node, path = root, root, []
     for step in keys:
-        inner = _child(node, step)
-        if inner is not None:  # else the key is missing, or the step names a type
+        if (entry := _entry(node, step)) is not None:  # else the key is missing, or the step names a type
             path.append(str(step))
-            node = inner
+            key, node = entry
+            place = key if kind == "extra_forbidden" else node
     name = ".".join(path)
-    line, column = node.start_mark.line + 1, node.start_mark.column + 1
     match kind:
         case "extra_forbidden":
-            key = _key(root, keys)
             known = [each for record in _walk(schema, location[:-1])[1] for each in record.get("properties", {})]
-            hint = did_you_mean(str(location[-1]), known)
-            return [(key.start_mark.line + 1, key.start_mark.column + 1, f"{name}: unknown key; {hint}")]
+            texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), known)}"]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
-            return [(line, column, f"{location[-1]}: this key is missing{owner}")]
+            texts = [f"{location[-1]}: this key is missing{owner}"]
         case "union_tag_invalid":
-            return [(line, column, f"{name}: {_unknown(context['tag'], context['expected_tags'])}")]
+            texts = [f"{name}: {_unknown(context['tag'], context['expected_tags'])}"]
         case "literal_error" if isinstance(detail["input"], str):
-            return [(line, column, f"{name}: {_unknown(detail['input'], context['expected'])}")]
+            texts = [f"{name}: {_unknown(detail['input'], context['expected'])}"]
         case _:
             reasons = context.get("error")
             said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
-            return [(line, column, f"{name or 'the file'}: {each[:1].lower()}{each[1:]}") for each in said]
+            texts = [f"{name or 'the file'}: {each[:1].lower()}{each[1:]}" for each in said]
+    return [(place.start_mark.line + 1, place.start_mark.column + 1, text) for text in texts]
 
 
 def _unknown(word: str, known: str) -> str:
@@ -312,21 +310,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near}?" if near is not None else f"known are {', '.join(sorted(names))}"
 
 
-def _child(node: Node, step: str | int) -> Node | None:
+def _entry(node: Node, step: str | int) -> tuple[Node, Node] | None:
+    """Return the key and the value of an entry, or None if there is no such entry. An item's key is the list itself."""
     if isinstance(node, MappingNode):
-        return next((value for key, value in node.value if key.value == step), None)
+        return next(((key, value) for key, value in node.value if key.value == step), None)
     if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return node.value[step]  # type: ignore[no-any-return]  # yaml's stubs leave a node's value untyped
+        return node, node.value[step]
     return None
-
-
-def _key(root: Node, location: Sequence[str | int]) -> Node:
-    node = root
-    for step in location[:-1]:
-        node = _child(node, step) or node
-    if isinstance(node, MappingNode):
-        return next((key for key, _ in node.value if key.value == location[-1]), node)
-    return node
 
 
 def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[list[str | int], list[Mapping[str, Any]]]:

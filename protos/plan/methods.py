@@ -12,68 +12,41 @@ from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from pydantic import Field, model_validator
 
-from protos.plan.averaging_methods import (
-    FedAdagrad,
-    FedAdam,
-    FederatedAveraging,
-    FedLAMA,
-    FedLP,
-    FedProx,
-    FedYogi,
-    LocalOnly,
-    Moon,
-    Scaffold,
-)
+from protos.plan import averaging_methods as averaging
+from protos.plan import personal_methods as personal
 from protos.plan.documents import Document, refuse_for
 from protos.plan.ingredients import Method
-from protos.plan.personal_methods import (
-    APFL,
-    CHFL,
-    Ditto,
-    FedBABU,
-    FedBN,
-    FedPer,
-    FedRep,
-    FendaFL,
-    GlobalLayers,
-    LocalAdaptation,
-    LocalGlobal,
-    PerFCL,
-    PFedMe,
-    PLayerFL,
-    PLayerFLRandom,
-)
 from protos.plan.prior_method import FederatedPrior
 
 Value = TypeVar("Value")
 
 SingleMethod: TypeAlias = Annotated[
-    GlobalLayers
-    | CHFL
-    | PLayerFL
-    | PLayerFLRandom
-    | FendaFL
-    | PerFCL
-    | FederatedAveraging
-    | FedProx
-    | FedAdam
-    | FedYogi
-    | FedAdagrad
-    | Scaffold
-    | Moon
-    | FedLP
-    | FedLAMA
-    | FedPer
-    | FedRep
-    | FedBABU
-    | LocalAdaptation
-    | Ditto
-    | PFedMe
-    | APFL
-    | FedBN
-    | LocalGlobal
+    personal.GlobalLayers
+    | personal.CHFL
+    | personal.PLayerFL
+    | personal.PLayerFLRandom
+    | personal.FendaFL
+    | personal.PerFCL
+    | averaging.FederatedAveraging
+    | averaging.FedProx
+    | averaging.FedAdam
+    | averaging.FedYogi
+    | averaging.FedAdagrad
+    | averaging.Scaffold
+    | averaging.Moon
+    | averaging.FedLP
+    | averaging.FedLAMA
+    | personal.FedPer
+    | personal.FedRep
+    | personal.FedBABU
+    | personal.LocalAdaptation
+    | personal.Ditto
+    | personal.PFedMe
+    | personal.APFL
+    | personal.FedBN
+    | personal.LocalGlobal
     | FederatedPrior
-    | LocalOnly,
+    | averaging.LocalOnly,
     Field(discriminator="name"),
 ]
 
@@ -113,7 +86,7 @@ class Composition(Document):
 
     def _clashes(self) -> Iterator[str]:
         """Yield one clause for each reason why the methods cannot be combined."""
-        alone = [choice.name for choice in self.of if isinstance(choice, LocalOnly | FederatedPrior)]
+        alone = [choice.name for choice in self.of if isinstance(choice, averaging.LocalOnly | FederatedPrior)]
         if alone:
             yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"
             return

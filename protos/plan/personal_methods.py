@@ -10,30 +10,16 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, StrictInt
 
+from protos.plan import ingredients
 from protos.plan.architecture import Part
+from protos.plan.averaging_methods import MethodWithoutSettings
 from protos.plan.documents import Document
-from protos.plan.ingredients import (
-    AllButNormalisation,
-    Blend,
-    ColumnByColumn,
-    ExtractorContrast,
-    FederatedOnly,
-    InnerProblem,
-    Layers,
-    Mean,
-    Method,
-    Mixture,
-    Parts,
-    PersonalCopy,
-    Prefix,
-    PrivateFirst,
-    SensitivePrefix,
-)
+from protos.plan.ingredients import Method
 
 LayerName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z0-9]+)?$", max_length=60)]
 
-_ALL_BUT_HEAD: Final = Parts((Part.INPUT, Part.BODY))
-_COMMON: Final = Parts((Part.COMMON,))
+_ALL_BUT_HEAD: Final = ingredients.Parts((Part.INPUT, Part.BODY))
+_COMMON: Final = ingredients.Parts((Part.COMMON,))
 
 
 class GlobalLayers(Document):
@@ -50,18 +36,15 @@ class GlobalLayers(Document):
 
     def method(self) -> Method:
         """Return Global Layers as a record: FedAvg that shares some layers and loads them with weight `update_rate`."""
-        federated = Parts((Part.BODY,)) if self.layers is None else Layers(self.layers)
+        federated = ingredients.Parts((Part.BODY,)) if self.layers is None else ingredients.Layers(self.layers)
         return Method(federated=federated, update_rate=self.update_rate)
 
 
-class FedPer(Document):
+class FedPer(MethodWithoutSettings):
     """Sites share the network except its head. Arivazhagan et al. 2019, algorithm 1."""
 
     name: Literal["fedper"]
-
-    def method(self) -> Method:
-        """Return FedPer as a record: FedAvg that shares all layers except the head."""
-        return Method(federated=_ALL_BUT_HEAD)
+    parts = Method(federated=_ALL_BUT_HEAD)
 
 
 class FedRep(Document):
@@ -72,7 +55,7 @@ class FedRep(Document):
 
     def method(self) -> Method:
         """Return FedRep as a record: FedAvg that shares all layers except the head, and trains the head first."""
-        return Method(federated=_ALL_BUT_HEAD, procedure=PrivateFirst(self.head_epochs))
+        return Method(federated=_ALL_BUT_HEAD, procedure=ingredients.PrivateFirst(self.head_epochs))
 
 
 class FedBABU(Document):
@@ -86,11 +69,9 @@ class FedBABU(Document):
 
     def method(self) -> Method:
         """Return FedBABU as a record: FedAvg that shares all but the head, and trains the head only at the end."""
+        epochs, head_waits = self.fine_tuning_epochs, ingredients.FederatedOnly()
         return Method(
-            federated=_ALL_BUT_HEAD,
-            procedure=FederatedOnly(),
-            fine_tuning_epochs=self.fine_tuning_epochs,
-            starts_equal=(Part.HEAD,),
+            federated=_ALL_BUT_HEAD, procedure=head_waits, fine_tuning_epochs=epochs, starts_equal=(Part.HEAD,)
         )
 
 
@@ -113,7 +94,7 @@ class Ditto(Document):
 
     def method(self) -> Method:
         """Return Ditto as a record: FedAvg with a second model at each site, which stays near the shared model."""
-        return Method(procedure=PersonalCopy(self.strength))
+        return Method(procedure=ingredients.PersonalCopy(self.strength))
 
 
 class PFedMe(Document):
@@ -131,8 +112,9 @@ class PFedMe(Document):
 
     def method(self) -> Method:
         """Return pFedMe as a record: each site solves an inner problem for its personal model."""
-        problem = InnerProblem(self.strength, self.inner_steps, self.rate)
-        return Method(procedure=problem, server_rule=Mean() if self.blend == 1.0 else Blend(self.blend))
+        problem = ingredients.InnerProblem(self.strength, self.inner_steps, self.rate)
+        rule = ingredients.Mean() if self.blend == 1.0 else ingredients.Blend(self.blend)
+        return Method(procedure=problem, server_rule=rule)
 
 
 class APFL(Document):
@@ -144,17 +126,14 @@ class APFL(Document):
 
     def method(self) -> Method:
         """Return APFL as a record: FedAvg with a second model at each site, which is mixed with the shared model."""
-        return Method(procedure=Mixture(self.share, self.share_rate))
+        return Method(procedure=ingredients.Mixture(self.share, self.share_rate))
 
 
-class FendaFL(Document):
+class FendaFL(MethodWithoutSettings):
     """A shared and a private extractor feed a private head. Tavakoli et al. 2024 (FENDA-FL), section 3.2."""
 
     name: Literal["fenda-fl"]
-
-    def method(self) -> Method:
-        """Return FENDA-FL as a record: FedAvg that shares only the common extractor."""
-        return Method(federated=_COMMON)
+    parts = Method(federated=_COMMON)
 
 
 class PerFCL(Document):
@@ -167,22 +146,17 @@ class PerFCL(Document):
 
     def method(self) -> Method:
         """Return PerFCL as a record: FENDA-FL with contrastive terms in the loss of each site."""
-        contrast = ExtractorContrast(
-            common_strength=self.common_strength,
-            unique_strength=self.unique_strength,
-            temperature=self.temperature,
+        contrast = ingredients.ExtractorContrast(
+            common_strength=self.common_strength, unique_strength=self.unique_strength, temperature=self.temperature
         )
         return Method(federated=_COMMON, penalties=(contrast,))
 
 
-class CHFL(Document):
+class CHFL(MethodWithoutSettings):
     """A network has a common and a unique column of layers. Mori et al. 2022; mu is `lateral` of the network."""
 
     name: Literal["chfl"]
-
-    def method(self) -> Method:
-        """Return CHFL as a record: FedAvg that shares only the common column, and trains one column after the other."""
-        return Method(federated=_COMMON, procedure=ColumnByColumn())
+    parts = Method(federated=_COMMON, procedure=ingredients.ColumnByColumn())
 
 
 class PLayerFL(Document):
@@ -197,34 +171,26 @@ class PLayerFL(Document):
 
     def method(self) -> Method:
         """Return PLayer-FL as a record: FedAvg that shares the first layers, as many as `layers` or as measured."""
-        return Method(federated=SensitivePrefix(self.threshold) if self.layers is None else Prefix(self.layers))
+        measured = ingredients.SensitivePrefix(self.threshold)
+        return Method(federated=measured if self.layers is None else ingredients.Prefix(self.layers))
 
 
-class PLayerFLRandom(Document):
+class PLayerFLRandom(MethodWithoutSettings):
     """The plan's seed draws how many of the first layers are shared. PLayer-FL's control method."""
 
     name: Literal["player-fl-random"]
-
-    def method(self) -> Method:
-        """Return PLayer-FL's control method as a record: the plan's seed draws how many first layers are shared."""
-        return Method(federated=Prefix())
+    parts = Method(federated=ingredients.Prefix())
 
 
-class FedBN(Document):
+class FedBN(MethodWithoutSettings):
     """FedAvg with private normalisation layers. Li et al. 2021 (FedBN), algorithm 1. †"""
 
     name: Literal["fedbn"]
-
-    def method(self) -> Method:
-        """Return FedBN as a record: FedAvg that keeps the parameters of normalisations private."""
-        return Method(federated=AllButNormalisation())
+    parts = Method(federated=ingredients.AllButNormalisation())
 
 
-class LocalGlobal(Document):
+class LocalGlobal(MethodWithoutSettings):
     """Sites share the upper layers. The lower layers stay private: LG-FedAvg. Liang et al. 2020, algorithm 1. †"""
 
     name: Literal["lg-fedavg"]
-
-    def method(self) -> Method:
-        """Return LG-FedAvg as a record: FedAvg that shares all layers except the input layers."""
-        return Method(federated=Parts((Part.BODY, Part.HEAD)))
+    parts = Method(federated=ingredients.Parts((Part.BODY, Part.HEAD)))

@@ -33,7 +33,7 @@ from protos.plan.ingredients import (
     SensitivePrefix,
 )
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
-from protos.plan.losses import Loss, TaskDefault
+from protos.plan.losses import BaselineUse, Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
 from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
 from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, why_refused
@@ -43,7 +43,6 @@ from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.private_statistics import PrivateStatistics, why_not_counted_privately
 from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
 from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, HeldOutLoss, Schedule, Snapshots
-from protos.plan.soft_targets import BaselineUse
 from protos.plan.sweep import Sweep
 from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
@@ -479,7 +478,7 @@ class Plan(Document):
             is_plain_descent=is_plain_descent(self.optimiser),
             has_constant_rate=self.rate_schedule == ConstantRate(name="constant"),
             has_equal_weights=self.weighting.name == "equal",
-            has_whole_epochs=schedule.has_whole_epochs,
+            has_whole_epochs=schedule.aggregate in ("every-epoch", "every-round"),
             training_rounds=schedule.rounds,
             ends_early=self.may_end_early,
             measures=self.measures_validation,

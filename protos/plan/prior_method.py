@@ -23,22 +23,12 @@ class YesOrNo(Document):
 
     task: Literal["binary"]
 
-    @property
-    def outputs(self) -> int:
-        """Return the number of regressions: one."""
-        return 1
-
 
 class OneOfClasses(Document):
     """The outcome is one of these classes. One regression for each class predicts this class against all others."""
 
     task: Literal["multi-class"]
     classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
-
-    @property
-    def outputs(self) -> int:
-        """Return the number of regressions: one for each class."""
-        return len(self.classes)
 
 
 class Number(Document):
@@ -58,11 +48,6 @@ class Number(Document):
     def width(self) -> float:
         """Return the width of the outcome's range: the highest value minus the lowest value."""
         return self.high - self.low
-
-    @property
-    def outputs(self) -> int:
-        """Return the number of regressions: one."""
-        return 1
 
 
 PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discriminator="task")]

@@ -16,14 +16,7 @@ from typing import Final, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.numbers.newton_sums import (
-    Float32,
-    Float64,
-    NewtonSums,
-    OutOfBound,
-    announced,
-    read_announced,
-)
+from protos.numbers.newton_sums import Float32, Float64, NewtonSums, OutOfBound, announced, read_announced
 from protos.plan.concepts import Concept, ConceptColumn, columns_of
 from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
 from protos.plan.patient_privacy import Privacy
@@ -62,16 +55,13 @@ class Prior:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Return the name of each fitted regression."""
-        outcome = self.method.outcome
-        match outcome:
-            case YesOrNo():
+        match self.method.outcome:
+            case YesOrNo() | Number():
                 return ("outcome",)
-            case OneOfClasses():
-                return tuple(f"outcome={name}" for name in outcome.classes)
-            case Number():
-                return ("outcome",)
-            case _:
-                assert_never(outcome)
+            case OneOfClasses(classes=classes):
+                return tuple(f"outcome={name}" for name in classes)
+            case other:
+                assert_never(other)
 
     @property
     def is_number(self) -> bool:
@@ -269,8 +259,9 @@ class AnnouncedSums:
     def moments(self, found: Mapping[str, int]) -> tuple[Float64, Float64, Float64, Float64]:
         """Return for each column its number of sites, count, sum and sum of squares; float64 of shape (columns,)."""
         columns = self._prior.columns
-        kinds = [np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in _MOMENTS]
-        return kinds[0], kinds[1], kinds[2], kinds[3]
+        kinds = (np.array([found[f"{kind} {column.name}"] for column in columns], np.float64) for kind in _MOMENTS)
+        sites, counts, sums, squares = kinds
+        return sites, counts, sums, squares
 
     def newton(self, round_number: int) -> NewtonSums:
         """Return the sums of the Hessian and the gradient of one Newton round. Rounds count from 1."""
@@ -308,13 +299,9 @@ class AnnouncedSums:
 
 def _declared(private: PrivateSums) -> Standard:
     means, deviations = private.standard
+    is_used, halves = np.ones(len(means), np.bool_), np.full(1, 0.5)
     return Standard(
-        means=means,
-        deviations=deviations,
-        is_used=np.ones(len(means), np.bool_),
-        rows=None,
-        outcome_means=np.full(1, 0.5),
-        outcome_deviation=1.0,
+        means=means, deviations=deviations, is_used=is_used, rows=None, outcome_means=halves, outcome_deviation=1.0
     )
 
 

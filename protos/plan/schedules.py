@@ -45,11 +45,6 @@ class EpochSchedule(Document):
         """Return the number of rounds in the whole run."""
         return self.epochs * self.batches_per_epoch // self.steps_per_round
 
-    @property
-    def has_whole_epochs(self) -> bool:
-        """Return whether at every site the end of each round is also the end of an epoch."""
-        return self.aggregate != "every-batch"
-
     def batches(self, rows: int) -> int:  # the other schedule requires this
         """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""
         return self.batches_per_epoch if rows >= self.batches_per_epoch else 0
@@ -70,11 +65,6 @@ class StepSchedule(Document):
     rounds: int = Field(ge=1, le=1_000_000)
     steps_per_round: int = Field(ge=1, le=100_000)
     batch_rows: int = Field(ge=1, le=1_000_000)
-
-    @property
-    def has_whole_epochs(self) -> bool:
-        """Return whether at every site the end of each round is also the end of an epoch."""
-        return False
 
     def batches(self, rows: int) -> int:
         """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""

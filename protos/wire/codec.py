@@ -25,24 +25,9 @@ from protos.wire.log_checkpoints import CheckpointRefused, Cosignature, LogCheck
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
     MOST_TOGETHER,
-    Announcement,
-    Bind,
     Chunk,
     CoordinatorMessage,
-    Done,
-    Farewell,
-    Finish,
-    Hello,
-    Join,
-    KeyAdvert,
-    KeySessionAcknowledgement,
-    KeySessionOpen,
-    KeySessionRoster,
-    KeySessionSeal,
     MalformedMessage,
-    Offer,
-    Ready,
-    Refusal,
     SiteMessage,
 )
 from protos.wire.upkeep_messages import (
@@ -60,23 +45,26 @@ from protos.wire.upkeep_messages import (
 _CHUNK_OF_SITE: Final = generated.SiteMessage.CHUNK_FIELD_NUMBER
 _CHUNK_OF_COORDINATOR: Final = generated.CoordinatorMessage.CHUNK_FIELD_NUMBER
 _TOGETHER: Final = bytes([generated.CoordinatorMessage.TOGETHER_FIELD_NUMBER << 3 | 2])
-# The names that messages have in the outer ones. A test compares them with the unions of all messages.
-_OF_SITE: Final[Mapping[str, type[SiteMessage]]] = {
-    "chunk": Chunk, "hello": Hello, "join": Join, "ready": Ready, "done": Done, "refusal": Refusal,
-    "advert": KeyAdvert, "acknowledgement": KeySessionAcknowledgement,
+# By the name of the generated message, which is that of the record except for renewals.
+_RECORDS: Final[Mapping[str, type]] = {
+    kind.__name__: kind for kind in get_args(SiteMessage | CoordinatorMessage | Upkeep)
+} | {"RenewalRequest": RenewalAsked, "RenewalReply": RenewalAnswered}
+_ON_ENROLMENT_PORT: Final[Mapping[type, type[Message]]] = {
+    EnrolmentRequest: generated.EnrolmentRequest, EnrolmentReply: generated.EnrolmentReply,
+    RenewalAsked: generated.RenewalRequest, RenewalAnswered: generated.RenewalReply,
 }  # fmt: skip
-_OF_COORDINATOR: Final[Mapping[str, type[CoordinatorMessage]]] = {
-    "chunk": Chunk, "announcement": Announcement, "offer": Offer, "bind": Bind, "finish": Finish,
-    "farewell": Farewell, "key_session_open": KeySessionOpen, "key_session_roster": KeySessionRoster,
-    "key_session_seal": KeySessionSeal,
-}  # fmt: skip
-_OF_UPKEEP: Final[Mapping[str, type[Upkeep]]] = {
-    "standing": LogStanding, "growth": LogGrowth, "cosignature": LogCosignature, "renewal": RenewalAsked,
-    "renewed": RenewalAnswered,
-}  # fmt: skip
-_NAMES: Final[Mapping[type, str]] = {
-    kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()
-}
+
+
+def _contents_of(outer: type[Message]) -> dict[str, type]:
+    """Return the record of each message that an outer message can contain, by the message's name there."""
+    found = {field.name: field.message_type for field in outer.DESCRIPTOR.oneofs_by_name["content"].fields}
+    return {name: _RECORDS[kind.name] for name, kind in found.items() if kind is not None and kind.name != "Upkeep"}
+
+
+_OF_SITE: Final = _contents_of(generated.SiteMessage)
+_OF_COORDINATOR: Final = _contents_of(generated.CoordinatorMessage)
+_OF_UPKEEP: Final = _contents_of(generated.Upkeep)
+_NAMES: Final = {kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()}
 _ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to", "alternative"})
 _LEAF_BYTES: Final = 32
 _AS_THEY_ARE: Final = frozenset({bool, bytes, int, str})  # most values; the checks behind this one cost more
@@ -148,44 +136,14 @@ def decode_coordinator_message(raw: bytes | memoryview) -> CoordinatorMessage | 
     return chunk if chunk is not None else _inner(_parsed(generated.CoordinatorMessage(), raw), _OF_COORDINATOR)
 
 
-def encode_enrolment_request(message: EnrolmentRequest) -> bytes:
-    """Encode a request for a certificate."""
-    return _encoded(generated.EnrolmentRequest(**_facts(message)))
+def encode_enrolment(message: EnrolmentRequest | EnrolmentReply | RenewalAsked | RenewalAnswered) -> bytes:
+    """Encode a request or a reply on the enrolment port."""
+    return _encoded(_ON_ENROLMENT_PORT[type(message)](**_facts(message)))
 
 
-def decode_enrolment_request(raw: bytes) -> EnrolmentRequest:
-    """Decode a request for a certificate. Raises MalformedMessage."""
-    return _record(EnrolmentRequest, _parsed(generated.EnrolmentRequest(), raw))
-
-
-def encode_enrolment_reply(message: EnrolmentReply) -> bytes:
-    """Encode the reply to an enrolment request."""
-    return _encoded(generated.EnrolmentReply(**_facts(message)))
-
-
-def decode_enrolment_reply(raw: bytes) -> EnrolmentReply:
-    """Decode the reply to an enrolment request. Raises MalformedMessage."""
-    return _record(EnrolmentReply, _parsed(generated.EnrolmentReply(), raw))
-
-
-def encode_renewal(message: RenewalAsked) -> bytes:
-    """Encode a request for a certificate's renewal on the enrolment port."""
-    return _encoded(generated.RenewalRequest(**_facts(message)))
-
-
-def decode_renewal(raw: bytes) -> RenewalAsked:
-    """Decode a request for a certificate's renewal on the enrolment port. Raises MalformedMessage."""
-    return _record(RenewalAsked, _parsed(generated.RenewalRequest(), raw))
-
-
-def encode_renewed(message: RenewalAnswered) -> bytes:
-    """Encode the reply to a renewal request on the enrolment port."""
-    return _encoded(generated.RenewalReply(**_facts(message)))
-
-
-def decode_renewed(raw: bytes) -> RenewalAnswered:
-    """Decode the reply to a renewal request on the enrolment port. Raises MalformedMessage."""
-    return _record(RenewalAnswered, _parsed(generated.RenewalReply(), raw))
+def decode_enrolment(kind: type[Record], raw: bytes) -> Record:
+    """Decode a request or a reply of this kind on the enrolment port. Raises MalformedMessage."""
+    return _record(kind, _parsed(_ON_ENROLMENT_PORT[kind](), raw))
 
 
 def _encoded(outer: Message) -> bytes:

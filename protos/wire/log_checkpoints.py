@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -157,15 +157,7 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
 
 def checkpoint_facts(signed: LogCheckpoint) -> dict[str, Any]:
     """Return a signed checkpoint as JSON facts."""
-    return {
-        "owner": signed.owner,
-        "generation": signed.generation,
-        "size": signed.size,
-        "hash": signed.hash,
-        "time": signed.time,
-        "key": signed.key.hex(),
-        "signature": signed.signature.hex(),
-    }
+    return _facts(signed)
 
 
 def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
@@ -182,12 +174,7 @@ def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
 
 def cosignature_facts(given: Cosignature) -> dict[str, Any]:
     """Return a cosignature as JSON facts."""
-    return {
-        "witness": given.witness,
-        "time": given.time,
-        "key": given.key.hex(),
-        "signature": given.signature.hex(),
-    }
+    return _facts(given)
 
 
 def cosignature_from_facts(facts: Mapping[str, Any]) -> Cosignature:
@@ -197,6 +184,10 @@ def cosignature_from_facts(facts: Mapping[str, Any]) -> Cosignature:
         return Cosignature(str(facts["witness"]), str(facts["time"]), key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise CheckpointRefused("it is no cosignature") from cause
+
+
+def _facts(signed: LogCheckpoint | Cosignature) -> dict[str, Any]:
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(signed).items()}
 
 
 def _statement(owner: str, generation: int, position: LogPosition, time: str) -> bytes:

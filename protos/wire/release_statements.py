@@ -55,17 +55,11 @@ def approve_release(
     key: Ed25519PrivateKey, *, run: str, parameters_sha256: str, recipient: str, site: str, by: str, at: str
 ) -> ReleaseApproval:
     """Sign a site's approval of a release. The arguments are the fields of ReleaseApproval."""
-    signed = key.sign(pack("release", run, parameters_sha256, recipient, site, by, at))
+    signature = key.sign(pack("release", run, parameters_sha256, recipient, site, by, at)).hex()
     return ReleaseApproval(
-        run=run,
-        parameters_sha256=parameters_sha256,
-        recipient=recipient,
-        site=site,
-        by=by,
-        at=at,
-        identity_key=key.public_key().public_bytes_raw().hex(),
-        signature=signed.hex(),
-    )
+        run=run, parameters_sha256=parameters_sha256, recipient=recipient, site=site, by=by, at=at,
+        identity_key=key.public_key().public_bytes_raw().hex(), signature=signature,
+    )  # fmt: skip
 
 
 def read_release_approval(path: Path) -> ReleaseApproval:

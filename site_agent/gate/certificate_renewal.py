@@ -15,8 +15,8 @@ from audit.own_log import AuditLog
 from pki import enrolment_decisions
 from pki.certificate_chain import certificates_in, trusted_after
 from pki.certificates import certificate_sha256, requested_key
+from pki.enrolment_decisions import own_certificate_request
 from pki.names import SiteName, federation_name
-from pki.own_enrolment import own_certificate_request
 from pki.shown_certificates import ShownCertificates, checked_leaf, sha256_of_chain
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_certificates import SiteCertificates

@@ -22,9 +22,9 @@ from pki.invitation import Invitation
 from pki.names import site_name
 from pki.shown_certificates import checked_leaf, sha256_of_chain
 from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
-from protos.wire.codec import decode_enrolment_reply, decode_renewed, encode_enrolment_request, encode_renewal
+from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
-from protos.wire.upkeep_messages import EnrolmentReply
+from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
 from site_agent.gate.certificate_renewal import install_renewed, own_certificate_of, renewal_of, write_request
 from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.site_certificates import SiteCertificates
@@ -77,7 +77,7 @@ async def _enrol(
     request = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
     federation, identity = invitation.federation, identity_fingerprint(identity_key)
     audit.write("enrolment_requested", federation=federation, identity=identity)
-    reply = await _answered(invitation, certificates, encode_enrolment_request(request), identity)
+    reply = await _answered(invitation, certificates, encode_enrolment(request), identity)
     site = site_name(invitation.site)
     key = requested_key(signing_request)
     checked_leaf(reply.chain, invitation.root_pem, key, site=site, federation=federation, now=now())
@@ -118,7 +118,7 @@ async def _answered(
 def _reply(raw: bytes) -> EnrolmentReply:
     """Decode the coordinator's reply to a request. A refusal raises RefusedError."""
     try:
-        reply = decode_enrolment_reply(raw)
+        reply = decode_enrolment(EnrolmentReply, raw)
     except MalformedMessage as malformed:
         raise _invalid_answer(malformed, "This site has no certificate.") from malformed
     if reply.refusal:
@@ -157,9 +157,9 @@ async def renew(
     else:
         asked = await renewal_of(certificates, site, identity_key)
     write_request(audit, shown, asked)
-    raw = await certificates.call("renew", address, b"", encode_renewal(asked))
+    raw = await certificates.call("renew", address, b"", encode_enrolment(asked))
     try:
-        answer = decode_renewed(raw)
+        answer = decode_enrolment(RenewalAnswered, raw)
     except MalformedMessage as malformed:
         raise _invalid_answer(malformed, "This site's certificate is unchanged.") from malformed
     if answer.refusal:

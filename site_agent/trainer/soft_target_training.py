@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from protos.plan.losses import BaselineUse
 from protos.plan.plan import Plan
-from protos.plan.soft_targets import BaselineUse
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.site_network import Seeds

@@ -21,7 +21,7 @@ from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
 from pki.register import Register, SiteState
-from protos.wire.codec import decode_enrolment_reply, encode_enrolment_request
+from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAsked
 from site_agent.agent.connection import CallEnded, call_enrol
 from tests.pki.whole_site import SiteKeys
@@ -68,12 +68,12 @@ def invited(office: Office, register: Register, *, is_pre_approved: bool = True,
 
 def request(invitation: Invitation, keys: SiteKeys) -> bytes:
     """The enrolment request of a site with these keys."""
-    return encode_enrolment_request(enrolment_request(invitation, keys.signing_request(), keys.identity_key()))
+    return encode_enrolment(enrolment_request(invitation, keys.signing_request(), keys.identity_key()))
 
 
 def answered(membership: Membership, raw: bytes) -> EnrolmentReply:
     """The answer to a request."""
-    return decode_enrolment_reply(membership.enrol(raw))
+    return decode_enrolment(EnrolmentReply, membership.enrol(raw))
 
 
 def test_a_pre_approved_site_gets_its_certificate(
@@ -187,7 +187,7 @@ def test_the_enrolment_port_proves_whose_it_is(
             with pytest.raises(CallEnded):
                 await call_enrol(address, stranger.authority.root_pem(), raw)
             assert heard == []
-            reply = decode_enrolment_reply(await call_enrol(address, office.authority.root_pem(), raw))
+            reply = decode_enrolment(EnrolmentReply, await call_enrol(address, office.authority.root_pem(), raw))
             assert reply.chain != b""
         finally:
             await server.stop(0)

@@ -17,8 +17,8 @@ from coordinator.network.enrolment_calls import Membership
 from pki import own_keys, rotation
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_pem, requested_key
+from pki.enrolment_decisions import own_certificate_request
 from pki.names import SiteName
-from pki.own_enrolment import own_certificate_request
 from pki.register import Register
 from protos.errors import ConfigurationError, RefusedError
 from protos.wire.upkeep_messages import RenewalAsked

@@ -49,10 +49,10 @@ class Pair:
 def forged(office: Office, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> Pair:
     """A certificate that a thief of the issuing key could sign."""
     key = certificates.new_tls_key()
-    issuing, issuing_key = office.authority._issuing()
+    issuing = office.authority._issuing()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
-    leaf = certificates._leaf(key.public_key(), issuing, issuing_key, names, usage, utc_now())
-    chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+    leaf = certificates._leaf(key.public_key(), issuing, names, usage, utc_now())
+    chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
     return Pair(certificates.key_to_pem(key), chain)
 
 

@@ -31,7 +31,7 @@ from benchmarks.soak import light_command
 from deploy.quickstart.ports import free_port
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.codec import encode_enrolment_request, encode_site_message
+from protos.wire.codec import encode_enrolment, encode_site_message
 from protos.wire.messages import ENROL, PARTICIPATE, PROTOCOL_VERSION, Hello, Join, Ready
 from site_agent.hospital import read_hospital
 from tests.chaos.network.federation import Federation
@@ -93,7 +93,7 @@ class Attacker:
         self._opening = [encode_site_message(Hello(PROTOCOL_VERSION, "fuzz")), encode_site_message(join)]
         known = [encode_site_message(message) for message in (*SITE_MESSAGES, join, Ready(0, 0))]
         self._examples = [raw for raw in known if len(raw) <= LARGEST_EXAMPLE]
-        self._request = encode_enrolment_request(ENROLMENT_REQUEST)
+        self._request = encode_enrolment(ENROLMENT_REQUEST)
 
     async def attack(self, calls: int, seconds: float, coordinator: int) -> None:
         """Make this number of calls, some at a time, or as many as fit into the time."""

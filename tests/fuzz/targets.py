@@ -39,18 +39,17 @@ from protos.plan.plan import Plan
 from protos.wire.chunk_frame import decode_chunk, encode_chunk
 from protos.wire.codec import (
     decode_coordinator_message,
-    decode_enrolment_reply,
-    decode_enrolment_request,
+    decode_enrolment,
     decode_site_message,
     encode_coordinator_message,
-    encode_enrolment_reply,
-    encode_enrolment_request,
+    encode_enrolment,
     encode_site_message,
     put_together,
     taken_apart,
 )
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import MOST_TOGETHER, Chunk, MalformedMessage
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest
 from site_agent.gate_socket import FRAMING as OF_GATE
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import load, save
@@ -98,8 +97,8 @@ def _messages() -> dict[str, Target]:
     pairs: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes], Sequence[Any]]] = {
         "site-messages": (decode_site_message, encode_site_message, SITE_MESSAGES),
         "coordinator-messages": (decode_coordinator_message, encode_coordinator_message, COORDINATOR_MESSAGES),
-        "enrolment-requests": (decode_enrolment_request, encode_enrolment_request, (ENROLMENT_REQUEST,)),
-        "enrolment-replies": (decode_enrolment_reply, encode_enrolment_reply, ENROLMENT_REPLIES),
+        "enrolment-requests": (partial(decode_enrolment, EnrolmentRequest), encode_enrolment, (ENROLMENT_REQUEST,)),
+        "enrolment-replies": (partial(decode_enrolment, EnrolmentReply), encode_enrolment, ENROLMENT_REPLIES),
     }
     return {
         name: Target(
@@ -275,10 +274,11 @@ class _Office:
         self.federation, now = FederationName("heart"), NOW - timedelta(days=1)
         root_key, issuing_key, self.site_key = (certificates.new_tls_key() for _ in range(3))
         root = certificates.root_certificate(root_key, self.federation, now)
-        issuing = certificates.issuing_certificate(issuing_key.public_key(), root, root_key, self.federation, now)
-        public = self.site_key.public_key()
-        site = certificates.site_certificate(public, issuing, issuing_key, self.federation, SiteName("ahus"), now)
-        own = certificates.coordinator_certificate(public, issuing, issuing_key, self.federation, ["localhost"], now)
+        above, public = certificates.Issuer(root, root_key), self.site_key.public_key()
+        issuing = certificates.issuing_certificate(issuing_key.public_key(), above, self.federation, now)
+        issuer = certificates.Issuer(issuing, issuing_key)
+        site = certificates.site_certificate(public, issuer, self.federation, SiteName("ahus"), now)
+        own = certificates.coordinator_certificate(public, issuer, self.federation, ["localhost"], now)
         self.site, self.own, self.issuing, self.root = site, own, issuing, root
 
     def targets(self) -> dict[str, Target]:

@@ -92,11 +92,11 @@ class Scene:
 
     def forged(self, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> bytes:
         """A certificate that a thief of the issuing key can sign."""
-        issuing, issuing_key = self.authority._issuing()
+        issuing = self.authority._issuing()
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
         key = certificates.new_tls_key().public_key()
-        leaf = certificates._leaf(key, issuing, issuing_key, names, usage, NOW)
-        return certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+        leaf = certificates._leaf(key, issuing, names, usage, NOW)
+        return certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
 
 
 def made(folder: Path) -> Authority:

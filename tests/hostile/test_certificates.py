@@ -73,11 +73,11 @@ def issued(authority: Authority, now: datetime = NOW) -> Pair:
 def forged(authority: Authority, *uris: str, usage: x509.ObjectIdentifier | None = None) -> Pair:
     """A certificate that a thief of the issuing key could sign."""
     key = certificates.new_tls_key()
-    issuing, issuing_key = authority._issuing()
+    issuing = authority._issuing()
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
     wanted = usage or ExtendedKeyUsageOID.CLIENT_AUTH
-    leaf = certificates._leaf(key.public_key(), issuing, issuing_key, names, wanted, NOW)
-    chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing)
+    leaf = certificates._leaf(key.public_key(), issuing, names, wanted, NOW)
+    chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
     return Pair(certificates.key_to_pem(key), chain)
 
 
@@ -175,9 +175,8 @@ def test_a_site_is_no_authority(authority: Authority, tmp_path: Path) -> None:
     """A certificate signed with a site's key fails in the handshake."""
     site = issued(authority)
     leaf, key = certificates_in(site.chain)[0], certificates.new_tls_key()
-    below = certificates.site_certificate(
-        key.public_key(), leaf, certificates.key_from_pem(site.key), FederationName("heart"), SiteName("other"), NOW
-    )
+    above = certificates.Issuer(leaf, certificates.key_from_pem(site.key))
+    below = certificates.site_certificate(key.public_key(), above, FederationName("heart"), SiteName("other"), NOW)
     pair = Pair(certificates.key_to_pem(key), certificates.certificate_pem(below) + site.chain)
 
     with pytest.raises(ssl.SSLCertVerificationError):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pki.enrolment_decisions import RENEWAL_LABEL
+from pki.enrolment_decisions import OWN_CERTIFICATE_LABEL, RENEWAL_LABEL
 from pki.identity_key import public_bytes, verify
-from pki.own_enrolment import OWN_CERTIFICATE_LABEL
 from protos.errors import OperatorError, RefusedError
 from protos.wire.messages import Chunk, Join, KeyAdvert, Ready
 from protos.wire.upkeep_messages import RenewalAsked

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pki.typed_fingerprints import is_same_fingerprint
+from pki.identity_key import is_same_fingerprint
 from protos.fingerprints import fingerprint, grouped
 from tests.for_each import for_each
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from protos.wire.messages import (
     MalformedMessage,
     SiteMessage,
 )
-from protos.wire.upkeep_messages import LogMessage, RenewalAnswered, RenewalAsked
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, LogMessage, RenewalAnswered, RenewalAsked
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
 Encode = Callable[[Any], bytes]
@@ -30,8 +31,8 @@ Decode = Callable[[bytes], Any]
 
 SITE: tuple[Encode, Decode] = (codec.encode_site_message, codec.decode_site_message)
 COORDINATOR: tuple[Encode, Decode] = (codec.encode_coordinator_message, codec.decode_coordinator_message)
-REQUEST: tuple[Encode, Decode] = (codec.encode_enrolment_request, codec.decode_enrolment_request)
-REPLY: tuple[Encode, Decode] = (codec.encode_enrolment_reply, codec.decode_enrolment_reply)
+REQUEST: tuple[Encode, Decode] = (codec.encode_enrolment, partial(codec.decode_enrolment, EnrolmentRequest))
+REPLY: tuple[Encode, Decode] = (codec.encode_enrolment, partial(codec.decode_enrolment, EnrolmentReply))
 EXAMPLES: list[tuple[Encode, Decode, Any]] = [
     *((*SITE, message) for message in (*SITE_MESSAGES, *UPKEEP)),
     *((*COORDINATOR, message) for message in (*COORDINATOR_MESSAGES, *UPKEEP)),

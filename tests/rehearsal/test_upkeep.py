@@ -29,7 +29,7 @@ from pki.enrolment_decisions import handle_renewal
 from pki.names import Address, SiteName
 from pki.register import Register
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
-from protos.wire.codec import decode_renewed, encode_renewal
+from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import (
     PROTOCOL_VERSION,
@@ -425,7 +425,8 @@ def test_an_expired_certificate_renews_on_the_enrolment_port_and_a_revoked_one_d
         certificates = await looked(keys, name)
         asked = await renewal_of(certificates, name, keys.identity_key())
         port, root = Address.parse(address), office.authority.root_pem()
-        answer = decode_renewed(await certificates.call("renew", port, root, encode_renewal(asked)))
+        raw = await certificates.call("renew", port, root, encode_enrolment(asked))
+        answer = decode_enrolment(RenewalAnswered, raw)
         if not answer.refusal:
             await install_renewed(certificates, asked, answer, name, utc_now(), audit)
         return answer.refusal
