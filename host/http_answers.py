@@ -13,9 +13,10 @@ from typing import Final
 
 LONGEST_REQUEST_BYTES: Final = 8192
 PATIENCE_SECONDS: Final = 5.0
-_REASONS: Final = {
-    200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request",
-    503: "Not Ready",
+REASONS: Final = {
+    200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
+    421: "Misdirected Request", 500: "Internal Server Error", 503: "Not Ready",
 }  # fmt: skip
 _OTHER_HOST: Final = "This address answers only if it is asked as localhost, 127.0.0.1 or [::1]."
 
@@ -43,7 +44,7 @@ def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
     """
     page = _page(request, pages)
     head = (
-        f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.kind}\r\n"
+        f"HTTP/1.1 {page.status} {REASONS[page.status]}\r\nContent-Type: {page.kind}\r\n"
         f"Content-Length: {len(page.content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + page.content

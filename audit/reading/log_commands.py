@@ -19,7 +19,7 @@ from audit.log_files import BrokenFile
 from audit.own_log import Consequences, broken_log
 from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
-from audit.reading.log_report import Choice, as_csv, chosen, line, moment
+from audit.reading.log_report import Choice, Facts, as_csv, chosen, line, moment
 from audit.reading.log_verification import KnownKeys, Verification, facts_in, verify_log
 from host.command_line import PATH
 from host.durable import new_file
@@ -57,10 +57,10 @@ class Desk:
         except BrokenFile as broken:
             raise broken_log(str(broken), _READING) from broken
 
-    def shown(self, choice: Choice) -> Iterator[tuple[int, dict[str, object]]]:
+    def shown(self, choice: Choice) -> Iterator[tuple[int, Facts]]:
         """Yield the number and the facts of each selected record. Raises AuditError at the first fault in the log."""
         try:
-            yield from ((number, dict(facts)) for number, facts in chosen(facts_in(self.path), choice))
+            yield from chosen(facts_in(self.path), choice)
         except BrokenFile as broken:
             raise broken_log(str(broken), _READING) from broken
 
@@ -126,11 +126,7 @@ def lines(found: Verification) -> Iterator[str]:
 def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
     """Return the result of a verification as names and texts for a page."""
     period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
-    return [
-        ("Study", choice.study or "all"),
-        ("Period", period),
-        *(("Log", text) for text in lines(found)),
-    ]
+    return [("Study", choice.study or "all"), ("Period", period), *(("Log", text) for text in lines(found))]
 
 
 _since: Final = click.option("--since", help="Show records from this day or time, UTC.")

@@ -27,21 +27,19 @@ def keys_text(by_owner: Mapping[str, bytes]) -> str:
 
 def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
     """Return the text of a file with the signed log checkpoints that a witness stored."""
-    return (
-        json.dumps({"format": _FORMAT, "checkpoints": [checkpoint_facts(signed) for signed in checkpoints]}, indent=2)
-        + "\n"
-    )
+    facts = [checkpoint_facts(signed) for signed in checkpoints]
+    return json.dumps({"format": _FORMAT, "checkpoints": facts}, indent=2) + "\n"
 
 
 def read_keys(path: Path) -> KnownKeys:
     """Read public keys from a file. Raises ConfigurationError if the file contains anything else."""
     try:
         keys = {str(owner): bytes.fromhex(key) for owner, key in _read(path)["identity_keys"].items()}
+        if any(len(key) != 32 for key in keys.values()):
+            raise ValueError("not 32 bytes")
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise _wrong(path, "public keys", "`pki keys`") from cause
-    if any(len(key) != 32 for key in keys.values()):
-        raise _wrong(path, "public keys", "`pki keys`")
-    return KnownKeys(keys)
+    return keys
 
 
 def read_checkpoints(path: Path) -> tuple[LogCheckpoint, ...]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
 
-from audit.reading.log_report import figures, in_words
+from audit.reading.log_report import Facts, figures, in_words
 from host.printed_page import Cell, Folded, Section, page, pairs, paragraph, table
 
-Record: TypeAlias = tuple[int, Mapping[str, Any]]
+Record: TypeAlias = tuple[int, Facts]
 _PEOPLE: Final = "What people decided"
 _REFUSED: Final = "What was refused"
 _IDENTITY: Final = "Sites, certificates and keys"
@@ -83,8 +83,11 @@ def _grouped(records: Sequence[Record]) -> tuple[dict[str, list[Record]], dict[s
 def _section(heading: str, records: Sequence[Record]) -> Section:
     if not records:
         return Section(heading=heading, parts=[])
-    drawn = table(heading, _HEAD, [_line(_time(facts), [(number, facts)]) for number, facts in records], style="log")
-    return Section(heading=heading, parts=[paragraph(_GROUPS[heading][0], "soft"), drawn])
+    return Section(heading=heading, parts=[paragraph(_GROUPS[heading][0], "soft"), _table(heading, records)])
+
+
+def _table(caption: str, records: Sequence[Record]) -> str:
+    return table(caption, _HEAD, [_line([record]) for record in records], style="log")
 
 
 def _run(name: str, records: Sequence[Record]) -> Section:
@@ -102,9 +105,9 @@ def _run(name: str, records: Sequence[Record]) -> Section:
     words = f"This site sent {count} contributions with {size} bytes in this run."
     parts = [paragraph(words, "soft")] if count != "0" else []
     if others:
-        parts.append(table(f"{name}, course", _HEAD, [_line(_time(f), [(n, f)]) for n, f in others], style="log"))
+        parts.append(_table(f"{name}, course", others))
     if rounds:
-        lines = [[at + 1, *_line(_time(found[0][1]), found)] for at, found in sorted(rounds.items())]
+        lines = [[at + 1, *_line(found)] for at, found in sorted(rounds.items())]
         parts.append(table(f"{name}, rounds", ("round", *_HEAD), lines, style="rounds"))
     return Section(heading=f"Run {name}", parts=parts)
 
@@ -112,18 +115,19 @@ def _run(name: str, records: Sequence[Record]) -> Section:
 _HEAD: Final = ("time (UTC)", "what happened", "record", "facts")
 
 
-def _line(time: str, records: Sequence[Record]) -> list[Cell]:
+def _line(records: Sequence[Record]) -> list[Cell]:
+    """Return the cells of one line, with the time of the first of these records."""
     words = [in_words(facts) for _, facts in records]
     everything = json.dumps([facts for _, facts in records], indent=1, sort_keys=True)
     return [
-        time,
+        _time(records[0][1]),
         words[0] if len(words) == 1 else tuple(words),
         ", ".join(str(number) for number, _ in records),
         Folded(summary="facts", text=everything),
     ]
 
 
-def _time(facts: Mapping[str, Any]) -> str:
+def _time(facts: Facts) -> str:
     """Return a time as people write it. A time of another zone is unchanged."""
     text = str(facts.get("time", ""))
     return text[:19].replace("T", " ") if text.endswith("+00:00") else text

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-Facts = Mapping[str, Any]
+Facts: TypeAlias = Mapping[str, Any]
 
 _WORDS: Final = {
     "enrolment_requested": "This site asked to be enrolled in {federation}.",

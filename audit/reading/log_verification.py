@@ -8,9 +8,9 @@ checkpoints that the witness stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, generation_in
 from audit.own_log import COSIGNED, IDENTITY_REPLACED
@@ -29,11 +29,8 @@ _HASH_BYTES: Final = 32
 _NOT_THIS_LOGS: Final = "the checkpoint that it names is not this log's"
 
 
-@dataclass(frozen=True)
-class KnownKeys:
-    """Public identity keys, raw, by owner (`coordinator`, `site/NAME`). Signatures of other owners are not checked."""
-
-    by_owner: Mapping[str, bytes] = field(default_factory=dict)
+# Public identity keys, raw, by owner (`coordinator`, `site/NAME`). Signatures of other owners are not checked.
+KnownKeys: TypeAlias = dict[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,8 @@ class Verification:
         first: the number of the first record in the files; more than 0 if old files were deleted.
         cosigned: the number of records under the newest cosigned checkpoint in the log.
         witnesses: everyone who has cosigned, each once.
-        unchecked: owners of signatures in the log whose keys were not given. After an owner
-            replaced its identity key, its former key is needed too.
+        unchecked: owners of signatures in the log whose keys were not given. An owner that replaced its identity key
+            needs its former key too.
         kept_checkpoints: the number of compared checkpoints that were stored elsewhere.
     """
 
@@ -118,7 +115,7 @@ class _Pass:
         signed = checkpoint_from_facts(facts.get("checkpoint", {}))
         given = cosignature_from_facts(facts.get("cosignature", {}))
         self.check(signed)
-        key = self._keys.by_owner.get(given.witness)
+        key = self._keys.get(given.witness)
         if key is None:
             self.unchecked.add(given.witness)
         elif key != given.key:
@@ -133,20 +130,14 @@ class _Pass:
 
     def check(self, signed: LogCheckpoint) -> None:
         """Check that a checkpoint belongs to this log and is signed by its owner. Raises CheckpointRefused."""
-        key = self._keys.by_owner.get(self._owner)
+        key = self._keys.get(self._owner)
         if key is None:
             self.unchecked.add(self._owner)
         check_checkpoint(signed, self._owner, key or signed.key)
         self.check_place(signed)
 
 
-def verify_log(
-    path: Path,
-    *,
-    owner: str,
-    keys: KnownKeys | None = None,
-    kept: Iterable[LogCheckpoint] = (),
-) -> Verification:
+def verify_log(path: Path, *, owner: str, keys: KnownKeys, kept: Iterable[LogCheckpoint] = ()) -> Verification:
     """Check all records and checkpoints of a log over all files, and all checkpoints stored elsewhere.
 
     Args:
@@ -157,11 +148,9 @@ def verify_log(
         BrokenFile: the first fault, with its file and line.
         ConfigurationError: there is no log.
     """
-    if not all_files(path):
-        raise no_log(path)
-    found = _Pass(owner, keys or KnownKeys())
+    found = _Pass(owner, keys)
     position, place = LogPosition(), (path.name, 0)
-    for placed in checked_records(path):
+    for placed in _records(path):
         found.take(placed)
         position, place = placed.record.position, (placed.file, placed.line)
     found.end()
@@ -201,16 +190,15 @@ def facts_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         BrokenFile: a line was changed.
         ConfigurationError: there is no log.
     """
-    if not all_files(path):
-        raise no_log(path)
-    for placed in checked_records(path):
+    for placed in _records(path):
         yield placed.record.position.sequence - 1, placed.record.facts
 
 
-def no_log(path: Path) -> ConfigurationError:
-    """Return the error for a missing log."""
-    return ConfigurationError(
-        what=f"There is no audit log at {path}.",
-        consequence="Nothing was verified: an absent log proves nothing.",
-        remedy="Check the state directory. If the log existed before, inform the security officer.",
-    )
+def _records(path: Path) -> Iterator[Placed]:
+    if not all_files(path):
+        raise ConfigurationError(
+            what=f"There is no audit log at {path}.",
+            consequence="Nothing was verified: an absent log proves nothing.",
+            remedy="Check the state directory. If the log existed before, inform the security officer.",
+        )
+    yield from checked_records(path)

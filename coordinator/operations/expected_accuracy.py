@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from coordinator.operations.made_up_patients import ASSUMED
-from coordinator.operations.made_up_prior import PATIENTS, made_up_prior, why_no_prior
-from coordinator.operations.made_up_training import better_rate, made_up_training, why_no_training
+from coordinator.operations.made_up_prior import PATIENTS, made_up_prior
+from coordinator.operations.made_up_training import better_rate, made_up_training
 from protos.plan.federated_statistics import NumericColumn
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
@@ -48,10 +48,9 @@ def _of_statistics(counted: PrivateStatistics, sites: int) -> Iterator[str]:
 
 
 def _of_training(plan: Plan) -> Iterator[str]:
-    training = plan.private_training
-    if training is not None and (why := why_no_training(training)) is not None:
-        yield f"Nothing was simulated: {why}."
-    if (made_up := made_up_training(plan)) is None:
+    made_up = made_up_training(plan)
+    if isinstance(made_up, str):
+        yield f"Nothing was simulated: {made_up}."
         return
     areas = f"{made_up.with_noise:.3f} with the noise and {made_up.without:.3f} without it"
     yield f"With {made_up.patients} made-up patients, AUROC is {areas}."
@@ -65,9 +64,9 @@ def _of_training(plan: Plan) -> Iterator[str]:
 
 
 def _of_prior(plan: Plan) -> Iterator[str]:
-    if (why := why_no_prior(plan)) is not None:
-        yield f"Nothing was simulated: {why}."
-    if (made_up := made_up_prior(plan)) is None:
+    made_up = made_up_prior(plan)
+    if isinstance(made_up, str):
+        yield f"Nothing was simulated: {made_up}."
         return
     yield (
         f"At {len(plan.site_names)} made-up hospitals with {PATIENTS} patients each, a hospital's AUROC is "

@@ -9,16 +9,13 @@ docs/privacy.md, "What it costs".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from coordinator.operations.made_up_patients import MadeUpPatients, made_up_patients, ranked
+from coordinator.operations.made_up_patients import Float64, MadeUpPatients, made_up_patients, ranked
 from protos.plan.plan import Plan
 from protos.plan.private_prior import PrivateSums
-
-Float64: TypeAlias = npt.NDArray[np.float64]
 
 PATIENTS: Final = 150  # of a small hospital
 _TEST_ROWS: Final = 4000
@@ -44,21 +41,13 @@ class MadeUpPrior:
     with_noise: float
 
 
-def why_no_prior(plan: Plan) -> str | None:
-    """Return as a short phrase why the plan's prior is not simulated, or None if it is simulated."""
-    private = _private(plan)
-    if private is None:
+def made_up_prior(plan: Plan) -> MadeUpPrior | str:
+    """Simulate federated-prior at small hospitals with made-up patients. Return a short phrase if this is not done."""
+    if plan.prior is None or (private := plan.prior.private) is None:
         return "the plan has no private sums of federated-prior"
     unknowns = len(private.unknowns)
-    work = unknowns**3 * _MOST_HOSPITALS * (_DRAWS + 1)
-    return f"a fit of {unknowns} unknowns would take too long" if work > _MOST_WORK else None
-
-
-def made_up_prior(plan: Plan) -> MadeUpPrior | None:
-    """Simulate federated-prior at small hospitals with made-up patients. Return None if `why_no_prior` has a reason."""
-    private = _private(plan)
-    if private is None or plan.prior is None or why_no_prior(plan) is not None:
-        return None
+    if unknowns**3 * _MOST_HOSPITALS * (_DRAWS + 1) > _MOST_WORK:
+        return f"a fit of {unknowns} unknowns would take too long"
     ridge, generator = plan.prior.method.ridge, np.random.default_rng(0)
     sites = len(private.sites)
     people = made_up_patients(sites * PATIENTS + _TEST_ROWS, len(private.columns), generator)
@@ -89,15 +78,8 @@ def sums_of(private: PrivateSums, site: int, patients: MadeUpPatients) -> Float6
     return np.concatenate([hessian[first, second], gradient]) / private.units
 
 
-def _private(plan: Plan) -> PrivateSums | None:
-    return None if plan.prior is None else plan.prior.private
-
-
 def _area(known: MadeUpPatients, tested: MadeUpPatients, slopes: Float64 | None, ridge: float) -> float:
-    """Fit a hospital's own regression, with the score from `slopes` as an additional column.
-
-    Return AUROC on `tested`.
-    """
+    """Fit a hospital's own regression, with the score from `slopes` as another column. Return AUROC on `tested`."""
     design, unseen = (_design(patients, slopes) for patients in (known, tested))
     penalty = np.full(design.shape[1], ridge)
     penalty[0] = 1e-6  # the intercept

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.operations.made_up_patients import made_up_patients, ranked
+from coordinator.operations.made_up_patients import Float64, made_up_patients, ranked
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.initial_values import initial_values
@@ -31,8 +31,6 @@ from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
-
-Float64: TypeAlias = npt.NDArray[np.float64]
 
 _MOST_ROWS: Final = 2000
 _TEST_ROWS: Final = 4000
@@ -56,30 +54,20 @@ class MadeUp:
     patients: int
 
 
-def why_no_training(training: PrivateTraining) -> str | None:
-    """Return as a short phrase why a private network is not trained on made-up patients, or None if it is trained."""
+def made_up_training(plan: Plan, most_work: int = _MOST_WORK) -> MadeUp | str:
+    """Train a plan on made-up patients. Return a short phrase if this is not done.
+
+    Fewer patients are made up if a step is slow. `most_work` limits rows times parameters times steps.
+    """
+    training = plan.private_training
+    if training is None:
+        return "the plan trains no private network"
     numbers, steps = len(training.is_own), training.sums
     if steps > _MOST_ROUNDS:
         return f"the plan has {steps:,} steps, and a simulation makes at most {_MOST_ROUNDS:,}"
-    if _rows(training) < min(training.patients, _LEAST_ROWS):
+    rows = min(training.patients, _MOST_ROWS, _MOST_WORK // (numbers * steps))
+    if rows < min(training.patients, _LEAST_ROWS) or rows * numbers * steps > most_work:
         return f"{steps:,} steps of {numbers:,} numbers would take too long"
-    return None
-
-
-def _rows(training: PrivateTraining) -> int:
-    """Return the number of made-up training patients. The number is smaller if a step is slow."""
-    fit = _MOST_WORK // (len(training.is_own) * training.sums)
-    return min(training.patients, _MOST_ROWS, fit)
-
-
-def made_up_training(plan: Plan, most_work: int = _MOST_WORK) -> MadeUp | None:
-    """Train a plan on made-up patients. Return None if the plan trains no private network or needs too long."""
-    training = plan.private_training
-    if training is None or why_no_training(training) is not None:
-        return None
-    rows = _rows(training)
-    if rows * len(training.is_own) * training.sums > most_work:
-        return None
     generator = np.random.default_rng(0)
     people = made_up_patients(rows + _TEST_ROWS, len(plan.shared_columns), generator)
     known, tested = ((one.features, one.outcomes) for one in (people.part(slice(rows)), people.part(slice(rows, None))))
@@ -97,12 +85,13 @@ def better_rate(plan: Plan, found: MadeUp) -> tuple[float, MadeUp] | None:
         found: what `made_up_training` returned for this plan.
     """
     content = json.loads(plan.canonical)
-    tried = {}
+    better = {}
     for rate in (plan.optimiser.learning_rate * times for times in _RATES):
         if rate <= _HIGHEST_RATE:
             changed = content | {"optimiser": content["optimiser"] | {"learning_rate": rate}}
-            tried[rate] = made_up_training(Plan.model_validate_json(json.dumps(changed)), _MOST_WORK_OF_RATES)
-    better = {rate: one for rate, one in tried.items() if one and one.with_noise >= found.with_noise + _BETTER}
+            one = made_up_training(Plan.model_validate_json(json.dumps(changed)), _MOST_WORK_OF_RATES)
+            if isinstance(one, MadeUp) and one.with_noise >= found.with_noise + _BETTER:
+                better[rate] = one
     return max(better.items(), key=lambda pair: pair[1].with_noise, default=None)
 
 

@@ -3,12 +3,16 @@
 This file decides and reads nothing. The command checks, acts and writes the audit log. The command is a process of its
 own. So the process that serves a browser never has a patient's row, and a command can give up the network first, as
 always. Text that was typed on a page becomes the value of a known option, never an option.
+
+Commands write for a terminal, where the next step is another command. On a page of the console that step is often a
+button, so the text shows the button's name instead. Words about actions that the console does not offer stay unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from site_agent.console.console_links import Role
+from site_agent.console.console_links import ROLE_NAMES, Role
 from site_agent.console.console_requests import RefusedRequest
 
 _LONGEST_SECONDS: Final = 3600.0
@@ -28,6 +32,8 @@ class Act:
     """An action that a person can start in the console, and the command that it runs.
 
     Attributes:
+        name: the value of the field `action` in its form.
+        label: the text of its button.
         role: the role that may do this.
         words: the command.
         needs: fields of the form that become options.
@@ -38,6 +44,8 @@ class Act:
         is_decision: whether it only records what a person decided about a plan. It never waits for another action.
     """
 
+    name: str
+    label: str
     role: Role
     words: tuple[str, ...]
     needs: tuple[str, ...] = ()
@@ -48,11 +56,7 @@ class Act:
     is_decision: bool = False
 
     def require_fields(self, form: Mapping[str, str]) -> None:
-        """Check that a form has the fields that the command needs.
-
-        Raises:
-            RefusedRequest: a field is missing.
-        """
+        """Check that a form has the fields that the command needs. Raises RefusedRequest: a field is missing."""
         if missing := [name for name in self.needs if name not in form]:
             raise RefusedRequest(400, f"The form lacks: {', '.join(missing)}.")
 
@@ -73,34 +77,78 @@ class Act:
         return [*words, "--", form["model"]] if "model" in self.needs else words
 
 
-def _decision(*words: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
-    """Return an action that records the officer's decision about a plan."""
-    return Act(role=Role.OFFICER, words=words, needs=needs, may_have=may_have, has_plan=True, is_decision=True)
+def _decision(words: str, label: str, needs: tuple[str, ...] = ("by",), may_have: tuple[str, ...] = ()) -> Act:
+    """Return an action that records the officer's decision about a plan. Its name is its first word."""
+    return Act(
+        name=words.split()[0], label=label, role=Role.OFFICER, words=tuple(words.split()), needs=needs,
+        may_have=may_have, has_plan=True, is_decision=True,
+    )  # fmt: skip
 
 
-EXAMINE: Final = Act(role=Role.DATA_MANAGER, words=("data", "check"), page="--html", facts="--json")
-ACCEPT: Final = Act(role=Role.DATA_MANAGER, words=("data", "accept"), needs=("by", "digest"))
-REVIEW: Final = Act(role=Role.OFFICER, words=("review",), has_plan=True, page="--html")
-APPROVE: Final = _decision("approve", "--yes", may_have=("until",))
-REFUSE: Final = _decision("refuse", needs=("by", "because"))
-WITHDRAW: Final = _decision("withdraw")
-READ_LOG: Final = Act(role=Role.OFFICER, words=("audit", "export"), page="--output")
-REPORT: Final = Act(role=Role.CLINICIAN, words=("report",), may_have=("run",), page="--html")
-COMPARE: Final = Act(role=Role.CLINICIAN, words=("adopt", "--json"), may_have=("run",))
-ADOPT: Final = Act(role=Role.CLINICIAN, words=("adopt",), needs=("by", "run", "model"))
+EXAMINE: Final = Act(
+    name="examine", label="Examine the table", role=Role.DATA_MANAGER, words=("data", "check"), page="--html",
+    facts="--json",
+)  # fmt: skip
+REVIEW: Final = Act(
+    name="review", label="Review and decide", role=Role.OFFICER, words=("review",), has_plan=True, page="--html"
+)
+APPROVE: Final = _decision("approve --yes", "Approve", may_have=("until",))
+COMPARE: Final = Act(
+    name="compare", label="Compare models", role=Role.CLINICIAN, words=("adopt", "--json"), may_have=("run",)
+)
 # All actions, by the name that a form sends in its field `action`. No other actions can run.
 ACTS: Final[Mapping[str, Act]] = {
-    "examine": EXAMINE,
-    "accept": ACCEPT,
-    "review": REVIEW,
-    "approve": APPROVE,
-    "refuse": REFUSE,
-    "withdraw": WITHDRAW,
-    "log": READ_LOG,
-    "report": REPORT,
-    "compare": COMPARE,
-    "adopt": ADOPT,
+    act.name: act
+    for act in (
+        EXAMINE,
+        Act(name="accept", label="Accept the warnings", role=Role.DATA_MANAGER, words=("data", "accept"),
+            needs=("by", "digest")),
+        REVIEW,
+        APPROVE,
+        _decision("refuse", "Refuse", needs=("by", "because")),
+        _decision("withdraw", "Withdraw"),
+        Act(name="log", label="Read the audit log", role=Role.OFFICER, words=("audit", "export"), page="--output"),
+        Act(name="report", label="Read the report", role=Role.CLINICIAN, words=("report",), may_have=("run",),
+            page="--html"),
+        COMPARE,
+        Act(name="adopt", label="Adopt this model", role=Role.CLINICIAN, words=("adopt",),
+            needs=("by", "run", "model")),
+    )
+}  # fmt: skip
+
+
+_FIELDS: Final = {
+    "by": "Your name",
+    "because": "Reason",
+    "until": "Last day of the approval",
+    "run": "Run",
 }
+# The command for a terminal, and the action whose button stands for it.
+_COMMANDS: Final = {" ".join(word for word in act.words if word[0] != "-"): act for act in ACTS.values()} | {
+    "audit show": ACTS["log"],
+    "adopt": COMPARE,
+}
+_COMMAND: Final = re.compile(rf"(\b[Rr]un )?`site-agent ({'|'.join(_COMMANDS)})((?: [A-Z-][^`]*)?)`")
+_OPTION: Final = re.compile(rf"(?<![\w-])--({'|'.join(_FIELDS)})\b")
+
+
+def for_buttons(text: str, roles: frozenset[Role]) -> str:
+    """Return the text with the names of the console's buttons and fields instead of commands and options.
+
+    Args:
+        text: what a command printed.
+        roles: the reader's own. If the button belongs to another role, the text refers the reader to that person.
+    """
+
+    def button(found: re.Match[str]) -> str:
+        act = _COMMANDS[found[2]]
+        press = {"run ": "press ", "Run ": "Press "}.get(found[1] or "", "")
+        return f"{press}“{act.label}”{'' if act.role in roles else f' (a button of the {ROLE_NAMES[act.role]})'}"
+
+    # If the console does not replace a command between backticks, the options of the command also remain.
+    parts = _COMMAND.sub(button, text.removeprefix("site-agent: ")).split("`")
+    parts[::2] = [_OPTION.sub(lambda found: f"“{_FIELDS[found[1]]}”", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,13 @@ class Role(StrEnum):
     CLINICIAN = "clinician"
 
 
+ROLE_NAMES: Final = {
+    Role.DATA_MANAGER: "data manager",
+    Role.OFFICER: "data protection officer",
+    Role.CLINICIAN: "clinician",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """The result of one action of the console, as a page or as a document.
@@ -121,10 +128,7 @@ class Links:
     """Stores all links and sessions of one console."""
 
     def __init__(self, roles: Sequence[frozenset[Role]], now_seconds: float, idle_seconds: float) -> None:
-        """Create one one-time link for each set of roles.
-
-        A session ends `idle_seconds` after its last use, by a monotonic clock.
-        """
+        """Create a one-time link per set of roles. A session ends `idle_seconds` (monotonic) after its last use."""
         self._ends_seconds, self._idle_seconds = now_seconds + LINK_SECONDS, idle_seconds
         self._unused = {_secret(): each for each in roles}
         self._sessions: list[Session] = []
@@ -134,10 +138,7 @@ class Links:
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a one-time link and return its new console session.
-
-        Return None if the link was already used, has expired or never existed.
-        """
+        """Use a one-time link and return its new session; None if it was used, has expired or never existed."""
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
@@ -146,10 +147,7 @@ class Links:
         return session
 
     def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
-        """Return the session of a request, by the request's path and cookies.
-
-        Return None if no such session is active.
-        """
+        """Return the active session of a request, by the request's path and cookies, or None."""
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):

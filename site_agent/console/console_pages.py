@@ -14,9 +14,8 @@ from html import escape
 from typing import Any, Final, assert_never
 
 from host.printed_page import Section, page, paragraph, table
-from site_agent.console.console_actions import Done
-from site_agent.console.console_links import Role, Session
-from site_agent.console.console_words import BUTTONS, ROLE_NAMES, for_buttons
+from site_agent.console.console_actions import ACTS, Done, for_buttons
+from site_agent.console.console_links import ROLE_NAMES, Role, Session
 
 _MOST_LINES: Final = 200
 _REPEATED: Final = (
@@ -223,7 +222,7 @@ class Desk:
         known = {"form_key": self.session.form_key, "form": str(self.session.new_form()), **(hidden or {})}
         kept = "".join(f'<input type="hidden" name="{name}" value="{escape(text)}">' for name, text in known.items())
         buttons = " ".join(
-            f'<button name="action" value="{act}">{escape(label or BUTTONS[act])}</button>' for act in acts
+            f'<button name="action" value="{act}">{escape(label or ACTS[act].label)}</button>' for act in acts
         )
         return f'<form method="post" action="{self.session.address}">{kept}{fields}{buttons}</form>'
 

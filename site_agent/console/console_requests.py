@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl
 
-from host.http_answers import source_digest
+from host.http_answers import REASONS, source_digest
 from site_agent.console.console_links import COOKIE
 from site_agent.state_folders import is_run_name
 
@@ -30,12 +30,6 @@ _SINGLE: Final = frozenset(
 # Browsers send these fields when they load a page in advance, before anybody opens it. Such a request must not use up a
 # link.
 _AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
-_REASONS: Final = {
-    200: "OK", 303: "See Other", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
-    421: "Misdirected Request",
-    500: "Internal Server Error",
-}  # fmt: skip
 _NO_STYLE: Final = "'none'"
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 
@@ -90,11 +84,7 @@ def read_head(raw: bytes, host: str) -> Head:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """Return the fields of a form from the body of a request.
-
-    Raises:
-        RefusedRequest: it is no form, or a field occurs twice.
-    """
+    """Return the fields of a form's body. Raises RefusedRequest: it is no form, or a field occurs twice."""
     try:
         pairs = parse_qsl(body.decode("ascii"), True, True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as cause:
@@ -125,7 +115,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
     )
     body = content.encode(errors="replace")
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}",
+        f"HTTP/1.1 {status} {REASONS[status]}",
         f"Content-Type: text/{'html' if is_page else 'plain'}; charset=utf-8",
         f"Content-Length: {len(body)}",
         f"Content-Security-Policy: {policy}",

@@ -31,10 +31,9 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approvals import Approval, Refusal, announced_plans, find_approval, find_refusal, why_not
 from site_agent.console.console_actions import ACTS, APPROVE, COMPARE, EXAMINE, REVIEW, Act, Done, run_command
-from site_agent.console.console_links import COOKIE, Links, Role, Session, Shown
+from site_agent.console.console_links import COOKIE, ROLE_NAMES, Links, Role, Session, Shown
 from site_agent.console.console_pages import Desk, KnownPlan, Shelf
 from site_agent.console.console_requests import Head, RefusedRequest, answer, go_to, read_form, read_head
-from site_agent.console.console_words import ROLE_NAMES
 from site_agent.gate.policy import refusals
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder, saved_runs
@@ -227,10 +226,7 @@ class Console:
         return Shown(document=done.document)
 
     def _plan(self, session: Session, act: Act, digest: str) -> Plan:
-        """Return the plan that a form names.
-
-        A plan is approved in the version that was read, even if its file has changed since.
-        """
+        """Return the plan that a form names. It is approved in the version that was read, whatever its file has now."""
         known = session.read.values() if act is APPROVE else self._announced(read_hospital(self._setting.config))
         for plan in known:
             if plan.digest.hex() == digest:
@@ -267,10 +263,10 @@ class Console:
         title, digest = f"{plan.study}, version {plan.version}", plan.digest.hex()
         try:
             approval = find_approval(hospital.state_path, plan)
-        except OperatorError as error:
-            return KnownPlan(title=title, digest=digest, standing=str(error), is_approved=False, is_damaged=True)
-        except OSError as error:
-            words = f"Its approval cannot be read: {error.filename}: {error.strerror}."
+        except (OperatorError, OSError) as error:
+            words = str(error)
+            if isinstance(error, OSError):
+                words = f"Its approval cannot be read: {error.filename}: {error.strerror}."
             return KnownPlan(title=title, digest=digest, standing=words, is_approved=False, is_damaged=True)
         missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
         broken = refusals(hospital.policy, plan, manifest_of(plan), site=hospital.site, identity=None)

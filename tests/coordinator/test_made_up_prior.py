@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.operations.made_up_patients import CORRELATION, made_up_patients, ranked
-from coordinator.operations.made_up_prior import PATIENTS, made_up_prior, sums_of, why_no_prior
+from coordinator.operations.made_up_prior import PATIENTS, MadeUpPrior, made_up_prior, sums_of
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.prior.private_terms import clipped_terms
@@ -32,9 +32,9 @@ def test_noise_takes_nothing_at_a_large_epsilon_and_the_whole_gain_at_a_tiny_one
     found = {epsilon: made_up_prior(wide_plan(epsilon)) for epsilon in (0.02, 1.0, 20.0)}
     tiny, one, large = found[0.02], found[1.0], found[20.0]
 
-    assert tiny is not None
-    assert one is not None
-    assert large is not None
+    assert isinstance(tiny, MadeUpPrior)
+    assert isinstance(one, MadeUpPrior)
+    assert isinstance(large, MadeUpPrior)
     assert one == made_up_prior(wide_plan(1.0))
     gain = one.without - one.alone
     assert gain > 0.01
@@ -83,5 +83,5 @@ def test_each_kind_of_plan_has_its_sentences_and_says_what_is_assumed() -> None:
     assert "assumed" not in of_counts
     assert "A mean needs more than" in few
     assert "Nothing was simulated: the plan has 2,000 steps" in slow
-    assert why_no_prior(wide) == "a fit of 304 unknowns would take too long"
+    assert made_up_prior(wide) == "a fit of 304 unknowns would take too long"
     assert " ".join(expected_accuracy(wide)) == "Nothing was simulated: a fit of 304 unknowns would take too long."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordinator.operations.made_up_patients import ranked
-from coordinator.operations.made_up_training import _clipped_sum, better_rate, made_up_training, why_no_training
+from coordinator.operations.made_up_training import MadeUp, _clipped_sum, better_rate, made_up_training
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
@@ -29,7 +29,7 @@ def test_more_noise_beside_fewer_patients_costs_more(
     """With many patients and a large epsilon the noise costs nothing; with few and a small one nearly everything."""
     found = made_up_training(plan_with(epsilon, patients))
 
-    assert found is not None
+    assert isinstance(found, MadeUp)
     assert found.patients == min(patients, 2000)
     assert lowest <= found.without - found.with_noise <= highest
     assert 0.7 < found.without < 0.82
@@ -41,13 +41,13 @@ def test_a_better_learning_rate_is_found_where_the_plan_follows_the_noise() -> N
              optimiser={"name": "sgd", "learning_rate": rate}) for rate in (8.0, 2.0, 0.25)}  # fmt: skip
     areas = {rate: made_up_training(plan) for rate, plan in plans.items()}
 
-    better = {rate: better_rate(plan, area) for rate, plan in plans.items() if (area := areas[rate]) is not None}
+    better = {rate: better_rate(plan, area) for rate, plan in plans.items() if isinstance(area := areas[rate], MadeUp)}
 
     assert better[2.0] is None
     for rate in (8.0, 0.25):
         found, area = better[rate], areas[rate]
         assert found is not None
-        assert area is not None
+        assert isinstance(area, MadeUp)
         assert found[0] in {1.0, 2.0}
         assert found[1].with_noise > area.with_noise + 0.01
         assert found[1] == made_up_training(plans[2.0]) or found[0] != 2.0
@@ -62,7 +62,7 @@ def test_it_follows_the_plan_s_method(method: str) -> None:
     found = made_up_training(plan)
 
     assert found == made_up_training(Plan.model_validate_json(json.dumps(json.loads(plan.canonical))))
-    assert found is not None
+    assert isinstance(found, MadeUp)
     assert found.without > 0.65
 
 
@@ -86,20 +86,20 @@ def test_its_gradient_is_that_of_the_deployed_trainer(shared: int) -> None:
 
 def test_a_plan_without_a_network_or_with_too_much_work_is_skipped() -> None:
     """The federated prior has no gradients, and 10,000 rounds would keep a person waiting."""
-    assert made_up_training(private_plan()) is None
-    assert made_up_training(private_network_plan({"epsilon": 8.0}, rounds=10_000, hidden=(20,))) is None
+    assert made_up_training(private_plan()) == "the plan trains no private network"
+    too_long = made_up_training(private_network_plan({"epsilon": 8.0}, rounds=10_000, hidden=(20,)))
+    assert too_long == "the plan has 10,000 steps, and a simulation makes at most 1,000"
 
 
 @pytest.mark.parametrize(("rounds", "hidden", "patients"), [(40, (8,), 2000), (900, (8,), 389), (900, (60,), None)])
 def test_slow_steps_read_fewer_patients_or_none(rounds: int, hidden: tuple[int, ...], patients: int | None) -> None:
     """A simulation keeps a person waiting for a second. The ratio of noise to signal stays that of the plan."""
     plan = private_network_plan({"patients": 5000, "epsilon": 8.0}, rounds=rounds, hidden=hidden)
-    assert plan.private_training is not None
 
-    found, why = made_up_training(plan), why_no_training(plan.private_training)
+    found = made_up_training(plan)
 
-    assert (None if found is None else found.patients) == patients
-    assert why == (None if patients else "900 steps of 421 numbers would take too long")
+    told = found.patients if isinstance(found, MadeUp) else found
+    assert told == (patients or "900 steps of 421 numbers would take too long")
 
 
 def test_ranks_of_scores_give_the_share_of_pairs_in_order() -> None:
@@ -114,7 +114,7 @@ def test_local_noise_costs_more_than_the_same_steps_with_shared_noise() -> None:
     shared = made_up_training(private_network_plan(promise, rounds=20, **keys))
     local = made_up_training(local_plan(promise, rounds=4, steps=5, **keys))
 
-    assert shared is not None
-    assert local is not None
+    assert isinstance(shared, MadeUp)
+    assert isinstance(local, MadeUp)
     assert local.without == pytest.approx(shared.without, abs=0.01)
     assert local.with_noise < shared.with_noise - 0.005

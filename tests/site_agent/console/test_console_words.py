@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from site_agent.console.console_actions import for_buttons
 from site_agent.console.console_command import console
 from site_agent.console.console_links import LINK_SECONDS, Role
-from site_agent.console.console_words import for_buttons
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 
 EVERYBODY = frozenset(Role)
