@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -126,10 +127,9 @@ def _serve_among_processes(path: Path) -> int:
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer the requests of the gate process, starting with the request for which the program standby.py waited.
+    """Answer the gate's requests after the program standby.py has waited.
 
-    Args:
-        configuration: the content of hospital.yaml as JSON.
+    `configuration` is the content of hospital.yaml as JSON.
     """
     set_up_log(EVENTS, "site-trainer")
 
@@ -146,9 +146,7 @@ def _serve(hospital: Hospital, connection: socket.socket) -> None:
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
 
-    def rest() -> None:
-        stand_by(connection, lambda: hospital.model_dump_json().encode())
-
+    rest = partial(stand_by, connection, lambda: hospital.model_dump_json().encode())
     sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds, rest=rest).serve())
 
 

@@ -1,9 +1,8 @@
 """Makes arithmetic reproducible: the same plan, data, seed and threads give the same bits.
 
 Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once.
-Predictions must be computed in the same way as the test after training. The promise holds for one kind of CPU
-(docs/design/protocol.md, "The same bits"). On a graphics card all products are in float32 (no TF32) and by
-deterministic algorithms. The last bits of its results differ from a CPU's.
+The promise holds for one kind of CPU (docs/design/protocol.md, "The same bits"). On a graphics card all products are in
+float32 (no TF32) and by deterministic algorithms. The last bits of its results differ from a CPU's.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     threadpool_limits(threads, user_api="blas")
     # This has the same effect as `use_deterministic_algorithms(True)`, which would also load torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    # Otherwise torch would fill every new tensor. Filling new tensors is unnecessary, because no code here reads a
-    # tensor before writing it.
+    # Otherwise torch would fill every new tensor, although no code here reads a tensor before writing it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
     if device == "cuda":
         _require_card()

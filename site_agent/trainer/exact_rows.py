@@ -22,10 +22,8 @@ _LARGEST_BYTES: Final = 1 << 20
 def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
     """Return which row count is sent for `rows` rows. The count is stored on disk first.
 
-    Args:
-        folder: the trainer's folder, with the counts that this site used, the newest last.
-        smallest_cell: the least difference between two different counts.
-        memory: the name of the file, for training rows or for validation rows.
+    The file `memory` in `folder` has the counts of training or validation rows that this site used, the newest last.
+    `smallest_cell` is the least difference between two different counts.
 
     Raises:
         ConfigurationError: the earlier counts cannot be read.

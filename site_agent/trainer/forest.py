@@ -33,12 +33,7 @@ _DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lines:
-    """A linear model with one or several outputs, stored as float64 arrays.
-
-    Attributes:
-        slopes: shape (outputs, columns).
-        starts: shape (outputs,), the values at zero.
-    """
+    """A linear model: float64 `slopes` of shape (outputs, columns), and `starts` (outputs,), the values at zero."""
 
     slopes: npt.NDArray[np.float64]
     starts: npt.NDArray[np.float64]
@@ -59,11 +54,9 @@ class Lines:
 
 
 def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
-    """Convert a linear model of scikit-learn to plain arrays.
+    """Convert a linear model of scikit-learn, whose class labels are indices of classes, to plain arrays.
 
-    Args:
-        fitted: a model whose class labels are the indices of classes.
-        gap: if no row has a class, its start is lower than the lowest other start by this much.
+    If no row has a class, its start is lower than the lowest other start by `gap`.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
@@ -113,9 +106,8 @@ class Forest:
     def __post_init__(self) -> None:
         nodes = len(self.columns)
         shapes = (self.thresholds.shape, self.children.shape, self.values.shape[:1])
-        if self.roots.ndim != 1 or self.columns.ndim != 1:
-            raise ValueError("arrays of no forest")
-        if not len(self.roots) or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
+        is_flat = self.roots.ndim == self.columns.ndim == 1 and len(self.roots) > 0
+        if not is_flat or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
             raise ValueError("arrays of no forest")
         numbers = np.arange(nodes)[:, None]
         ends = np.isinf(self.thresholds)[:, None]
@@ -150,11 +142,7 @@ class Forest:
 
 
 def forest_from(arrays: Arrays) -> Forest:
-    """Build a forest from its arrays. Further arrays in the mapping are ignored.
-
-    Raises:
-        ValueError: the arrays do not form a forest.
-    """
+    """Build a forest from its arrays, and ignore further ones. Raise ValueError if they do not form a forest."""
     whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
     thresholds, values = (np.asarray(arrays[name], dtype=np.float64) for name in ("thresholds", "values"))
     return Forest(**whole, thresholds=thresholds, values=values)

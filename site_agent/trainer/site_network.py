@@ -75,14 +75,9 @@ class Seeds:
 class SiteNetworks:
     """Builds networks of one plan for one site.
 
-    Attributes:
-        columns: the number of encoded columns that the network reads.
-        outputs: the number of the network's outputs.
-        common: the number of columns that all sites have; None if the network treats all columns alike.
-        own_module: the file of the hospital's own network, if the plan lists only tensors.
-        module_seed: the seed of that network's first values.
-        starts: the values of the plan's starting file.
-        device: where the network is trained, `cpu` or `cuda`.
+    The network reads `columns` encoded columns. All sites have `common` of them; None if the network treats all columns
+    alike. `own_module` is the file of the hospital's own network, if the plan lists only tensors, and `module_seed` the
+    seed of its first values. `starts` are the values of the plan's starting file. `device` is `cpu` or `cuda`.
     """
 
     plan: Plan
@@ -101,9 +96,7 @@ class SiteNetworks:
         return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
     def build(self) -> nn.Module:
-        """Build the network.
-
-        Its parameters are NaN until `start` is called. Only a hospital's own module has values at once.
+        """Build the network. Its parameters are NaN until `start` is called, except for a hospital's own module.
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
@@ -126,11 +119,7 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Refuse a network that cannot train on batches of this size.
-
-        Raises:
-            ConfigurationError: see `local.check_memory` and `own_module.check_batch`.
-        """
+        """Refuse a network that cannot train on batches of this size: see `check_memory`, `own_module.check_batch`."""
         check_memory(flat, rows)
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])

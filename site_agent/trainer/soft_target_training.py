@@ -38,9 +38,8 @@ _PATH: Final = "unique.path.weight"
 class SoftTargets:
     """A baseline's predictions for all rows of its site, float32 (rows, outputs), and how the plan uses them.
 
-    Attributes:
-        training: each prediction by a baseline that was fitted without the row's patient.
-        validation, test: predictions by the baseline of all training rows.
+    Each of `training` is by a baseline that was fitted without the row's patient; `validation` and `test` are by the
+    baseline of all training rows.
     """
 
     fitted: FittedBaseline
