@@ -26,17 +26,7 @@ from protos.errors import DataError
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.forest import (
-    FOREST_ARRAYS,
-    Arrays,
-    Forest,
-    Lines,
-    forest_from,
-    forest_of,
-    has_types,
-    lines_of,
-    on_bounded_scale,
-)
+from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of, on_bounded_scale
 from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 FOLDS: Final = 5
@@ -49,7 +39,6 @@ _PENALTY: Final = 10.0  # logistic regression uses the inverse, C = 0.1
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = npt.NDArray[np.float32]
-_TYPES: Final = {"coefficients": "<f8", "intercepts": "<f8", "share": "<f8", **FOREST_ARRAYS}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -78,11 +67,6 @@ class Baseline:
         linear = on_bounded_scale(self.task, _linear_answers(self, features))
         return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
 
-    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the baseline's arrays by name, without its task, in the form that `baseline_of` reads."""
-        lines, share = self.lines, np.array([self.forest_share])
-        return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedBaseline:
@@ -95,20 +79,6 @@ class FittedBaseline:
     baseline: Baseline
     out_of_fold: Numbers
     evidence: Mapping[str, Json]
-
-
-def baseline_of(task: Task, arrays: Arrays) -> Baseline:
-    """Build a baseline from its arrays, which another process can have written.
-
-    Raises:
-        ValueError: the arrays are not those of a baseline.
-    """
-    if not has_types(arrays, _TYPES):
-        raise ValueError("other arrays than a baseline's")
-    names = ("coefficients", "intercepts", "share")
-    slopes, starts, share = (np.asarray(arrays[name], dtype=np.float64) for name in names)
-    lines = Lines(slopes=slopes, starts=starts)
-    return Baseline(task=task, lines=lines, forest=forest_from(arrays), forest_share=float(share.item()))
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:

@@ -10,9 +10,9 @@ do not depend on the installed version of scikit-learn. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,6 @@ from site_agent.trainer.data.pixel_store import blocks
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression, Ridge
 
-Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
-# The type in a file of each array of a forest.
-FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 # Pairs of row and tree that are processed at once; they need about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
 _DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where a logit would be infinite
@@ -115,10 +112,6 @@ class Forest:
         if not is_placed.all() or self.roots.min() < 0 or self.roots.max() >= nodes or self.columns.min() < 0:
             raise ValueError("a node whose children do not follow it")
 
-    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the forest's arrays by name, in the form that `forest_from` reads."""
-        return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
-
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the mean over all trees: float64 (rows, answers), for features of shape (rows, columns)."""
         block = max(1, _BLOCK_PAIRS // len(self.roots))
@@ -139,18 +132,6 @@ class Forest:
         for leaves in at.T:
             total += self.values[leaves]
         return total / len(self.roots)
-
-
-def forest_from(arrays: Arrays) -> Forest:
-    """Build a forest from its arrays, and ignore further ones. Raise ValueError if they do not form a forest."""
-    whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
-    thresholds, values = (np.asarray(arrays[name], dtype=np.float64) for name in ("thresholds", "values"))
-    return Forest(**whole, thresholds=thresholds, values=values)
-
-
-def has_types(arrays: Arrays, types: Mapping[str, str]) -> bool:
-    """Return whether a mapping has exactly the named arrays, each with the required type."""
-    return {name: array.dtype.str for name, array in arrays.items()} == types
 
 
 def forest_of(trees: Sequence[GrownTree]) -> Forest:

@@ -41,8 +41,8 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
-from site_agent.trainer.kept_findings import keep_choice, keep_suspicions
 from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.trainer_files import keep_choice, keep_suspicions
 from site_agent.trainer_socket import (
     Agreed,
     Check,

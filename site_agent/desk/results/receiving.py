@@ -28,12 +28,12 @@ from protos.plan.plan import Plan
 from protos.plan.prior_method import OneOfClasses
 from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
 from protos.wire.messages import MalformedMessage
+from site_agent.desk.column_profile import profile_of
 from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.encodings import Scale
 from site_agent.trainer.data.mistakes import refuse

@@ -89,16 +89,6 @@ class NumberRule:
         self.outside = Flaw(f"a number outside the declared range {self.low:g} to {self.high:g}")
         self.missing: float | Flaw = MISSING if refuses_missing else math.nan
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "kind": "number",
-            "missing": sorted(self.markers),
-            "refuses_missing": self.refuses_missing,
-            "range": list(self.limits),
-        }
-
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number in a cell, or NaN if the cell means a missing value."""
         text = cell.strip()
@@ -135,13 +125,6 @@ class CodeRule:
         self.codes, self.markers, self.missing, self.otherwise = dict(codes), frozenset(markers), missing, otherwise
         self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores. Codes are replaced by their positions."""
-        codes = sorted(self.codes, key=self.codes.__getitem__)
-        refuses = self.missing is MISSING
-        return {"kind": "code", "missing": sorted(self.markers), "refuses_missing": refuses, "codes": codes}
-
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number that stands for the code in a cell."""
         return self._values.get(canonical_code(cell, decimal), self.otherwise)
@@ -153,13 +136,6 @@ class DateRule:
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
         """Store the rule. `patterns` are strptime formats. A time may follow a date, because spreadsheets add times."""
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        pattern = self.patterns[0] if len(self.patterns) == 1 else list(self.patterns)
-        missing = sorted(self.markers)
-        return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
         """Return the date in a cell as days since the year 1, or NaN if the cell means a missing date."""
@@ -199,17 +175,6 @@ class IntervalRule:
         self.low = -math.inf if limits[0] is None else limits[0]
         self.high = math.inf if limits[1] is None else limits[1]
         self.outside = Flaw(f"an interval outside the declared range {self.low:g} to {self.high:g} {unit}")
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "sign": self.sign,
-            "divisor": self.divisor,
-            "unit": self.unit,
-            "refuses_missing": self.refuses_missing,
-            "range": list(self.limits),
-        }
 
     def length(self, own: Any, other: Any) -> Any:
         """Return the time between two days in the rule's unit. The days are two numbers or two float64 arrays."""
@@ -252,19 +217,6 @@ class TermsRule:
         self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
         self._declared = None if codes is None else {folded(code): place for place, code in enumerate(codes)}
         self._places: dict[str, int] = {}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "kind": "terms",
-            "missing": sorted(self.markers),
-            "refuses_missing": self.missing is MISSING,
-            "separator": self.separator,
-            "codes": None if self.codes is None else list(self.codes),
-            "buckets": self.buckets,
-            "longest": self.longest,
-        }
 
     @property
     def counted(self) -> int:

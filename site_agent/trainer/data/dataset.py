@@ -19,12 +19,11 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
 from protos.plan.compatibility import agreed_sizes
-from protos.plan.documents import nearest_name
+from protos.plan.documents import Document, nearest_name
 from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
-from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
@@ -61,7 +60,7 @@ class Dataset:
         classes: empty for regression and segmentation.
         training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
-        profile: a summary of the training rows.
+        profile: the desk's summary of the training rows, which is saved with the model.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
         image: the size of the images whose pixels are the columns.
         note: the size of the note whose words in order are the last columns.
@@ -77,7 +76,7 @@ class Dataset:
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
     test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    profile: Profile | None = None
+    profile: Document | None = None
     rows_without_outcome: int = 0
     image: ImageSize | None = None
     note: NoteSize | None = None
@@ -131,7 +130,6 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))
         for part in (rows.training, rows.validation, rows.test)
     )
-    training_patients = _patients(table, rows.training)
     dataset = Dataset(
         training=training,
         validation=validation,
@@ -139,13 +137,12 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         columns=preprocessing.columns,
         task=target.task,
         classes=target.classes,
-        training_patients=training_patients,
+        training_patients=_patients(table, rows.training),
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
         test_groups=MappingProxyType(
             {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
         ),
-        profile=profile_of(table.contract, table, rows.training, training_patients),
         rows_without_outcome=len(table.dropped),
         image=None if table.contract.image is None else table.contract.image.image,
         note=table.contract.note,

@@ -100,11 +100,6 @@ Encoding: TypeAlias = (
 )
 
 
-def kind_of(feature: Feature) -> str:
-    """Return the kind of encoding that a feature's declaration requires."""
-    return "numeric" if feature.encoding == "standard" else feature.encoding
-
-
 def fit_scale(values: Numbers) -> Scale:
     """Fit mean and population deviation to float64 values of shape (rows,), at least one."""
     # Rounding gives a constant column a tiny deviation, and a division by it would amplify noise.

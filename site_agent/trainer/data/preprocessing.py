@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.documents import Document
@@ -21,14 +21,12 @@ from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
 from site_agent.trainer.data.encodings import (
-    EmbeddingEncoding,
     Encoding,
     Scale,
     encode,
     fit_coded,
     fit_measured,
     fit_scale,
-    kind_of,
 )
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows
@@ -131,29 +129,6 @@ class Preprocessing(Document):
         """Convert z-scores of a regression, float64 of any shape, to the unit of the target."""
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
-
-    def to_json(self) -> str:
-        """Return the preprocessing as JSON, which `from_json` reads."""
-        return self.model_dump_json(indent=2)
-
-    @staticmethod
-    def from_json(text: str) -> Preprocessing:
-        """Read the preprocessing that `to_json` wrote.
-
-        Raises:
-            ConfigurationError: the text is damaged or of another version.
-        """
-        try:
-            loaded = Preprocessing.model_validate_json(text)
-        except ValidationError:
-            loaded = None  # pydantic's error quotes its input, so it is not chained
-        if loaded is None or not _fits(loaded):
-            raise ConfigurationError(
-                what="The saved preprocessing is damaged or from another version of this program.",
-                consequence="Nothing was predicted or trained, and nothing left this site.",
-                remedy="Use another saved model, or train again.",
-            )
-        return loaded
 
     def _scale(self) -> Scale:
         if self.target_scale is None:
@@ -263,23 +238,3 @@ def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
             for item in contract.features
         ),
     ]
-
-
-def _fits(loaded: Preprocessing) -> bool:
-    """Return whether a saved preprocessing has the encodings that its contract requires."""
-    features = loaded.contract.features
-    kinds = [kind_of(item) for item in features]
-    regression = isinstance(loaded.contract.target, RegressionTarget)
-    widths = [item.width if isinstance(item, CategoricalFeature) else None for item in features]
-    has_points = all(
-        not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
-        for item, width in zip(loaded.encodings, widths, strict=False)
-    )
-    terms = [item.counted for item in loaded.contract.terms]
-    return (
-        has_points
-        and terms == [len(item.rarity) for item in loaded.term_weights]
-        and terms == [len(item.largest) for item in loaded.term_weights]
-        and kinds == [item.kind for item in loaded.encodings]
-        and regression == (loaded.target_scale is not None)
-    )

@@ -21,6 +21,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from protos.errors import ConfigurationError, DataError
 from site_agent.desk.drafting.invent import invent, write_table
 from site_agent.desk.examination.examine import examine
+from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data import terms
@@ -405,13 +406,13 @@ def test_saved_weights_of_another_width_are_refused(tmp_path: Path) -> None:
     table = read(tmp_path, ["a;b", "c"])
     saved = fit(table.contract, table, np.arange(10))
 
-    again = type(saved).from_json(saved.to_json())
-    shorter = json.loads(saved.to_json())
+    again = preprocessing_of(saved.model_dump_json(indent=2))
+    shorter = json.loads(saved.model_dump_json(indent=2))
     shorter["term_weights"][0]["rarity"].pop()
 
     assert again == saved
     with pytest.raises(ConfigurationError, match="damaged"):
-        type(saved).from_json(json.dumps(shorter))
+        preprocessing_of(json.dumps(shorter))
 
 
 @pytest.mark.parametrize("changed", [{"separator": "|"}, {"type": "text"}, ORDERED, {"buckets": 9}, {"codes": ["a"]}])
