@@ -14,7 +14,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from protos.errors import ConfigurationError, UnavailableError
+from protos.errors import UnavailableError
+from site_agent.trainer.failures import unfit
 
 _COMPILER: Final = "torch._dynamo"
 # The driver and its libraries report missing memory with these words, in errors of PyTorch's general class.
@@ -91,9 +92,8 @@ def _require_card() -> None:
             "Check the driver with nvidia-smi. Open the card to the service with the drop-in site-trainer-gpu.conf. Or "
             "set device: cpu under training in hospital.yaml."
         )
-    raise ConfigurationError(
+    raise unfit(
         what=f"hospital.yaml sets device: cuda under training, but {found}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy=remedy,
     )
 

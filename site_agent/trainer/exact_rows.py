@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from protos.errors import ConfigurationError
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.trainer_files import write_whole
 
 TRAINING: Final = "exact-rows.json"
@@ -49,9 +49,8 @@ def _used(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as cause:
-        raise ConfigurationError(
+        raise unfit(
             what=f"{path} cannot be read. This file has the counts of rows that this site used in earlier studies.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Restore this file from the newest backup, or take part only in plans with equal weights.",
         ) from cause
     return found

@@ -27,6 +27,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Saved
 from site_agent.trainer.checkpoints import Json, load, save
 from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
@@ -143,9 +144,8 @@ class Saves:
             return None
         except (OSError, ValueError, KeyError, TypeError) as cause:
             # Otherwise this site would start from the beginning in the middle of a run.
-            raise ConfigurationError(
+            raise unfit(
                 what="The record of this site's first round in the study cannot be read.",
-                consequence="Nothing was trained and nothing left this site.",
                 remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
             ) from cause
         if rows != self._rows:

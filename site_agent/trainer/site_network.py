@@ -14,12 +14,11 @@ from pathlib import Path
 
 from torch import nn
 
-from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
 from protos.plan.manifest import Manifest, Starts, describe_difference, started
 from protos.plan.plan import Plan
-from site_agent.trainer.failures import NetworkDiffers
+from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.own_module import build_own_module, check_batch, keep_terms
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -104,9 +103,8 @@ class SiteNetworks:
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
-                raise ConfigurationError(
+                raise unfit(
                     what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
-                    consequence="Nothing was trained and nothing left this site.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)

@@ -27,6 +27,7 @@ from blake3 import blake3
 from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan.plan import Plan
+from site_agent.trainer.failures import unfit
 
 SECRET_BYTES: Final = 32
 _NAME: Final = "site.secret"
@@ -121,8 +122,7 @@ def site_secret(folder: Path) -> bytes:
 
 
 def _refused(path: Path, because: str) -> ConfigurationError:
-    return ConfigurationError(
+    return unfit(
         what=f"The site's secret {path} {because}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy=f"Run `chmod 600 {path}` if you trust its content, or restore the file from the newest backup.",
     )

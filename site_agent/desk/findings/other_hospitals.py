@@ -46,7 +46,7 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 
 _SEED: Final = 20_261_123
 

@@ -40,7 +40,7 @@ from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.preprocessing import Preprocessing, fit
 from site_agent.trainer.data.tables import FEWEST_ROWS, Table
 from site_agent.trainer.forest import Forest, Lines
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_inputs import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of
 from site_agent.trainer.prior.prior_study import outcomes_of
 from site_agent.trainer.prior.profiled_regression import profiled_intercept

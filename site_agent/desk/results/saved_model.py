@@ -34,8 +34,7 @@ from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
-from site_agent.trainer.prior.concept_inputs import read_columns, read_places, shared_count
+from site_agent.trainer.prior.concept_inputs import ConceptEncoding, read_columns, read_places, shared_count
 
 _JOINED: Final = "joined "
 _OWN: Final = "own "

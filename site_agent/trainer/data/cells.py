@@ -54,12 +54,10 @@ Parser: TypeAlias = Callable[[str], float | Flaw]
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The result of parsing a block of cells of one column: its numbers and its flaws.
+    """The numbers and flaws of a block of cells of one column.
 
-    Attributes:
-        values: float64 of shape (cells,), NaN for flawed cells.
-        flaws: for each flaw, by its words, the places of its cells in the block.
-        outside: float64, the numbers outside of the declared range, for a hint about their unit.
+    `values` are float64 (cells,), NaN for flawed cells. `flaws` has for each flaw, by its words, the places of its
+    cells in the block. `outside` has the numbers outside of the declared range, for a hint about their unit.
     """
 
     values: Numbers
@@ -263,10 +261,7 @@ class _NumberColumn:
         return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
-        """Check an array of numbers against the rule. NaN means a missing number.
-
-        The array is changed in place. No number may be too large.
-        """
+        """Check numbers against the rule, in place. NaN means a missing number. No number may be too large."""
         if len(self._absent_numbers):
             values[np.isin(values, self._absent_numbers)] = np.nan
         is_outside = (values < self._rule.low) | (values > self._rule.high)
@@ -293,10 +288,7 @@ def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
 def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:
     """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
 
-    Args:
-        cells: texts without nulls, or numbers with nulls for missing values.
-        words: the texts that mean a missing value.
-        decimal: the decimal point or comma of a text.
+    Cells are texts without nulls, or numbers with nulls for missing values. `words` mean a missing value.
     """
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
@@ -355,15 +347,11 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """Convert a block of a date feature to times between two days, in the feature's unit.
+    """Convert a block of a date feature to times between two days, in the feature's unit: float64 of shape (rows,).
 
-    Args:
-        own: the block's dates in days, NaN if missing or flawed.
-        days: the parsed block of every date column, by name.
-
-    Returns:
-        values: float64 of shape (rows,). flaws: those of the dates, of the interval's range, and missing values if the
-        contract refuses them. A flawed row is not reported again as missing.
+    `own` has the block's dates in days, NaN if missing or flawed, and `days` the parsed block of every date column. The
+    flaws are those of the dates, of the interval's range, and missing values if the contract refuses them. A flawed row
+    is not reported again as missing.
     """
     other = days.get(feature.other)
     other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())

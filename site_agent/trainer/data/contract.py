@@ -17,7 +17,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from protos.errors import ConfigurationError
 from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
 from protos.plan.networks.transformer_networks import NoteSize
@@ -36,7 +35,8 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.formats import Format
 from site_agent.trainer.data.image_column import DicomFiles, Folder, ImageColumn
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
+from site_agent.trainer.failures import unfit
 
 Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
@@ -310,8 +310,7 @@ def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     """
     reason = other_answer(plan, contract, site)
     if reason is not None:
-        raise ConfigurationError(
+        raise unfit(
             what=f"This site's outcome does not match the plan's question: {reason}.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
         )

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
 from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct, check_labels
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 
 _PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)

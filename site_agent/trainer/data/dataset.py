@@ -167,11 +167,10 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the columns that a plan's network reads at this site, and the number of these columns that all sites have.
+    """Return the columns that a plan's network reads at this site, and how many of them all sites have.
 
-    Returns:
-        the columns in order, and the number of common ones, None if the network treats all columns alike. The columns
-        of a note in word order follow those that the plan lists. They have the site's own names.
+    The number is None if the network treats all columns alike. The columns of a note in word order follow those that
+    the plan lists. They have the site's own names.
     """
     words = note_columns(plan.architecture)
     if words and "columns" in agreed_sizes(plan.ingredients, plan.architecture):
@@ -205,9 +204,7 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
 def place_columns(
     features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
 ) -> Features:
-    """Copy features (rows, len(own)) to an array (rows, len(columns)), float32, in the order of `columns`.
-
-    Columns in `unused` are left out.
+    """Copy features (rows, len(own)) to float32 (rows, len(columns)), in the order of `columns`, without `unused` ones.
 
     Raises:
         ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.
@@ -223,11 +220,7 @@ def place_columns(
 
 
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise an error if a column of this site is not in the plan's list, and suggest similar columns of the list.
-
-    Raises:
-        ConfigurationError: a column of `own` is not in `columns`.
-    """
+    """Raise ConfigurationError if a column of this site is not in the plan's list, and suggest similar ones."""
     agreed, mine = set(columns), set(own)
     strangers = [name for name in own if name not in agreed]
     if strangers:

@@ -223,13 +223,9 @@ def _coded(
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
     """Return which fraction of each bin each value covers, by equation 1 of Gorishniy et al. 2022.
 
-    Args:
-        values: shape (rows,).
-        ends: shape (bins + 1,), rising, not necessarily strictly.
-
-    Returns:
-        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own. For values
-        beyond those of the training rows, the first open bin falls below 0 and the last rises above 1.
+    From values (rows,) and rising `ends` (bins + 1,), not necessarily strictly, to (rows, bins): 1 in the bins below a
+    value, 0 in those above, the reached share in its own. For values beyond those of the training rows, the first open
+    bin falls below 0 and the last rises above 1.
     """
     low, width = ends[:-1], np.diff(ends)
     is_open = width > 0

@@ -190,12 +190,9 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
 
 
 def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
-    """Return one slice of a NIfTI volume, in the usual view of the declared plane.
+    """Return one slice of a NIfTI volume, also compressed by gzip, in the usual view of the declared plane.
 
-    Args:
-        content: the file, also compressed by gzip.
-        files: the plane, and the slice for a path without a number.
-        number: the slice's number, from 1; None uses the declared slice.
+    `number` is the slice's number, from 1; None uses the declared slice.
     """
     try:
         packed = content[:2] == b"\x1f\x8b"

@@ -28,6 +28,7 @@ from site_agent.trainer.data.encodings import (
     fit_measured,
     fit_scale,
 )
+from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
@@ -59,9 +60,7 @@ class Preprocessing(Document):
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """Return the table's features as C-contiguous float32 of shape (rows, columns).
 
-        Args:
-            table: read under a contract with the same features and codes.
-            rows: int64, the wanted rows, in order; None takes all.
+        `rows` are the wanted rows, int64, in order; None takes all.
 
         Raises:
             ConfigurationError: the table was read under a contract with other features or codes.
@@ -90,9 +89,8 @@ class Preprocessing(Document):
         if table.images is not None:
             self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
-            raise DataError(
+            raise unusable(
                 what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
-                consequence="The table was not used and nothing left this site.",
                 remedy="Declare a range for these columns in the contract. The check then lists rows outside the "
                 "range.",
             )
@@ -146,11 +144,7 @@ class Preprocessing(Document):
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """Fit the encoding of each column to the training rows.
-
-    Args:
-        table: the whole table, of which only `training_rows` are read.
-        training_rows: int64, shape (training rows,), at least one.
+    """Fit the encoding of each column to the training rows of a table: int64 (training rows,), at least one.
 
     Raises:
         DataError: a column has no value at all in the training rows.
@@ -215,10 +209,7 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """Return a feature as standardised columns, which are used to fit the embeddings of other features.
-
-    Constant columns are 0.
-    """
+    """Return a feature as standardised columns, to fit the embeddings of other features. Constant columns are 0."""
     if isinstance(feature, CategoricalFeature):
         columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
     else:

@@ -56,8 +56,7 @@ from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_
 from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.opening import open_blocks
-from site_agent.trainer.data.terms import Counts, TermsReader
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import Counts, TermsFeature, TermsReader
 from site_agent.trainer.trainer_files import array_digest
 
 FEWEST_ROWS: Final = 10
@@ -102,10 +101,7 @@ class Table:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """For each group column, the group's label in every row. A row without a value has the label "unknown".
-
-        Columns without labels have their codes as labels.
-        """
+        """For each group column, the group's label in every row: its code without labels, "unknown" without a value."""
         labels = {}
         for column in self.contract.groups:
             positions = self.features.get(column.name, self.group_positions.get(column.name))
@@ -118,19 +114,13 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """Arrays that identify the images, lists and notes of the rows: a float64 number for each.
-
-        Equal images, lists or notes have equal numbers.
-        """
+        """Numbers that identify the images, lists and notes of the rows, float64: equal ones have equal numbers."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
 
     @cached_property
     def digest(self) -> str:
-        """The BLAKE3 digest of all data that was read, and of the contract, in hexadecimal.
-
-        The digest stays at the site.
-        """
+        """The BLAKE3 digest of all data that was read, and of the contract, in hexadecimal. It stays at the site."""
         numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
         arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
         if self.target is not None:
@@ -206,9 +196,7 @@ def survey_new_rows(
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
-    """Read a table of new patients as far as possible.
-
-    A wrong cell is read as NaN, and the rows of each mistake are listed.
+    """Read a table of new patients as far as possible. A wrong cell is NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.

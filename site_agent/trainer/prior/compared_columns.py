@@ -71,14 +71,10 @@ class OwnColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class OthersColumns:
-    """Counts, means and deviations of each column at the other sites together.
+    """Counts, means and deviations of each column at the other sites together: the announced sums minus this site's.
 
-    They are the announced sums minus this site's part.
-
-    Attributes, arrays of shape (columns,):
-        counts: the numbers of present values.
-        means, deviations: in the concept's unit, or shares of a code.
-        are_enough: whether enough other sites record the column, so that no number is of a single site.
+    All have shape (columns,). Means and deviations are in the concept's unit, or shares of a code. `are_enough` is
+    whether enough other sites record the column, so that no number is of a single site.
     """
 
     counts: Float64
@@ -109,11 +105,7 @@ def columns_here(
     features: Mapping[str, Float64],
     units: Mapping[str, str | None],
 ) -> tuple[OwnColumn, ...]:
-    """Return the columns that this site records, with their present values.
-
-    Args:
-        features: the training rows, float64 of shape (rows,), by the site's own names.
-    """
+    """Return the columns that this site records, from its training rows: float64 (rows,) by the site's own names."""
     found = []
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
         if one is None:
@@ -157,11 +149,7 @@ class Suspicion:
 def suspicions(
     columns: Sequence[ConceptColumn], own: Sequence[OwnColumn], others: OthersColumns, sums: Relations | None
 ) -> Iterator[Suspicion]:
-    """Yield each column whose difference from other sites looks like a mistake.
-
-    Args:
-        sums: relations between columns, after the first Newton round; None before.
-    """
+    """Yield each column whose difference from other sites looks like a mistake. `sums` is None before round 1 ended."""
     for one in own:
         concept, place = columns[one.place].concept, one.place
         found = None

@@ -46,6 +46,7 @@ from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.prior.compared_columns import (
     OthersColumns,
     Relations,
@@ -106,10 +107,8 @@ class PriorStudy:
         self.plan, self.own, self.site, self.prior = plan, dataset, site, plan.prior
         self.dataset, self.manifest, self.rows = dataset, manifest_of(plan), 0
         self._exchanges = Exchanges(plan, self.manifest)
-        self._table, self._rows_of = (
-            table,
-            {"training": rows.training, "validation": rows.validation, "test": rows.test},
-        )
+        self._table = table
+        self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}
         self._features = self.part("training")
         self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
         # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
@@ -353,8 +352,7 @@ def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
 
 
 def _other_outcome(what: str) -> ConfigurationError:
-    return ConfigurationError(
+    return unfit(
         what=f"This site predicts another outcome than the plan requires: {what}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
     )

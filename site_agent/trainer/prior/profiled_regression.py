@@ -77,11 +77,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Raise an error if a few rows have most of the weight. `weights` are float64 of shape (rows,).
-
-    Raises:
-        Concentrated: see the module's rules.
-    """
+    """Raise Concentrated if a few rows have most of the weight: see the module's rules. Weights are float64 (rows,)."""
     total = float(weights.sum())
     if total <= 0.0:
         raise Concentrated("no row has a weight")
@@ -92,12 +88,7 @@ def require_spread(weights: Float64) -> None:
 
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
-    """Return the intercept with the largest likelihood for a given linear part.
-
-    Args:
-        line: float64 of shape (rows,), the linear part without an intercept.
-        targets: float64 of shape (rows,), of both classes or numbers.
-    """
+    """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
     if is_number:
         return float((targets - line).mean())
     share = float(targets.mean())

@@ -44,11 +44,7 @@ class Rows:
 
 
 def check_batches(schedule: Schedule, rows: int) -> None:
-    """Refuse a plan if this site has too few training rows to fill its batches.
-
-    Raises:
-        DataError: the rows are too few; both numbers are reported.
-    """
+    """Raise DataError with both numbers if this site has too few training rows to fill a plan's batches."""
     asked = too_few_rows(schedule, rows)
     if asked is None:
         return
@@ -74,12 +70,9 @@ class Batches:
     ) -> None:
         """Prepare to draw batches, starting with the first epoch.
 
-        Args:
-            rows: the number of rows to draw from.
-            batches_per_epoch: after this many batches a new random order is drawn.
-            orders: one generator for each copy, which nothing else may use.
-            stacked: whether a batch has a first axis, with one entry for each copy.
-            batch_rows: the rows of each batch. Without it, as many as fit `batches_per_epoch` times.
+        After `batches_per_epoch` batches a new random order of the `rows` rows is drawn, by one generator for each copy
+        in `orders`, which nothing else may use. `stacked` batches have a first axis for the copies. Without
+        `batch_rows` a batch has as many rows as fit `batches_per_epoch` times.
         """
         self.batches_per_epoch = batches_per_epoch
         self._rows, self._orders, self._stacked = rows, list(orders), stacked

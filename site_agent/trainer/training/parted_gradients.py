@@ -64,11 +64,8 @@ class Channel(Protocol):
 class DescribedNetwork(Document):
     """The settings from which a helper builds a network with its loss, as rank 0 sends them in JSON.
 
-    Attributes:
-        federated: the names of the shared parameters, which are stored in one flat tensor in this order.
-        gamma: the exponent of the focal loss.
-        class_weights: the weights of the classes in the loss; None for equal weights.
-        threads: the threads of one operation, as at rank 0.
+    `federated` names the shared parameters, which are stored in one flat tensor in this order. `gamma` and
+    `class_weights` are those of the loss. `threads` are the threads of one operation, as at rank 0.
     """
 
     architecture: Architecture
@@ -224,15 +221,11 @@ class GradientParts:
 
 @dataclass(frozen=True)
 class _Order:
-    """What a helper does next: six numbers, int64.
+    """What a helper does next: six numbers, int64. `_BEAT` needs no action.
 
-    Attributes:
-        kind: what to do. `_BEAT` needs no action.
-        length: the bytes of a description, or the rows of a part.
-        target_width: the numbers of a row's target; 0 if targets have one axis.
-        has_class_numbers: whether targets are int64 and not float32.
-        seed: of the part's dropout.
-        is_training: whether the network is in training mode.
+    `length` is the bytes of a description, or the rows of a part. `target_width` is the numbers of a row's target, 0 if
+    targets have one axis. `has_class_numbers` is whether targets are int64 and not float32. `seed` is that of the
+    part's dropout. `is_training` is whether the network is in training mode.
     """
 
     kind: int
@@ -247,9 +240,7 @@ class _Order:
 
 
 def help_trainer(channel: Channel, local_rank: int) -> None:
-    """Compute parts for rank 0 until rank 0 ends.
-
-    `local_rank` is the number of the graphics card that this process uses with `device: cuda`.
+    """Compute parts for rank 0 until rank 0 ends. With `device: cuda` use the graphics card number `local_rank`.
 
     Raises:
         ProtocolError: rank 0 sent work that no trainer of this version sends.

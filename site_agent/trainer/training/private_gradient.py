@@ -56,12 +56,7 @@ _LEAST_SQUARE: Final = 2.0**42
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer in float64.
-
-    Attributes:
-        weight: of shape (outputs, inputs).
-        bias: of shape (outputs,).
-    """
+    """A linear layer in float64: weight of shape (outputs, inputs), and bias of shape (outputs,)."""
 
     weight: Float64
     bias: Float64
@@ -107,11 +102,9 @@ class Scratch:
 class PrivateRows:
     """A site's training rows, prepared once for all rounds.
 
-    Attributes:
-        inputs: whole numbers of steps, float64 of shape (rows, inputs + 1). The last column is 1 for the bias.
-        outcomes: 0 or 1, float64 of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
-        scratch: for the computation of a block.
+    `inputs` are whole numbers of steps, float64 (rows, inputs + 1), with a last column of 1 for the bias. `outcomes`
+    are 0 or 1, float64 (rows,). `patients` are int64 (rows,), equal for rows of one patient; None if each row counts as
+    a patient. `scratch` is for the computation of a block.
     """
 
     inputs: Float64
@@ -161,12 +154,9 @@ class PrivateRows:
 class Block:
     """A block of consecutive rows that has all rows of each of its patients.
 
-    Attributes:
-        rows: the place of these rows among all rows.
-        counts: each patient's number of rows, int64 of shape (patients,).
-        runs: patients with equal counts: the places of their rows, their own places, and the count. Places start at the
-            block's first row and patient.
-        inputs: of these rows, as in `PrivateRows`.
+    `rows` is the place of these rows among all rows, and `counts` each patient's number of rows, int64 (patients,).
+    `runs` has patients with equal counts: the places of their rows, their own places, and the count. Places start at
+    the block's first row and patient. `inputs` are as in `PrivateRows`.
     """
 
     rows: slice
@@ -207,13 +197,9 @@ def clipped_gradients(
 ) -> Integers:
     """Return the site's sum of clipped gradients, int64 of shape (numbers,): for each layer its weight, then its bias.
 
-    A patient's term of norm 1 has the integer norm PRIVATE_SCALE.
-
-    Args:
-        layers: the network's layers, at most 500 inputs each; the last one has one output.
-        clip: the largest norm of one patient's gradient.
-        shared: only so many layers from the input have a gradient, and the others must be fixed; None for all.
-        room: the largest norm of a term, at most 1.
+    A patient's term of norm 1 has the integer norm PRIVATE_SCALE. `layers` have at most 500 inputs each; the last one
+    has one output. `clip` is the largest norm of one patient's gradient, and `room` that of a term, at most 1. Only
+    `shared` layers from the input have a gradient, and the others must be fixed; None for all.
     """
     few, others = rows.parts
     total = _sum_of_few_rows(layers, clip, few, shared, room)
@@ -225,12 +211,9 @@ def clipped_gradients(
 def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
     """Draw which rows take part in a round, bool of shape (rows,): each patient with all rows, or with none.
 
-    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size).
-
-    Args:
-        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
-        rate: the probability with which a patient takes part, above 0 and below 1.
-        random_bytes: the operating system's outside of tests. Nobody else may learn who takes part.
+    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size). A patient takes part
+    with the probability `rate`, above 0 and below 1. `random_bytes` are the operating system's outside of tests,
+    because nobody else may learn who takes part. `patients` are as in `PrivateRows`.
     """
     names = np.arange(rows) if patients is None else patients
     _, places = np.unique(names, return_inverse=True)

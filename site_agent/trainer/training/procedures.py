@@ -30,7 +30,7 @@ from protos.plan.ingredients import (
     PrivateFirst,
     Together,
 )
-from site_agent.trainer.models.two_columns import Columns
+from site_agent.trainer.models.dense_models import Columns
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.penalties import Penalties
@@ -55,9 +55,7 @@ class Procedure(Protocol):
     def begin_round(self, _received: Tensor, _controls: Tensor | None, /) -> None:
         """Start a round. The shared network has already loaded the received parameters.
 
-        Args:
-            _received: float32 of the shape of the federated numbers.
-            _controls: the mean control variate, of the same shape; None if the method has none.
+        Both are float32 of the shape of the federated numbers. `_controls` is the mean control variate or None.
         """
         return
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from protos.errors import ConfigurationError
 from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.failures import unfit
 
 _NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"}
 
@@ -68,8 +68,7 @@ class LossFunction:
     def divisor(self, targets: Tensor) -> float:
         """Return the number by which a batch's sum of losses is divided: its rows, or the sum of their weights.
 
-        The losses of two parts of a batch, weighted by their divisors, add up to the loss of the batch. Targets are
-        those of one copy.
+        The losses of parts of a batch, weighted by their divisors, add up to its loss. Targets are those of one copy.
         """
         if self.weights is None:
             return float(len(targets))
@@ -126,15 +125,10 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
     """Return the loss of each image: 1 minus its soft Dice, plus the mean binary cross-entropy of its pixels.
 
     Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
+    Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
     Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added to numerator
     and denominator. So an image without the structure has a finite gradient, and no Dice loss if none is predicted.
-
-    Args:
-        outputs: logits, (..., pixels).
-        masks: 0 and 1, of the same shape.
-
-    Returns:
-        shape (...).
+    `outputs` are logits (..., pixels), `masks` 0 and 1 of the same shape, and the result has shape (...).
     """
     inside = torch.sigmoid(outputs)
     common, both = (inside * masks).sum(-1), inside.sum(-1) + masks.sum(-1)
@@ -145,21 +139,18 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
     """Return the loss that a plan names, for this site's target and training rows.
 
-    Args:
-        outputs: the network's outputs: 1, or the number of classes for multi-class.
-        training_targets: the targets of all training rows, in a shape that `LossFunction` accepts. Balanced weights are
-            counted from them, for each copy of a stack separately. A class without training rows has weight 0,
-            also if other rows have it.
-
+    `outputs` is 1, or the number of classes for multi-class. `training_targets` have a shape that `LossFunction`
+    accepts. Balanced weights are counted from them, for each copy of a stack separately. A class without training rows
+    has weight 0, also if other rows have it.
     Raises:
         ConfigurationError: the loss does not fit the target.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
     if task in ("regression", "segmentation"):
         if loss != TaskDefault(name="task-default"):
-            raise _unfit(
-                f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
-                "Agree on the loss task-default without class_weights, or train on a target with classes.",
+            raise unfit(
+                what=f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
+                remedy="Agree on the loss task-default without class_weights, or train on a target with classes.",
             )
         return LossFunction(task=task)
     classes = 2 if task == "binary" else outputs
@@ -176,9 +167,11 @@ def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tens
             return _balanced_weights(task, classes, targets)
         case tuple():
             if len(wanted) != classes:
-                raise _unfit(
-                    f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} classes.",
-                    f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced ones.",
+                raise unfit(
+                    what=f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} "
+                    "classes.",
+                    remedy=f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced "
+                    "ones.",
                 )
             return torch.tensor(wanted, dtype=torch.float32)
         case _:
@@ -200,7 +193,3 @@ def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
         rows = empty.scatter_add(-1, targets, torch.ones_like(targets, dtype=torch.float64))
     weights = rows.sum(-1, keepdim=True) / (classes * rows)
     return torch.where(rows > 0, weights, 0.0).float()
-
-
-def _unfit(what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from protos.plan.optimisers import Optimiser
+from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State, part_of, prefixed
@@ -25,23 +26,6 @@ from site_agent.trainer.training.torch_optimisers import (
     optimiser_tensors,
     set_learning_rate,
 )
-
-
-@runtime_checkable
-class Represents(Protocol):
-    """A network whose logits are `decide(represent(rows))`. A hospital's own module can lack these two functions."""
-
-    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
-
-        A network with a common and a unique extractor returns both results, in this order.
-        """
-        ...
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) or (S, B, C) from the result of `represent`."""
-        ...
-
 
 # A function that computes a further term of the loss from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
@@ -71,10 +55,7 @@ class InParts(Protocol):
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """Return the network if it has `represent` and `decide`, which a contrastive loss needs.
-
-    Otherwise raise TypeError.
-    """
+    """Return the network if it has `represent` and `decide`, which a contrast needs. Otherwise raise TypeError."""
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that shows what it decides on")
     return network

@@ -30,8 +30,7 @@ from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.splits import steady_split
 from site_agent.trainer.data.tables import Table, read_table, survey_table
-from site_agent.trainer.data.terms import fit_terms, weighted
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature, fit_terms, weighted
 from tests.for_each import for_each
 
 SECRET = "Mrs Smith of Baker Street"
