@@ -50,11 +50,7 @@ def prefer_loopback() -> bool:
 
 
 def require_own_network() -> bool:
-    """Return whether this process has a route to another computer.
-
-    Raises:
-        ConfigurationError: it has a route, and all processes of the trainer are on this computer.
-    """
+    """Return whether this process has a route to another computer. This is an error if all processes are here."""
     is_one_computer, has_route = prefer_loopback(), leads_out()
     if has_route and is_one_computer:
         raise ConfigurationError(

@@ -60,11 +60,7 @@ def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]
 
 
 def load(directory: Path, name: str) -> Checkpoint:
-    """Read the checkpoint with this name.
-
-    Raises:
-        ConfigurationError: there is none, or its file is damaged or of another version.
-    """
+    """Read a checkpoint. Raise ConfigurationError if there is none, or if it is damaged or of another version."""
     path = _path(directory, name)
     try:
         with path.open("rb") as file:

@@ -65,10 +65,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Check that the plan's entry for this site has exactly the columns and outputs of its table.
-
-    A masked sum hides this site only among the listed sites.
-    """
+    """Check that plan and table agree about this site's columns and outputs: sums hide it only among listed sites."""
     if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
         return
     lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}

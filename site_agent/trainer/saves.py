@@ -68,22 +68,14 @@ class Saves:
         return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Record the round in which this site begins. Only the first call has an effect.
-
-        Raises:
-            UnavailableError: the disk cannot be written.
-        """
+        """Write to disk in which round this site begins. Only the first call has an effect."""
         if self.began is None:
             facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
             write_whole(self._folder / "began.json", json.dumps(facts).encode())
             self.began = number
 
     def write(self, state: Saved, study: SavedStudy) -> None:
-        """Write the state before a round to disk.
-
-        Raises:
-            UnavailableError: the disk cannot be written; earlier states are unchanged.
-        """
+        """Write the state before a round to disk. After an UnavailableError, earlier states are unchanged."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
         save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
@@ -92,11 +84,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state that was saved before a round, or None if the site began in this round.
-
-        Raises:
-            ConfigurationError: the file is damaged.
-        """
+        """Return the state before a round, or None if the site began in it. A damaged file is a ConfigurationError."""
         if number not in self._held:
             return None
         found = load(self._folder, _name(number))

@@ -123,11 +123,7 @@ class SiteNetworks:
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
-        """Build the network, and store the federated tensors in one flat tensor.
-
-        Raises:
-            NetworkDiffers: the network lacks a federated tensor, or has it in another shape.
-        """
+        """Build the network with its federated tensors in one flat tensor, or raise NetworkDiffers."""
         network, wanted = self.build(), tuple(federated)
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
         mine = {tensor.name: found[tensor.name] for tensor in wanted if tensor.name in found}

@@ -83,10 +83,7 @@ class SiteTraining:
 
     @property
     def own_rows(self) -> tuple[Rows, Rows]:
-        """All validation rows and some training rows, on which received parameters are tested.
-
-        There are as many training rows as validation rows, or 200 if these are more.
-        """
+        """All validation rows, and as many training rows (at least 200), to test received parameters."""
         validation, training = self.rows.validation, self.rows.training
         most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
         return validation, Rows(training.features[:most], training.targets[:most])

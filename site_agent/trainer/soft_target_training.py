@@ -50,11 +50,7 @@ class SoftTargets:
 
 
 def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
-    """Fit the site's baseline and predict all rows with it. Return None if the plan has no baseline.
-
-    Raises:
-        DataError: the training rows are too few.
-    """
+    """Fit the site's baseline and predict all rows, or return None without one. DataError if there are too few rows."""
     if plan.expert is None:
         return None
 

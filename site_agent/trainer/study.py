@@ -171,11 +171,7 @@ class Study:
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return which tensors and scalars sites send and receive in a round.
-
-        Raises:
-            MalformedMessage: the plan allows no such round.
-        """
+        """Return the tensors and scalars of a round. Raise MalformedMessage if the plan allows no such round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
@@ -205,11 +201,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Load the final shared parameters and measure their loss once. No training follows.
-
-        Raises:
-            MalformedMessage: the values do not fit.
-        """
+        """Load the final shared parameters, which must fit, and measure their loss once. No training follows."""
         _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
         values = torch.from_numpy(received)
         is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)
@@ -255,11 +247,7 @@ class Study:
         self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
-        """Return the chosen model, fine-tuned if the method requires it, and its predictions.
-
-        Raises:
-            TrainingDiverged: no finite model is left to choose.
-        """
+        """Return the chosen model, fine-tuned if the method requires it. Raise TrainingDiverged if none is finite."""
         return conclude(self.plan, self._training, self.choice)
 
     def _train(self, asked: Asked, exchange: Exchange, received: Vector) -> Answer:
@@ -442,11 +430,7 @@ def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Datas
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
-    """Restore the chosen model, fine-tune it if the method requires it, and predict.
-
-    Raises:
-        TrainingDiverged: no finite model is left.
-    """
+    """Restore the chosen model, fine-tune it if required, and predict. Raise TrainingDiverged if none is finite."""
     flat = training.local.evaluated()
     if not choice.restore_chosen(flat):
         raise TrainingDiverged

@@ -62,10 +62,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generic]]]) -> str:
-    """Return the BLAKE3 digest of names, types, shapes and bytes, in the given order, in hexadecimal.
-
-    Different subjects give different digests, even if their arrays are equal.
-    """
+    """Return the BLAKE3 digest, in hexadecimal, of a subject and of names, types, shapes and bytes, in order."""
     digest = blake3()
     for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
         # Each piece is written after its length, so that two different lists never have the same bytes.

@@ -249,11 +249,7 @@ class Worker:
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
-        """Return the digest of the tensors and numbers that this hospital's approval allows to be sent.
-
-        Raises:
-            RefusedError: the plan has no approval, or the approval has ended.
-        """
+        """Return the digest of what this hospital's approval allows to be sent. Raise RefusedError without one."""
         if self._hospital.trainer_socket is not None:
             require_guarded(self._hospital.state_path)
         approval = find_approval(self._hospital.state_path, plan)
@@ -360,11 +356,7 @@ class Worker:
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
-        """Return the study in its state before a round, from memory or from disk.
-
-        Raises:
-            StateLost: the state is neither in memory nor on disk.
-        """
+        """Return the study in its state before a round, from memory or from disk. Raise StateLost without a state."""
         study, saves, following = self._ready(), self._saves, self._next
         assert saves is not None
         if following is not None and number >= following - 1:

@@ -225,9 +225,9 @@ def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
 
 
 def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:
-    """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
+    """Return float64 (cells,) from texts without nulls or numbers, or None if any cell is not a plain number.
 
-    Cells are texts without nulls, or numbers with nulls for missing values. `words` mean a missing value.
+    Missing values, which are nulls or the texts `words`, become NaN.
     """
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)

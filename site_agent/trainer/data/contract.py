@@ -42,10 +42,7 @@ Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
 class BinaryTarget(Document):
-    """A target column with the outcome yes or no.
-
-    Every code not in `positive` is negative, unless `negative` lists the allowed codes.
-    """
+    """A target column with yes or no. Codes not in `positive` are negative, unless `negative` lists all allowed."""
 
     name: Name
     role: Literal["target"]
@@ -285,11 +282,7 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """Read the contract, the YAML file that a data manager wrote.
-
-    Raises:
-        ConfigurationError: the file cannot be read or is wrong; every mistake is reported with line and column.
-    """
+    """Read the data manager's YAML file. A ConfigurationError reports every mistake with its line and column."""
     return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
 
 
@@ -303,11 +296,7 @@ def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
 
 
 def require_answer(plan: Plan, contract: Contract, site: str) -> None:
-    """Refuse a plan that describes this site's outcome differently from its contract.
-
-    Raises:
-        ConfigurationError: plan and contract differ.
-    """
+    """Raise ConfigurationError if a plan describes this site's outcome differently from its contract."""
     reason = other_answer(plan, contract, site)
     if reason is not None:
         raise unfit(

@@ -216,10 +216,7 @@ class PatientColumn(Document):
 
 
 class GroupColumn(Document):
-    """A column by which results are divided, such as the ward. The model does not read the column.
-
-    A feature that is a group as well has `group: true` instead.
-    """
+    """A column by which results are divided, not read by the model. A feature has `group: true` instead."""
 
     name: Name
     role: Literal["group"]

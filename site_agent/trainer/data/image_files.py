@@ -158,10 +158,7 @@ def _require_libraries(column: ImageColumn) -> None:
 
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """Return one file's image, float32 of shape (numbers,) in [0, 1], or the reason why the image is refused.
-
-    `number` is the number of a frame or slice in a medical file, from 1.
-    """
+    """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
     match column.files:
         case DicomFiles():
             found = dicom_image(content, column, column.files, number)

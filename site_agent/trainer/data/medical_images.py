@@ -114,11 +114,7 @@ def _names_patient(content: bytes) -> bool:
 
 
 def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Yield every tag of a file, including tags in nested sequences without a declared type.
-
-    Raises:
-        ValueError: more than `depth` of such sequences are nested.
-    """
+    """Yield every tag of a file, also in nested sequences without a declared type: at most `depth`, or ValueError."""
     from pydicom.filereader import read_sequence
 
     for tag in tags.iterall():

@@ -80,11 +80,7 @@ def temporary_folder() -> Path:
 
 
 def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
-    """Return an uninitialised array, float32 of shape (rows, numbers), in memory or in a file.
-
-    Raises:
-        UnavailableError: the disk has too little space; the space needed and the free space are reported.
-    """
+    """Return an uninitialised array, float32 (rows, numbers), in memory or in a file. Errors as for GrowingPixels."""
     if folder is None or not rows * numbers:
         return np.empty((rows, numbers), dtype=np.float32)
     _require(folder, rows * numbers)

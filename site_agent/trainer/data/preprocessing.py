@@ -104,10 +104,7 @@ class Preprocessing(Document):
                 place[:] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
 
     def targets(self, table: Table) -> Targets:
-        """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64.
-
-        Masks are float32 0 and 1 of shape (rows, pixels).
-        """
+        """Return targets: float32 0 and 1, (rows,), or (rows, pixels) for masks; int64 classes; float64 z-scores."""
         if table.target is None:
             raise ValueError("a table read for prediction has no targets")
         match self.contract.target:

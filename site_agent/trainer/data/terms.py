@@ -130,11 +130,7 @@ class TermsReader:
         self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}
 
     def reserve(self, rows: int) -> None:
-        """Refuse a table that needs more memory than this program reserves. `rows` counts all rows so far.
-
-        Raises:
-            DataError: the table has too many rows.
-        """
+        """Raise DataError if a table with so many rows needs more memory than this program reserves."""
         if rows * self._width > LARGEST_TABLE_COUNTS:
             raise unusable(
                 what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. With "

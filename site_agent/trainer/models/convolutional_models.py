@@ -39,10 +39,7 @@ from site_agent.trainer.models.layers import (
 
 @runtime_checkable
 class ReadsImages(Protocol):
-    """A network of images.
-
-    It computes `numbers_per_row` numbers for an image, which limits the rows computed at once.
-    """
+    """A network of images. It computes `numbers_per_row` numbers for an image, which limits the rows at once."""
 
     numbers_per_row: int
 

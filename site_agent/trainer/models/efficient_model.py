@@ -52,11 +52,7 @@ class Efficient(Network):
 
 
 def load_torchvision() -> ModuleType:
-    """Return the module `torchvision.models.efficientnet`.
-
-    Raises:
-        ConfigurationError: the package torchvision is not installed, or is made for another PyTorch.
-    """
+    """Return torchvision's module, or raise ConfigurationError if it is missing or made for another PyTorch."""
     try:
         _declare_operators()
         from torchvision.models import efficientnet

@@ -155,11 +155,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
 
 
 def read_source(path: Path) -> bytes:
-    """Return the file's bytes, after checking that only its owners can write or replace it.
-
-    Raises:
-        ConfigurationError: others can write or replace the file, or it cannot be read.
-    """
+    """Return the file's bytes. Raise ConfigurationError if it is unreadable, or if others can write or replace it."""
     try:
         real = path.resolve(strict=True)
         for folder in real.parents:
@@ -223,10 +219,7 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 def _check_federated(
     path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
 ) -> None:
-    """Refuse a module if a tensor of the plan is missing or has another shape.
-
-    The error names the first such tensor.
-    """
+    """Refuse a module if a tensor of the plan is missing or has another shape. The error names the first one."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:

@@ -92,22 +92,14 @@ class ConceptEncoding(Document):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConceptInputs:
-    """A site's rows, encoded for a network that reads concepts.
-
-    Attributes:
-        dataset: the site's data set, with the features and columns that the network reads.
-    """
+    """A site's data set with the features and columns that a network on concepts reads, and their encoding."""
 
     encoding: ConceptEncoding
     dataset: Dataset
 
 
 def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
-    """Return a site's rows as inputs of a network on concepts: mapped to the concepts, then encoded.
-
-    Raises:
-        ConfigurationError: the contract does not fit the concepts.
-    """
+    """Map a site's rows to the concepts, and encode them. Raise ConfigurationError if contract and concepts differ."""
     columns = columns_of(plan.concepts)
     encoding = ConceptEncoding.declared(columns, mapped_columns(plan.concepts, table.contract, site))
     places = list(read_places(plan, table.contract))

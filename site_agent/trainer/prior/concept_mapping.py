@@ -172,10 +172,7 @@ def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tup
 
 
 def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int) -> Float64:
-    """Return values in 0..1 of each column of the regression, float64 (rows, columns), NaN if missing.
-
-    `features` are float64 of shape (rows,) by the site's own names.
-    """
+    """Return each regression column in 0..1, float64 (rows, columns), NaN if missing, from own features (rows,)."""
     columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
 

@@ -128,11 +128,7 @@ class PriorStudy:
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return the scalars that sites send and receive in a round.
-
-        Raises:
-            MalformedMessage: the plan allows no such round.
-        """
+        """Return the scalars of a round. Raise MalformedMessage if the plan allows no such round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Float32) -> Answer:
@@ -158,19 +154,11 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Float32) -> None:
-        """Store the sums that this site received last. `asked.round` is the number of finished rounds.
-
-        Raises:
-            MalformedMessage: the received values are not sums.
-        """
+        """Store the last sums, or raise MalformedMessage. `asked.round` is the number of finished rounds."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """Return the other sites' model, computed from the sums of all rounds.
-
-        Raises:
-            MalformedMessage: an honest federation cannot have these sums.
-        """
+        """Return the other sites' model from the sums of all rounds. Raise MalformedMessage if they are impossible."""
         assert self._final is not None
         found, rounds = self._final
         if self.prior.private is not None:
@@ -228,10 +216,7 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """Fit two models from sums with noise: one from the sums of all sites, and one without this site's own terms.
-
-        Both models have this site's own share of the noise.
-        """
+        """Fit one model from all sites' noisy sums, and one without this site's terms. Both have its share of noise."""
         ridge = self.prior.method.ridge
         own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
         joint, errors = private.fitted(found.terms, ridge)

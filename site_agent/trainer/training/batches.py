@@ -20,10 +20,7 @@ from site_agent.trainer.training.state import State, generator_state, restore_ge
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Encoded rows: features float32 (rows, columns) and targets as the task's loss requires them.
-
-    In a stack of copies both have a first axis of shape (copies,).
-    """
+    """Encoded rows: features float32 (rows, columns), and targets as the loss requires. A stack has a first axis."""
 
     features: Tensor
     targets: Tensor

@@ -122,10 +122,7 @@ def parts_of(batch: Rows, count: int) -> list[Rows]:
 
 
 def part_gradient(flat: FlatNetwork, loss: LossFunction, part: Rows, seed: int) -> list[Tensor]:
-    """Return the gradient of the part's mean loss, for each of the network's `stretches`.
-
-    The seed determines the dropout of this part. The generator of the caller does not change.
-    """
+    """Return the gradient of the part's mean loss for each of `stretches`. The seed alone determines its dropout."""
     is_card = flat.device.type == "cuda"
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if is_card else []):
         torch.manual_seed(seed)

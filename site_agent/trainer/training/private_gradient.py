@@ -68,10 +68,7 @@ class Layer:
 
     @cached_property
     def on_grid(self) -> Float64:
-        """The rounded weights as a matrix with the biases as its last column: float64 (outputs + 1, inputs + 1).
-
-        The last row returns the 1 that follows the inputs.
-        """
+        """The rounded weights with the biases as last column, and a last row for the 1: (outputs + 1, inputs + 1)."""
         outputs, inputs = self.weight.shape
         wide = np.zeros((outputs + 1, inputs + 1))
         wide[:-1, :-1], wide[:-1, -1], wide[-1, -1] = self.weight, self.bias, 1.0
@@ -392,10 +389,7 @@ def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
 
 
 def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
-    """Return each layer's weights, then its biases: shape (..., numbers).
-
-    Each layer's product has shape (..., outputs or more, inputs + 1).
-    """
+    """Return each layer's weights, then its biases: (..., numbers). Products are (..., outputs or more, inputs + 1)."""
     parts = []
     for layer, product in zip(layers, products, strict=False):
         mine = product[..., : layer.bias.size, :]

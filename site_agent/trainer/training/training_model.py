@@ -68,11 +68,7 @@ def whole_gradient(flat: FlatNetwork, loss: LossFunction, batch: Rows) -> None:
 
 
 class Model:
-    """A neural network during its training, with its optimiser.
-
-    Attributes:
-        in_parts: computes the gradients of all models of this process in parts, if several processes train here.
-    """
+    """A neural network with its optimiser. `in_parts` computes gradients if several processes train here."""
 
     in_parts: ClassVar[InParts | None] = None
 

@@ -65,11 +65,7 @@ class Block:
     ragged: Sequence[int] = ()
 
     def texts_at(self, place: int) -> list[str]:
-        """Return the cells of one column as texts.
-
-        Raises:
-            DataError: a value cannot be written as text.
-        """
+        """Return the cells of one column as texts. Raise DataError if a value cannot be written as text."""
         texts = texts_of(self.columns[place])
         if texts is None:
             refuse([f"the column number {place + 1} has a value that cannot be written as text"])
@@ -97,11 +93,7 @@ def opened_records(records: Iterator[Record]) -> Opened:
 
 
 def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> Iterator[Block]:
-    """Group rows of texts into blocks.
-
-    Raises:
-        DataError: a cell is not text, because it has half a character, as in a damaged workbook or database.
-    """
+    """Group rows of texts into blocks. Raise DataError for half a character, as in a damaged workbook or database."""
     while some := list(itertools.islice(records, max(1, _BLOCK_CELLS // max(1, width)))):
         fitting = [record for record in some if len(record[1]) == width]
         yield Block(

@@ -41,11 +41,7 @@ class PlainColumns:
 
 
 def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
-    """Split complete lines into columns, or return None if only Python's csv module can read them.
-
-    Args:
-        raw: lines in UTF-8, the last one with or without its end.
-    """
+    """Split complete lines of UTF-8 into columns, or return None if only Python's csv module can read them."""
     # pyarrow would remove a byte order mark from the first cell. Python's reader keeps it.
     if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):
         return None
@@ -103,10 +99,7 @@ def _is_decodable(raw: bytes) -> bool:
 
 
 def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
-    """Count the line ends outside of quotation marks.
-
-    Return None if only the csv module can read the quotation marks.
-    """
+    """Count line ends outside of quotation marks, or return None if only the csv module can read these marks."""
     characters = np.frombuffer(raw, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)
     if len(quotes) % 2:
