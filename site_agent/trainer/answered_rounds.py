@@ -35,11 +35,10 @@ class AnsweredRounds:
         self._known: set[Question] = self._read()
 
     def admit(self, train: Train) -> None:
-        """Check that the trainer is allowed to answer this request, and record the request.
+        """Check that the trainer may answer this request, and write it to disk.
 
         Raises:
             MalformedMessage: another request was answered for this round, and the budget does not allow this one.
-            UnavailableError: the disk cannot be written.
         """
         question = (train.round, train.stage, train.layers, train.resample, blake3(train.payload).hexdigest())
         if question in self._known:

@@ -46,11 +46,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Load torch, and set up arithmetic that gives the same bits every time.
-
-    Args:
-        threads: the number of threads for one operation; results repeat only with the same number.
-        device: the device on which networks will be trained.
+    """Load torch, and set up arithmetic that gives the same bits every time, for the same number of threads.
 
     Raises:
         ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.

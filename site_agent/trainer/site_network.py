@@ -27,12 +27,10 @@ from site_agent.trainer.training.local import check_memory
 
 @dataclass(frozen=True)
 class Seeds:
-    """A site's sources of random numbers: the plan's seed for shared values, and its own seed for all other values.
+    """A site's sources of random numbers: the plan's public seed for shared values, and its own for all other values.
 
-    Attributes:
-        plan: the plan's seed, which is public.
-        origin: 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
-            to repeat, it is the plan's seed.
+    `origin` is 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
+    to repeat, it is the plan's seed.
     """
 
     plan: int

@@ -177,9 +177,8 @@ class Study:
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Load the received parameters, do the work of a round, and return the values to send. No report is written.
 
-        Args:
-            asked: the round, which must not be earlier than the last one. A site can enter late and miss rounds.
-            received: finite float32 of shape (numbers that come down,). Control variates follow the parameters.
+        The round must not be earlier than the last one, but a site can enter late and miss rounds. `received` is finite
+        float32 (numbers that come down,). Control variates follow the parameters.
 
         Raises:
             MalformedMessage: the round is over, is not in the plan, or was resampled more often than this site allows.

@@ -110,9 +110,7 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Store the settings of this process.
-
-        `rehearsal` is a temporary folder for a trial round, which needs no approval and saves nothing.
+        """Store the settings. `rehearsal` is a temporary folder for a trial round without approval and without results.
 
         `rest` is called before each request as long as no study is prepared. It can replace this process.
         """

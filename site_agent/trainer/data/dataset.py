@@ -100,9 +100,7 @@ class Dataset:
 def prepare(
     table_path: Path, contract: Contract, split: Split, scratch: Path | None = None
 ) -> tuple[Dataset, Preprocessing]:
-    """Read, check and split the table, fit the preprocessing to the training rows, and encode.
-
-    `scratch` is the folder of the files with the pixels of images; None keeps them in memory.
+    """Read, check, split and encode the table. `scratch` is a folder for the pixels of images; None uses memory.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.

@@ -130,11 +130,9 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
 
 
 def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Numbers]) -> Encoding:
-    """Fit the encoding of a coded feature to the training rows.
+    """Fit the encoding of a coded feature to training rows: positions, float64 (rows,), -1 if unknown.
 
-    Args:
-        values: float64 of shape (rows,), positions, -1 if unknown.
-        others: the other features' columns for the same rows, of mean 0 and deviation 1; only for embeddings.
+    Embeddings need `others`: the other features' columns for the same rows, of mean 0 and deviation 1.
     """
     known = values[values != UNKNOWN_POSITION].astype(np.int64)
     counts = np.bincount(known, minlength=len(feature.codes))

@@ -91,8 +91,7 @@ class ImageFolder:
         """Read the images of the next rows. Return for each flaw, as text, the numbers of its rows, from 0.
 
         Raises:
-            DataError: the images of the table need more memory than this program reserves.
-            UnavailableError: the images need more space than the disk has.
+            OperatorError: the images need more memory than this program reserves, or more space than the disk has.
         """
         self._reserve(len(cells))
         nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)

@@ -66,9 +66,7 @@ _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
     """Return the image of a DICOM file: one frame, in the usual view if the contract names a plane.
 
-    Args:
-        column: the declared size and window. An image with inverted grey is turned back by the window.
-        number: the frame's number, from 1; None for a file with one frame.
+    An image with inverted grey is turned back by the column's window. The frame's number is from 1, or None.
     """
     from PIL import Image
 

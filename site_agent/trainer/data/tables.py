@@ -163,10 +163,8 @@ class Survey:
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
     """Read the table at `path` and check it against `contract`.
 
-    Args:
-        path: a text file, a workbook, a Parquet file or a database, as the contract's format declares.
-        today: later dates are in the future; None uses the clock.
-        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
+    Dates after `today`, by default the clock's, are in the future. `scratch` is a folder for the pixels of images; None
+    keeps them in memory.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all mistakes are reported.
@@ -200,11 +198,7 @@ def survey_new_rows(
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
-    Columns that the contract does not name are kept unchanged.
-
-    Args:
-        path, contract, today, scratch: as for `read_table`.
-        has_outcome: whether the outcome is known and read.
+    Columns that the contract does not name are kept unchanged. The outcome is read only with `has_outcome`.
 
     Raises:
         DataError: the source cannot be read at all.

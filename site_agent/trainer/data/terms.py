@@ -164,11 +164,9 @@ class TermsReader:
 
 
 class TermWeights(Document):
-    """The rarity of each term in the training rows, and the largest weight of each column.
+    """The rarity of each term in the training rows: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
 
-    Attributes:
-        rarity: ln((1 + rows) / (1 + rows with the term)) + 1, for each column.
-        largest: the largest weight of a training row in each column, 1 if no training row has the term.
+    `largest` is the largest weight of a training row in each column, 1 if no training row has the term.
     """
 
     rarity: tuple[Annotated[float, Field(ge=1)], ...]

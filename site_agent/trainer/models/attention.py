@@ -49,12 +49,8 @@ class Attended(NamedTuple):
 def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...]]:
     """Compute attention of every token to every token of the same row.
 
-    Args:
-        projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. With a stack
-            (S, 3·e, d, B).
-
-    Returns:
-        (e, d, B) or (S, e, d, B), and the values that `attend_backward` needs, one entry for each group of rows.
+    From queries, keys and values, (3·e, d, B) or (S, 3·e, d, B) with e a multiple of `heads`, to (e, d, B) or
+    (S, e, d, B), and to the values that `attend_backward` needs, one entry for each group of rows.
     """
     *stack, rows, tokens, batch = projections.shape
     result = projections.new_empty((*stack, rows // 3, tokens, batch))

@@ -54,13 +54,10 @@ _SWAPPED: Final = 3.0  # swapped codes are reported if the logarithm of the like
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumn:
-    """One column of the regression at this site, with the values of its training rows.
+    """One column of the regression at this site, with the present values of its training rows: float64.
 
-    Attributes:
-        place: the column's place in the regression.
-        values: present values, in the concept's unit and not cut at its range; for a code 0 and 1. float64 of any
-            length.
-        other_units: for a number, its values if they were in another unit of the plan, by that unit.
+    They are in the concept's unit and not cut at its range; for a code 0 and 1. For a number, `other_units` has its
+    values if they were in another unit of the plan, by that unit.
     """
 
     place: int

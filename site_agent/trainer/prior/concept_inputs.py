@@ -35,11 +35,8 @@ from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber, m
 class ConceptEncoding(Document):
     """Converts a site's own columns to the common columns of a plan. Each attribute has one entry per common column.
 
-    Attributes:
-        names: the names of the common columns.
-        mapped: the site's own column for each, None if the site has none.
-        means, deviations: over all sites or as the plan declares, of values scaled to 0..1.
-        used: whether the column varies and enough sites record it.
+    `mapped` is the site's own column, None if it has none. Means and deviations are over all sites or as the plan
+    declares, of values scaled to 0..1. `used` is whether the column varies and enough sites record it.
     """
 
     names: tuple[str, ...]

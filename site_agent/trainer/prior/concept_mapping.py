@@ -48,9 +48,7 @@ class MappedNumber(Document):
 class MappedCode(Document):
     """One column of the regression: whether the site's own code is one of several.
 
-    Attributes:
-        ones: positions of own codes that are 1 here.
-        known: positions of own codes that are 0 or 1 here; all others are missing.
+    The own codes at the positions `ones` are 1, those at the other positions in `known` are 0. All others are missing.
     """
 
     feature: str

@@ -69,14 +69,10 @@ _SUMS: Final = "announced"
 class KnownByOthers:
     """The other sites' model, which this site computes from the sums of all sites after the last round.
 
-    Attributes:
-        mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
-            the other sites' coefficient for it is used.
-        joint: coefficients of all sites, float64 of shape (outputs, columns).
-        errors: standard errors of `joint`.
-        others: coefficients without this site's own rows.
-        guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
-            has no guard.
+    `mapped` has this site's own columns. A rare column takes no part in the sums, but the other sites' coefficient for
+    it is used. The coefficients `joint` are those of all sites, float64 (outputs, columns), with their standard
+    `errors`, and `others` those without this site's own rows. `guard` is by how much the others' scores lower the loss,
+    summed over the sites; None in the private form.
     """
 
     standard: Standard

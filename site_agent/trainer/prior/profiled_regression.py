@@ -35,12 +35,9 @@ class Concentrated(ValueError):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Rows:
-    """One site's standardised training rows.
+    """One site's standardised training rows: `design`, float64 (rows, columns), 0 if a value is missing.
 
-    Attributes:
-        design: float64 of shape (rows, columns); 0 if a value is missing.
-        targets: float64 of shape (rows, outputs): 0 and 1, or standardised numbers.
-        is_number: whether the targets are numbers, and the regression a linear one.
+    Targets are float64 (rows, outputs): 0 and 1, or, if `is_number`, standardised numbers of a linear regression.
     """
 
     design: Float64
@@ -56,10 +53,7 @@ class Rows:
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     """Return the Hessian H and the gradient g of a site's rows, for intercepts that maximise the likelihood.
 
-    `coefficients` have shape (outputs, columns), float64.
-
-    Raises:
-        Concentrated: too few rows would determine H.
+    Coefficients are float64 (outputs, columns). Raise Concentrated if too few rows would determine H.
     """
     outputs, columns = coefficients.shape
     found = NewtonSums.zeros(columns, outputs)

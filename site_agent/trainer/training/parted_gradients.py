@@ -147,10 +147,7 @@ class GradientParts:
     def gradient(self, flat: FlatNetwork, recipe: Recipe, batch: Rows) -> bool:
         """Set the network's gradients and return True, or return False if the batch must stay whole.
 
-        Draws one seed for each part from torch's generator.
-
-        Raises:
-            UnavailableError: a helper is lost.
+        Draw one seed for each part from torch's generator. Raise UnavailableError if a helper is lost.
         """
         described, count = recipe.described, min(self._count, len(batch))
         numbers = batch.features.numel() + batch.targets.numel()

@@ -284,10 +284,8 @@ def _lengths_of_sums(
 ) -> Float64:
     """Return the length of each patient's summed gradient: (patients,). It is a bit too large if rows nearly cancel.
 
-    Args:
-        passes: derivatives and inputs of the block's rows, for each layer.
-        own: for each layer the product of each row's gradient with itself, float64 of shape (rows,).
-        together: the sum of the lengths of each patient's rows. It is a whole number, or the length of the only row.
+    `passes` has the derivatives and inputs of the block's rows for each layer, and `own` the product of each row's
+    gradient with itself, float64 (rows,). `together` is the sum of the lengths of each patient's rows.
     """
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))
@@ -338,9 +336,7 @@ def _square_of_numbers(
 def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
     """Return for each patient the sum of products over all pairs of rows, times `scale` squared: (patients,).
 
-    Args:
-        pairs: products of two rows' gradients as from `_pairs`; changed in place.
-        own: the product of each row's gradient with itself, float64 of shape (patients, rows of a patient).
+    `pairs` are from `_pairs`, and changed in place. `own` are the products of each row's gradient with itself.
     """
     parts = pairs.reshape(len(own), -1)
     parts *= 2.0 * (scale * scale)

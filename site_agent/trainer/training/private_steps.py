@@ -29,9 +29,7 @@ def private_sums(
 ) -> tuple[int, ...]:
     """Return a private round's integers: the sums of `training.names` in order, then the noisy sums of private layers.
 
-    Args:
-        arrays: weight and bias of each layer of the network, in its order.
-        random_bytes: the operating system's outside of tests.
+    `arrays` are weight and bias of each layer, in order. `random_bytes` are the operating system's outside of tests.
     """
     is_own = training.is_own
     if not training.is_local:

@@ -334,10 +334,9 @@ class _ControlledTraining(Procedure):
 class _ColumnTraining(Procedure):
     """Trains CHFL: with each batch, first the common column on its own loss, then the unique column on the joint loss.
 
-    The common column is federated. The unique column with its lateral matrices is private.
-
-    Source: Mori et al. 2022; docs/design/methods.md. The common column's outputs are computed again after its step and
-    detached, so no gradient of the joint loss reaches it.
+    Source: Mori et al. 2022; docs/design/methods.md. The common column is federated. The unique column with its lateral
+    matrices is private. The common column's outputs are computed again after its step and detached, so no gradient of
+    the joint loss reaches it.
     """
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:

@@ -34,11 +34,8 @@ class LossFunction:
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
     (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
     classes) shares, or float (rows,) values. For a stack they are (S, rows, ...), or as for one copy if all copies have
-    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels).
-
-    Attributes:
-        gamma: the focal loss's exponent, 0 for none.
-        weights: float32 (classes,), or (S, classes) if each copy of a stack has its own; None for equal ones.
+    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels). `gamma` is the focal loss's
+    exponent, 0 for none. `weights` are float32 (classes,), or (S, classes) for a stack; None for equal ones.
     """
 
     task: Task
@@ -125,7 +122,6 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
     """Return the loss of each image: 1 minus its soft Dice, plus the mean binary cross-entropy of its pixels.
 
     Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
-    Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
     Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added to numerator
     and denominator. So an image without the structure has a finite gradient, and no Dice loss if none is predicted.
     `outputs` are logits (..., pixels), `masks` 0 and 1 of the same shape, and the result has shape (...).
@@ -137,13 +133,11 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
 
 
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
-    """Return the loss that a plan names, for this site's target and training rows.
+    """Return the loss that a plan names. Raise ConfigurationError if it does not fit this site's target.
 
     `outputs` is 1, or the number of classes for multi-class. `training_targets` have a shape that `LossFunction`
     accepts. Balanced weights are counted from them, for each copy of a stack separately. A class without training rows
     has weight 0, also if other rows have it.
-    Raises:
-        ConfigurationError: the loss does not fit the target.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
     if task in ("regression", "segmentation"):

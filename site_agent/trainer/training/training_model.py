@@ -35,10 +35,8 @@ Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 class Recipe:
     """The functions and settings that all models trained at a site have in common.
 
-    Attributes:
-        build: builds another network of the plan's architecture in the same layout, without first values.
-        loss: computes the loss of a batch.
-        described: the text from which another process builds the network and its loss; None if no other process can.
+    `build` builds another network of the plan's architecture in the same layout, without first values. `described` is
+    the text from which another process builds the network and its loss; None if no other process can.
     """
 
     build: Callable[[], FlatNetwork]

@@ -14,11 +14,10 @@ from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table. Return its first row, and its rows as blocks of columns. A library is loaded only if needed.
+    """Open a table: its first row, and its rows as blocks of columns. A library is loaded only if needed.
 
     Raises:
-        DataError: the source cannot be read or is damaged.
-        ConfigurationError: the source is not of the declared kind.
+        OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     with _telling(path):
         match form:

@@ -29,14 +29,10 @@ _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """Open a text file as blocks of columns, without its blank rows.
-
-    Args:
-        file: open at its beginning, in bytes.
+    """Open a text file, at its beginning and in bytes, as blocks of columns without its blank rows.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; reported by its number.
-        OSError: the file cannot be read.
     """
     table = _Pieces(file, form)
     return Opened(first=table.first(), rest=table.rest)
