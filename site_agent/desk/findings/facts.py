@@ -22,6 +22,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
+from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
@@ -339,7 +340,8 @@ def group_values(
     Raises:
         UsageError: a name is not that of a feature.
     """
-    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in table.groups.items()}
+    groups = group_labels(table)
+    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in groups.items()}
     known = {feature.name: feature for feature in table.contract.features}
     for name in features:
         if name not in known:

@@ -7,11 +7,10 @@ is placed by its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +74,6 @@ class Dataset:
     training_patients: npt.NDArray[np.int64] | None = None
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
-    test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     profile: Document | None = None
     rows_without_outcome: int = 0
     image: ImageSize | None = None
@@ -138,9 +136,6 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         training_patients=_patients(table, rows.training),
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
-        test_groups=MappingProxyType(
-            {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
-        ),
         rows_without_outcome=len(table.dropped),
         image=None if table.contract.image is None else table.contract.image.image,
         note=table.contract.note,

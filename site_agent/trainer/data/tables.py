@@ -39,7 +39,6 @@ from site_agent.trainer.data.cells import (
     interval_of,
     target_parser,
 )
-from site_agent.trainer.data.codes import UNKNOWN
 from site_agent.trainer.data.contract import Column, Contract, MaskTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
@@ -57,7 +56,6 @@ from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.data.terms import Counts, TermsFeature, TermsReader
-from site_agent.trainer.trainer_files import array_digest
 
 FEWEST_ROWS: Final = 10
 DELIMITER: Final = "is the delimiter the declared one?"
@@ -100,39 +98,10 @@ class Table:
         return f"Table(rows={self.rows}, features={len(self.features)})"
 
     @cached_property
-    def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """For each group column, the group's label in every row: its code without labels, "unknown" without a value."""
-        labels = {}
-        for column in self.contract.groups:
-            positions = self.features.get(column.name, self.group_positions.get(column.name))
-            if positions is not None:
-                names = (*(column.labels or column.codes), UNKNOWN)
-                labels[column.name] = tuple(
-                    np.array(names, dtype=object)[np.nan_to_num(positions, nan=-1.0).astype(np.int64)]
-                )
-        return MappingProxyType(labels)
-
-    @cached_property
     def marks(self) -> tuple[Numbers, ...]:
         """Numbers that identify the images, lists and notes of the rows, float64: equal ones have equal numbers."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
-
-    @cached_property
-    def digest(self) -> str:
-        """The BLAKE3 digest of all data that was read, and of the contract, in hexadecimal. It stays at the site."""
-        numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
-        arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
-        if self.target is not None:
-            arrays.append(("target", self.target))
-        if self.images is not None:
-            arrays.append(("images", self.images))
-        arrays += [(f"terms {name}", counts) for name, counts in self.terms.items()]
-        if self.masks is not None:
-            arrays.append(("masks", self.masks))
-        patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
-        arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
-        return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
 
 
 def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
