@@ -20,14 +20,7 @@ from protos.plan.documents import Document
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
-from site_agent.trainer.data.encodings import (
-    Encoding,
-    Scale,
-    encode,
-    fit_coded,
-    fit_measured,
-    fit_scale,
-)
+from site_agent.trainer.data.encodings import Encoding, Scale, encode, fit_coded, fit_measured, fit_scale
 from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows

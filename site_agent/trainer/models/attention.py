@@ -95,10 +95,7 @@ def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
 
 
 def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
-    """Write the gradients of queries, keys and values into `of_lanes`, of shape (3, w, d, L).
-
-    `of_rows` is -Σ_c g·O, (d, L).
-    """
+    """Write the gradients of queries, keys, values into `of_lanes`, (3, w, d, L). `of_rows` is -Σ_c g·O, (d, L)."""
     of_queries, of_keys, of_values = of_lanes.unbind()
     own, probabilities = incoming.unsqueeze(2), attended.kept
     products = probabilities * own

@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import ConceptColumn, NumberConcept
-from site_agent.trainer.prior.concept_mapping import Mapped, MappedNumber
+from site_agent.trainer.prior.concept_mapping import Float64, Mapped, MappedNumber
 
-Float64: TypeAlias = npt.NDArray[np.float64]
 Found: TypeAlias = tuple[str, str]  # a suspicion's kind and words
 # Factors between units of common measurements, in both directions. A conversion of the plan is preferred.
 KNOWN_FACTORS: Final = {

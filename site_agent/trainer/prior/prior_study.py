@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from protos.errors import ConfigurationError
@@ -47,21 +46,14 @@ from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.prior.compared_columns import (
-    OthersColumns,
-    Relations,
-    Suspicion,
-    columns_here,
-    suspicions,
-)
-from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.compared_columns import OthersColumns, Relations, Suspicion, columns_here, suspicions
+from site_agent.trainer.prior.concept_mapping import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.study import Answer, Asked
+from site_agent.trainer.training.bridge import Vector
 
-Float32: TypeAlias = npt.NDArray[np.float32]
-Float64: TypeAlias = npt.NDArray[np.float64]
 _SUMS: Final = "announced"
 
 
@@ -127,7 +119,7 @@ class PriorStudy:
         """Return the scalars of a round. Raise MalformedMessage if the plan allows no such round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
-    def train(self, asked: Asked, received: Float32) -> Answer:
+    def train(self, asked: Asked, received: Vector) -> Answer:
         """Return the numbers that this site sends in a round.
 
         Raises:
@@ -149,7 +141,7 @@ class PriorStudy:
         except (OutOfBound, Concentrated) as refused:
             raise MalformedMessage(str(refused)) from refused
 
-    def close(self, asked: Asked, received: Float32) -> None:
+    def close(self, asked: Asked, received: Vector) -> None:
         """Store the last sums, or raise MalformedMessage. `asked.round` is the number of finished rounds."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
@@ -182,7 +174,7 @@ class PriorStudy:
         """Continue from a saved state, which another process may have saved."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
-    def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
+    def _heard(self, round_number: int, received: Vector) -> AnnouncedSums:
         """Return the sums received before a round. Raise an error if an earlier sum has changed."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):

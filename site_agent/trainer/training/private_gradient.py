@@ -26,10 +26,8 @@ import numpy.typing as npt
 
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import RandomBytes
-from site_agent.trainer.prior.private_terms import rounded_sum
+from site_agent.trainer.prior.private_terms import Float64, Integers, rounded_sum
 
-Float64: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
 Pass: TypeAlias = tuple[Float64, Float64]
 
 # Inputs and activations have 18 bits, weights 26 and derivatives 18. So a product has 44 bits, and the sum of 500
