@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -100,6 +100,7 @@ class RegressionTarget(Document):
     name: Name
     role: Literal["target"]
     task: Literal["regression"]
+    classes: ClassVar[tuple[str, ...]] = ()
     unit: str | None = None
     range: tuple[float, float] | None = None
     answers: Answers = "same"
@@ -112,11 +113,6 @@ class RegressionTarget(Document):
             raise ValueError("range is the lowest and the highest possible value, lowest first")
         return self
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes: an empty tuple, because a number has no classes."""
-        return ()
-
 
 class MaskTarget(Document):
     """A target column with masks: for each image a grey PNG file of the same size, 255 inside and 0 outside."""
@@ -124,15 +120,11 @@ class MaskTarget(Document):
     name: Name
     role: Literal["target"]
     task: Literal["segmentation"]
+    classes: ClassVar[tuple[str, ...]] = ()
     folder: Folder
     answers: Answers = "same"
     missing: Literal["refuse"] = "refuse"
     note: Words | None = None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes: an empty tuple, because a mask has no classes."""
-        return ()
 
 
 # Targets with the outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown.

@@ -66,11 +66,15 @@ class FlatNetwork:
                 inner = self.network.get_parameter(tensor.name)
                 (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of `stretches`, in their order: views, not copies."""
+        return [stretch.grad for stretch in self.stretches if stretch.grad is not None]
+
     def zero_gradients(self) -> None:
         """Set all gradients to zero."""
-        for stretch in (self.federated, self.private):
-            assert stretch.grad is not None
-            stretch.grad.zero_()
+        for gradient in self.gradients:
+            gradient.zero_()
 
     @property
     def federated_values(self) -> Tensor:

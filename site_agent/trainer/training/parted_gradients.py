@@ -127,7 +127,7 @@ def part_gradient(flat: FlatNetwork, loss: LossFunction, part: Rows, seed: int) 
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if is_card else []):
         torch.manual_seed(seed)
         whole_gradient(flat, loss, part.to(flat.device))
-    return [stretch.grad.clone() for stretch in flat.stretches if stretch.grad is not None]
+    return [gradient.clone() for gradient in flat.gradients]
 
 
 class GradientParts:
@@ -158,11 +158,10 @@ class GradientParts:
         gradients = self._gradients(flat, recipe.loss, described, list(zip(parts, seeds, strict=True)))
         whole = recipe.loss.divisor(batch.targets)
         shares = [recipe.loss.divisor(part.targets) / whole if whole else 0.0 for part in parts]
-        for number, stretch in enumerate(flat.stretches):
-            assert stretch.grad is not None
-            torch.mul(gradients[0][number], shares[0], out=stretch.grad)
+        for number, total in enumerate(flat.gradients):
+            torch.mul(gradients[0][number], shares[0], out=total)
             for share, found in zip(shares[1:], gradients[1:], strict=True):
-                stretch.grad.add_(found[number], alpha=share)
+                total.add_(found[number], alpha=share)
         return True
 
     def beat(self) -> None:

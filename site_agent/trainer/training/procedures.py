@@ -217,19 +217,16 @@ class _MixtureTraining(Procedure):
         self._shared.step(batch, factor)
         self._mix()
         self._mixed.gradient(batch)
-        for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
-            assert own.grad is not None
-            assert mixed.grad is not None
-            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture's derivative by v is the share
+        for own, mixed in zip(self._own.flat.gradients, self._mixed.flat.gradients, strict=True):
+            torch.mul(mixed, self._share, out=own)  # the mixture's derivative by v is the share
         self._own.step(factor)
 
     def end_round(self, steps: int) -> None:
         self._shared.end_round(steps)
         slope = 0.02 * self._share
-        for own, shared in self._pairs():
-            assert own.grad is not None
-            assert shared.grad is not None
-            gradient = self._share * own.grad + (1.0 - self._share) * shared.grad
+        gradients = zip(self._own.flat.gradients, self._shared.evaluated().gradients, strict=True)
+        for (own, shared), (of_own, of_shared) in zip(self._pairs(), gradients, strict=True):
+            gradient = self._share * of_own + (1.0 - self._share) * of_shared
             products = (own.data - shared.data) * gradient
             slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
         self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
