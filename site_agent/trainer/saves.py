@@ -44,7 +44,7 @@ class SavedStudy:
 
 
 class Saves:
-    """The saved states of one run."""
+    """The saved states of one run. If the disk cannot be written, functions raise UnavailableError."""
 
     def __init__(self, folder: Path, plan: Plan, dataset: Dataset) -> None:
         """Read which rounds have a saved state, and delete the states of other runs.

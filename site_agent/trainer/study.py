@@ -200,7 +200,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Load the final shared parameters, which must fit, and measure their loss once. No training follows."""
+        """Load the final shared parameters and measure their loss once. Raise MalformedMessage if they do not fit."""
         _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
         values = torch.from_numpy(received)
         is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)

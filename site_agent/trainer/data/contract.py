@@ -42,7 +42,7 @@ Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
 class BinaryTarget(Document):
-    """A target column with yes or no. Codes not in `positive` are negative, unless `negative` lists all allowed."""
+    """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given."""
 
     name: Name
     role: Literal["target"]

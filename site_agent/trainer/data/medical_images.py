@@ -112,7 +112,7 @@ def _names_patient(content: bytes) -> bool:
 
 
 def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Yield every tag of a file, also in nested sequences without a declared type: at most `depth`, or ValueError."""
+    """Yield every tag, also in up to `depth` nested sequences without a declared type. More are a ValueError."""
     from pydicom.filereader import read_sequence
 
     for tag in tags.iterall():

@@ -142,7 +142,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Store the last sums, or raise MalformedMessage. `asked.round` is the number of finished rounds."""
+        """Store the sums received last. `asked.round` is the number of finished rounds. May raise MalformedMessage."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
