@@ -24,8 +24,9 @@ from site_agent.trainer.choice import Rule
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.site_training import begin_training, rows_of, stack_rows
+from site_agent.trainer.site_training import SiteRows, begin_training, rows_of
 from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
+from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State
 
@@ -232,3 +233,20 @@ class _StackedChoice:
         for name, tensor in self._waiting.items():
             self._kept[name][chosen] = tensor[chosen]
         self.rounds[chosen], self.losses[chosen] = self._measured, self.last[chosen]
+
+
+def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
+    """Stack data sets with the same number of rows, so that each copy of the network has its own data set."""
+
+    def stacked(parts: list[Rows]) -> Rows:
+        return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))
+
+    said = [rows.predictions for rows in many if rows.predictions is not None]
+    first, second = ([pair[place] for pair in said] for place in (0, 1))
+    return SiteRows(
+        task=many[0].task,
+        training=stacked([rows.training for rows in many]),
+        validation=stacked([rows.validation for rows in many]),
+        test=stacked([rows.test for rows in many]),
+        predictions=(np.stack(first), np.stack(second)) if said else None,
+    )

@@ -321,9 +321,9 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
+    from site_agent.desk.findings.kept_findings import find_suspicions
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.kept_findings import find_suspicions
 
     try:
         contract = read_contract(Path(hospital.data.contract))

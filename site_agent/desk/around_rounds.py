@@ -66,14 +66,14 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
     """Load the libraries, the table and the network for a study. `state` has the site's secret."""
     prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
+    from site_agent.desk.column_profile import prepare_with_profile
     from site_agent.desk.results.live_curves import LiveCurves
-    from site_agent.trainer.data.dataset import prepare_rows
     from site_agent.trainer.prior.concept_inputs import concept_inputs
     from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
     table, rows = _admitted_rows(hospital, plan)
-    dataset, preprocessing = prepare_rows(table, rows)
+    dataset, preprocessing = prepare_with_profile(table, rows)
     inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
     own_module = hospital.training.own_module
     if hospital.training.draws == "published":
@@ -109,11 +109,11 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
     """Load the libraries and the table for a study with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.desk.column_profile import prepare_with_profile
     from site_agent.trainer.prior.prior_study import PriorStudy
 
     table, rows = _admitted_rows(hospital, plan)
-    dataset, preprocessing = prepare_rows(table, rows)
+    dataset, preprocessing = prepare_with_profile(table, rows)
     fewest = hospital.policy.smallest_cell
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
 

@@ -22,6 +22,7 @@ from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import RECEIVING, saved_facts
+from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
@@ -30,7 +31,6 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.kept_findings import choice_in_words
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"

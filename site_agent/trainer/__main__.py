@@ -12,17 +12,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 import sdnotify
+import structlog
 
 from host.log_lines import set_up_log
 from protos.errors import ConfigurationError, UnavailableError, explained
 from site_agent.site_events import EVENTS
 from site_agent.trainer import by_torchrun
 from site_agent.trainer.isolation import end_with_parent, give_up_network
+from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.standby import stand_by
 
 if TYPE_CHECKING:
     from site_agent.hospital import Hospital
@@ -60,7 +64,6 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
     from site_agent.desk import around_rounds
     from site_agent.hospital import read_hospital
-    from site_agent.trainer.pulse import PULSE
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
 
@@ -76,8 +79,6 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
 
 
 def _log_start(hospital: Hospital, *, has_network: bool) -> None:
-    import structlog
-
     log = structlog.get_logger()
     log.info("trainer_started", site=hospital.site)
     if has_network and by_torchrun.is_launched():
@@ -106,12 +107,9 @@ def _serve_among_processes(path: Path) -> int:
         by_torchrun.help_trainer()
         return 0
 
-    import structlog
-
     from site_agent.desk import around_rounds
     from site_agent.hospital import read_hospital
     from site_agent.trainer.arithmetic import prepare_arithmetic
-    from site_agent.trainer.pulse import PULSE
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
 
@@ -126,11 +124,7 @@ def _serve_among_processes(path: Path) -> int:
 
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer the requests of the gate process, starting with the request for which the program standby.py waited.
-
-    Args:
-        configuration: the content of hospital.yaml as JSON.
-    """
+    """Answer the gate's requests after standby.py has waited. `configuration` is hospital.yaml's content as JSON."""
     set_up_log(EVENTS, "site-trainer")
 
     from site_agent.hospital import Hospital
@@ -141,14 +135,10 @@ def continue_after_standby(connection: socket.socket, configuration: bytes) -> N
 
 def _serve(hospital: Hospital, connection: socket.socket) -> None:
     from site_agent.desk import around_rounds
-    from site_agent.trainer.pulse import PULSE
-    from site_agent.trainer.standby import stand_by
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
 
-    def rest() -> None:
-        stand_by(connection, lambda: hospital.model_dump_json().encode())
-
+    rest = partial(stand_by, connection, lambda: hospital.model_dump_json().encode())
     sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds, rest=rest).serve())
 
 

@@ -32,17 +32,15 @@ class AnsweredRounds:
     def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
         """Read the record of a plan. Rounds with a recorded answer may be requested `budget` more times altogether."""
         self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
-        self._known: set[Question] = set(self._read())
+        self._known: set[Question] = self._read()
 
     def admit(self, train: Train) -> None:
-        """Check that the trainer is allowed to answer this request, and record the request.
+        """Check that the trainer may answer this request, and write it to disk.
 
         Raises:
             MalformedMessage: another request was answered for this round, and the budget does not allow this one.
-            UnavailableError: the disk cannot be written.
         """
-        digest = blake3(train.payload).hexdigest()
-        question: Question = (train.round, train.stage, train.layers, train.resample, digest)
+        question = (train.round, train.stage, train.layers, train.resample, blake3(train.payload).hexdigest())
         if question in self._known:
             return
         known = {*self._known, question}
@@ -51,14 +49,9 @@ class AnsweredRounds:
         self._write(question)
         self._known = known
 
-    def _read(self) -> list[Question]:
-        if not self._path.exists():
-            return []
-        found = []
-        for line in self._path.read_text().splitlines():
-            number, stage, layers, resample, digest = json.loads(line)
-            found.append((int(number), int(stage), str(layers), int(resample), str(digest)))
-        return found
+    def _read(self) -> set[Question]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return {tuple(json.loads(line)) for line in lines}
 
     def _write(self, question: Question) -> None:
         try:

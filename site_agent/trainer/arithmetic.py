@@ -1,9 +1,8 @@
 """Makes arithmetic reproducible: the same plan, data, seed and threads give the same bits.
 
 Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once.
-Predictions must be computed in the same way as the test after training. The promise holds for one kind of CPU
-(docs/design/protocol.md, "The same bits"). On a graphics card all products are in float32 (no TF32) and by
-deterministic algorithms. The last bits of its results differ from a CPU's.
+The promise holds for one kind of CPU (docs/design/protocol.md, "The same bits"). On a graphics card all products are in
+float32 (no TF32) and by deterministic algorithms. The last bits of its results differ from a CPU's.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, Literal
 
-from protos.errors import ConfigurationError, UnavailableError
+from protos.errors import UnavailableError
+from site_agent.trainer.failures import unfit
 
 _COMPILER: Final = "torch._dynamo"
 # The driver and its libraries report missing memory with these words, in errors of PyTorch's general class.
@@ -46,11 +46,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Load torch, and set up arithmetic that gives the same bits every time.
-
-    Args:
-        threads: the number of threads for one operation; results repeat only with the same number.
-        device: the device on which networks will be trained.
+    """Load torch, and set up arithmetic that gives the same bits every time, for the same number of threads.
 
     Raises:
         ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
@@ -71,8 +67,7 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     threadpool_limits(threads, user_api="blas")
     # This has the same effect as `use_deterministic_algorithms(True)`, which would also load torch's compiler.
     torch.set_deterministic_debug_mode("error")
-    # Otherwise torch would fill every new tensor. Filling new tensors is unnecessary, because no code here reads a
-    # tensor before writing it.
+    # Otherwise torch would fill every new tensor, although no code here reads a tensor before writing it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # missing in the stubs
     if device == "cuda":
         _require_card()
@@ -93,9 +88,8 @@ def _require_card() -> None:
             "Check the driver with nvidia-smi. Open the card to the service with the drop-in site-trainer-gpu.conf. Or "
             "set device: cpu under training in hospital.yaml."
         )
-    raise ConfigurationError(
+    raise unfit(
         what=f"hospital.yaml sets device: cuda under training, but {found}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy=remedy,
     )
 

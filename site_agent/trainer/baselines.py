@@ -26,17 +26,7 @@ from protos.errors import DataError
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.forest import (
-    FOREST_ARRAYS,
-    Arrays,
-    Forest,
-    Lines,
-    forest_from,
-    forest_of,
-    has_types,
-    lines_of,
-    on_bounded_scale,
-)
+from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of, on_bounded_scale
 from site_agent.trainer.probabilities import log_loss_of_rows, probabilities
 
 FOLDS: Final = 5
@@ -49,18 +39,14 @@ _PENALTY: Final = 10.0  # logistic regression uses the inverse, C = 0.1
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 _Features: TypeAlias = npt.NDArray[np.float32]
-_TYPES: Final = {"coefficients": "<f8", "intercepts": "<f8", "share": "<f8", **FOREST_ARRAYS}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Baseline:
     """A linear model and a forest that predict together, stored as numbers only.
 
-    Attributes:
-        lines: the linear model. The start of a class without training rows is minus infinity.
-        forest: has one number for each output: the share of the positive class or of each class, or the regression's
-            number.
-        forest_share: from 0 to 1.
+    The start of a class without training rows is minus infinity. The forest has one number for each output: the share
+    of the positive class or of each class, or the regression's number. `forest_share` is from 0 to 1.
     """
 
     task: Task
@@ -75,29 +61,19 @@ class Baseline:
     def predictions(self, features: _Features) -> Numbers:
         """Return the predictions for rows, on the scale of the network's outputs.
 
-        Args:
-            features: float32 of shape (rows, columns), the site's own encoded columns.
-
-        Returns:
-            float64 of shape (rows, outputs), finite: the logit of a binary target, the logarithms of the
-            probabilities of several classes, or a regression's number.
+        From the site's own encoded columns, float32 (rows, columns), to finite float64 (rows, outputs): the logit of a
+        binary target, the logarithms of the probabilities of several classes, or a regression's number.
         """
         linear = on_bounded_scale(self.task, _linear_answers(self, features))
         return _joined(self.task, linear, on_bounded_scale(self.task, self.forest.answers(features)), self.forest_share)
-
-    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the baseline's arrays by name, without its task, in the form that `baseline_of` reads."""
-        lines, share = self.lines, np.array([self.forest_share])
-        return {"coefficients": lines.slopes, "intercepts": lines.starts, "share": share, **self.forest.arrays()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedBaseline:
     """A newly fitted baseline with its predictions for the training rows.
 
-    Attributes:
-        out_of_fold: float64 of shape (training rows, outputs): predictions of rows whose patient was not used.
-        evidence: mean losses out of fold, and the resulting share; for the site's own report.
+    `out_of_fold` is float64 of shape (training rows, outputs): predictions of rows whose patient was not used.
+    `evidence` has the mean losses out of fold and the resulting share, for the site's own report.
     """
 
     baseline: Baseline
@@ -105,30 +81,12 @@ class FittedBaseline:
     evidence: Mapping[str, Json]
 
 
-def baseline_of(task: Task, arrays: Arrays) -> Baseline:
-    """Build a baseline from its arrays, which another process can have written.
-
-    Raises:
-        ValueError: the arrays are not those of a baseline.
-    """
-    if not has_types(arrays, _TYPES):
-        raise ValueError("other arrays than a baseline's")
-    names = ("coefficients", "intercepts", "share")
-    slopes, starts, share = (np.asarray(arrays[name], dtype=np.float64) for name in names)
-    lines = Lines(slopes=slopes, starts=starts)
-    return Baseline(task=task, lines=lines, forest=forest_from(arrays), forest_share=float(share.item()))
-
-
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
-    """Fit a linear model and a forest: first once for each fold, without its rows, and then to all training rows.
+    """Fit a linear model and a forest to training rows: first once for each fold, without its rows, and then to all.
 
     Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
-    regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower.
-    This probability uses a normal distribution with the mean and standard error of the differences between patients.
-
-    Args:
-        dataset: only its training rows are read.
-        seed: the seed of folds and forests, not negative.
+    regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower,
+    for a normal distribution with the mean and standard error of the differences between patients.
 
     Raises:
         DataError: the rows have too few patients, or one fold would have all rows of a class.

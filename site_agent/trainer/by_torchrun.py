@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from protos.errors import ConfigurationError, UsageError
@@ -25,6 +26,7 @@ from site_agent.trainer.isolation import end_with_parent, leads_out
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import Work
 
     from site_agent.trainer.training.parted_gradients import GradientParts
 
@@ -50,11 +52,7 @@ def prefer_loopback() -> bool:
 
 
 def require_own_network() -> bool:
-    """Return whether this process has a route to another computer.
-
-    Raises:
-        ConfigurationError: it has a route, and all processes of the trainer are on this computer.
-    """
+    """Return whether this process has a route to another computer. This is an error if all processes are here."""
     is_one_computer, has_route = prefer_loopback(), leads_out()
     if has_route and is_one_computer:
         raise ConfigurationError(
@@ -66,38 +64,39 @@ def require_own_network() -> bool:
     return has_route
 
 
+@contextmanager
+def _reporting_loss() -> Iterator[None]:
+    """If the communication in the `with` block fails, report that a process of the trainer is lost."""
+    from site_agent.trainer.training.parted_gradients import lost_process
+
+    try:
+        yield
+    except RuntimeError as cause:
+        raise lost_process() from cause
+
+
 class _Group:
     """Passes tensors between the processes of torchrun's group with gloo."""
 
     def begin_send(self, tensor: Tensor, rank: int) -> Callable[[float], None]:
         from torch import distributed
 
-        from site_agent.trainer.training.parted_gradients import lost_process
-
-        def wait(seconds: float) -> None:
-            try:
-                assert work is not None
-                work.wait(timedelta(seconds=seconds))
-            except RuntimeError as cause:
-                raise lost_process() from cause
-
-        try:
+        with _reporting_loss():
             work = distributed.isend(tensor.contiguous(), rank)
-        except RuntimeError as cause:
-            raise lost_process() from cause
-        return wait
+        return partial(self._wait, work)
 
     def receive(self, into: Tensor, rank: int, seconds: float) -> None:
         from torch import distributed
 
-        from site_agent.trainer.training.parted_gradients import lost_process
-
-        try:
+        with _reporting_loss():
             work = distributed.irecv(into, rank)
-            assert work is not None
+        self._wait(work, seconds)
+
+    @staticmethod
+    def _wait(work: Work | None, seconds: float) -> None:
+        assert work is not None
+        with _reporting_loss():
             work.wait(timedelta(seconds=seconds))
-        except RuntimeError as cause:
-            raise lost_process() from cause
 
 
 @contextmanager
@@ -105,13 +104,9 @@ def _joined() -> Iterator[_Group]:
     """Join the other processes of torchrun's group. Leave the group at the end of the `with` block."""
     from torch import distributed
 
-    from site_agent.trainer.training.parted_gradients import lost_process
-
     end_with_parent()  # torchrun can be killed before it ends its processes
-    try:
+    with _reporting_loss():
         distributed.init_process_group("gloo", timeout=timedelta(seconds=_JOIN_SECONDS))
-    except RuntimeError as cause:
-        raise lost_process() from cause
     try:
         yield _Group()
     finally:

@@ -43,10 +43,8 @@ class Checkpoint:
 def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
     """Write a checkpoint. An earlier file of the same name is replaced only when the new file is complete.
 
-    Args:
-        directory: created with mode 0700 if absent.
-        name: lower-case letters, digits, dots, underscores and hyphens.
-        facts: values that JSON can store; numbers are finite.
+    `directory` is created with mode 0700 if absent. `name` has lower-case letters, digits, dots, underscores and
+    hyphens. `facts` are values that JSON can store, with finite numbers.
 
     Raises:
         UnavailableError: the disk cannot be written; earlier checkpoints are unchanged.
@@ -62,11 +60,7 @@ def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]
 
 
 def load(directory: Path, name: str) -> Checkpoint:
-    """Read the checkpoint with this name.
-
-    Raises:
-        ConfigurationError: there is none, or its file is damaged or of another version.
-    """
+    """Read a checkpoint. Raise ConfigurationError if there is none, or if it is damaged or of another version."""
     path = _path(directory, name)
     try:
         with path.open("rb") as file:
@@ -101,8 +95,7 @@ def _parse(raw: bytes) -> Checkpoint:
 
 
 def _digest(tensors: Tensors, facts: str) -> str:
-    in_order = sorted(tensors.items())
-    return array_digest(f"global-layers checkpoint 1 {facts}", in_order)
+    return array_digest(f"global-layers checkpoint 1 {facts}", sorted(tensors.items()))
 
 
 def _path(directory: Path, name: str) -> Path:

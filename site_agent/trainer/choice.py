@@ -44,10 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Keep a received model if the plan's rule prefers it to the earlier models.
-
-        Add the model's loss to the curve.
-        """
+        """Add a received model's loss to the curve. Keep the model if the plan's rule prefers it."""
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from protos.errors import ConfigurationError
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.trainer_files import write_whole
 
 TRAINING: Final = "exact-rows.json"
@@ -22,10 +22,8 @@ _LARGEST_BYTES: Final = 1 << 20
 def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
     """Return which row count is sent for `rows` rows. The count is stored on disk first.
 
-    Args:
-        folder: the trainer's folder, with the counts that this site used, the newest last.
-        smallest_cell: the least difference between two different counts.
-        memory: the name of the file, for training rows or for validation rows.
+    The file `memory` in `folder` has the counts of training or validation rows that this site used, the newest last.
+    `smallest_cell` is the least difference between two different counts.
 
     Raises:
         ConfigurationError: the earlier counts cannot be read.
@@ -51,9 +49,8 @@ def _used(path: Path) -> list[int]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as cause:
-        raise ConfigurationError(
+        raise unfit(
             what=f"{path} cannot be read. This file has the counts of rows that this site used in earlier studies.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Restore this file from the newest backup, or take part only in plans with equal weights.",
         ) from cause
     return found

@@ -5,7 +5,16 @@ The error texts stay at the site. Only a reason from the closed list is sent.
 
 from __future__ import annotations
 
+from typing import Final
+
 from protos.errors import ConfigurationError, OperatorError, RefusedError
+
+_NOTHING_TRAINED: Final = "Nothing was trained and nothing left this site."
+
+
+def unfit(*, what: str, remedy: str) -> ConfigurationError:
+    """Return the error for a plan, a contract or a network that does not fit this site, found before training."""
+    return ConfigurationError(what=what, consequence=_NOTHING_TRAINED, remedy=remedy)
 
 
 class NetworkDiffers(ConfigurationError):
@@ -16,7 +25,7 @@ class NetworkDiffers(ConfigurationError):
     def __init__(self, difference: str) -> None:
         super().__init__(
             what=f"This site's neural network differs from the plan: {difference}.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence=_NOTHING_TRAINED,
             remedy="Install the same version of global-layers everywhere.",
         )
 
@@ -28,7 +37,7 @@ class ModuleDiffers(ConfigurationError):
 
     def __init__(self, what: str, remedy: str, *, tensor: str) -> None:
         """Store the texts. `tensor` is the tensor's name in the plan, which is sent to the federation."""
-        super().__init__(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
+        super().__init__(what=what, consequence=_NOTHING_TRAINED, remedy=remedy)
         self.tensor = tensor
 
 
@@ -52,7 +61,7 @@ class TooFewRows(RefusedError):
     def __init__(self, fewest: int) -> None:
         super().__init__(
             what=f"This site has fewer than the {fewest} training rows that the plan and its policy require.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence=_NOTHING_TRAINED,
             remedy="Add rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
         )
 

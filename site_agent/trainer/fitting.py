@@ -12,6 +12,7 @@ from protos.errors import ConfigurationError, OperatorError
 from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.training.batches import check_batches
 
 # Bytes that a baseline needs for each number of the training rows. Measured with 8 million numbers: 15.7 to 18.6
@@ -64,10 +65,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
 
 
 def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Check that the plan's entry for this site has exactly the columns and outputs of its table.
-
-    A masked sum hides this site only among the listed sites.
-    """
+    """Check that plan and table agree about this site's columns and outputs: sums hide it only among listed sites."""
     if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
         return
     lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}
@@ -90,9 +88,8 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
         return
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
-    raise ConfigurationError(
+    raise unfit(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy="Declare in the contract the image size that the plan requires, or ask the researcher for a plan that "
         "fits your images.",
     )
@@ -108,9 +105,8 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
         return
     reads = "no note in word order" if wanted is None else f"a note of {wanted}"
     own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
-    raise ConfigurationError(
+    raise unfit(
         what=f"The plan's network {network.name} reads {reads}. This site has {own}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy="Declare `buckets` and `longest` of the note as in the plan, or ask the researcher for another plan.",
     )
 
@@ -119,9 +115,8 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
     """Refuse a plan that lists the columns of a note, because the network defines these columns itself."""
     listed = set(plan.columns) & set(own)
     if listed:
-        raise ConfigurationError(
+        raise unfit(
             what=f"The plan lists {min(listed)}. This is a column of the note, which the network reads in word order.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has the size of "
             "the note.",
         )
@@ -131,16 +126,14 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
     draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
     if draws != is_mask:
         own = "a mask" if is_mask else "not a mask"
-        raise ConfigurationError(
+        raise unfit(
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
             "the network u-net learns masks, and u-net learns nothing else.",
         )
     if is_mask and plan.expert is not None:
-        raise ConfigurationError(
+        raise unfit(
             what="The plan has the key `expert`, and this site's outcome is a mask. No baseline can predict masks.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Ask the researcher for a plan without the key `expert`.",
         )
 
@@ -150,11 +143,10 @@ def _check_baseline(plan: Plan, dataset: Dataset) -> None:
     each = _FIT_BYTES_OF_NUMBERS if dataset.task == "regression" else _FIT_BYTES
     needed, there = each * dataset.training.features.size, usable_memory_bytes()
     if plan.expert is not None and needed > there:
-        raise ConfigurationError(
+        raise unfit(
             what=f"The plan has the key `expert`. The baseline of the plan reads {len(dataset.training)} training rows "
             f"with {dataset.training.features.shape[1]} columns at once, which needs at least {needed / 1e9:.2f} GB of "
             f"memory. The trainer may use {there / 1e9:.2f} GB.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Ask the researcher for a plan without the key `expert`, or for smaller images. Or train on a "
             "computer with more memory.",
         )
@@ -162,8 +154,7 @@ def _check_baseline(plan: Plan, dataset: Dataset) -> None:
 
 def _check_outputs(plan: Plan, dataset: Dataset) -> None:
     if plan.outputs not in (None, dataset.outputs):
-        raise ConfigurationError(
+        raise unfit(
             what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
         )

@@ -10,9 +10,9 @@ do not depend on the installed version of scikit-learn. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,6 @@ from site_agent.trainer.data.pixel_store import blocks
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression, Ridge
 
-Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
-# The type in a file of each array of a forest.
-FOREST_ARRAYS: Final = {"roots": "<i4", "columns": "<i4", "children": "<i4", "thresholds": "<f8", "values": "<f8"}
 # Pairs of row and tree that are processed at once; they need about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
 _DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where a logit would be infinite
@@ -33,12 +30,7 @@ _DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Lines:
-    """A linear model with one or several outputs, stored as float64 arrays.
-
-    Attributes:
-        slopes: shape (outputs, columns).
-        starts: shape (outputs,), the values at zero.
-    """
+    """A linear model: float64 `slopes` of shape (outputs, columns), and `starts` (outputs,), the values at zero."""
 
     slopes: npt.NDArray[np.float64]
     starts: npt.NDArray[np.float64]
@@ -59,11 +51,9 @@ class Lines:
 
 
 def lines_of(fitted: LogisticRegression | Ridge, outputs: int, gap: float = np.inf) -> Lines:
-    """Convert a linear model of scikit-learn to plain arrays.
+    """Convert a linear model of scikit-learn, whose class labels are indices of classes, to plain arrays.
 
-    Args:
-        fitted: a model whose class labels are the indices of classes.
-        gap: if no row has a class, its start is lower than the lowest other start by this much.
+    If no row has a class, its start is lower than the lowest other start by `gap`.
     """
     slopes, starts = np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)
     if outputs == 1:
@@ -113,19 +103,14 @@ class Forest:
     def __post_init__(self) -> None:
         nodes = len(self.columns)
         shapes = (self.thresholds.shape, self.children.shape, self.values.shape[:1])
-        if self.roots.ndim != 1 or self.columns.ndim != 1:
-            raise ValueError("arrays of no forest")
-        if not len(self.roots) or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
+        is_flat = self.roots.ndim == self.columns.ndim == 1 and len(self.roots) > 0
+        if not is_flat or shapes != ((nodes,), (nodes, 2), (nodes,)) or self.values.ndim != 2:
             raise ValueError("arrays of no forest")
         numbers = np.arange(nodes)[:, None]
         ends = np.isinf(self.thresholds)[:, None]
         is_placed = np.where(ends, self.children == numbers, (self.children > numbers) & (self.children < nodes))
         if not is_placed.all() or self.roots.min() < 0 or self.roots.max() >= nodes or self.columns.min() < 0:
             raise ValueError("a node whose children do not follow it")
-
-    def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the forest's arrays by name, in the form that `forest_from` reads."""
-        return {name: np.asarray(getattr(self, name)) for name in FOREST_ARRAYS}
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the mean over all trees: float64 (rows, answers), for features of shape (rows, columns)."""
@@ -147,22 +132,6 @@ class Forest:
         for leaves in at.T:
             total += self.values[leaves]
         return total / len(self.roots)
-
-
-def forest_from(arrays: Arrays) -> Forest:
-    """Build a forest from its arrays. Further arrays in the mapping are ignored.
-
-    Raises:
-        ValueError: the arrays do not form a forest.
-    """
-    whole = {name: np.asarray(arrays[name], dtype=np.int32) for name in ("roots", "columns", "children")}
-    thresholds, values = (np.asarray(arrays[name], dtype=np.float64) for name in ("thresholds", "values"))
-    return Forest(**whole, thresholds=thresholds, values=values)
-
-
-def has_types(arrays: Arrays, types: Mapping[str, str]) -> bool:
-    """Return whether a mapping has exactly the named arrays, each with the required type."""
-    return {name: array.dtype.str for name, array in arrays.items()} == types
 
 
 def forest_of(trees: Sequence[GrownTree]) -> Forest:

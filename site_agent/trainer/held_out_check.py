@@ -30,13 +30,10 @@ _ROUNDING: float = 2.0**-20  # relative rounding error of a float32 sum and of t
 
 @dataclass(frozen=True, eq=False)
 class Received:
-    """Shared parameters that this site received in a round.
+    """Shared parameters that this site received in a round, `values`: float32 of shape (shared numbers,).
 
-    Attributes:
-        round: the number of that round.
-        is_decided: whether the sites accept or refuse them in that round.
-        values: float32 of shape (shared numbers,).
-        losses: float32 of shape (tested rows,); empty if the round was not measured.
+    `is_decided` is whether the sites accept or refuse them in that round. `losses` is float32 of shape (tested rows,),
+    empty if the round was not measured.
     """
 
     round: int
@@ -77,17 +74,15 @@ class HeldOutCheck:
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
         """Return whether the run discards the parameters that this site received last."""
         newest = self.newest
-        is_later = returned_to is not None and newest is not None and newest.round > returned_to
-        return is_later and newest is not None and not torch.equal(newest.values, values)
+        if newest is None or returned_to is None or newest.round <= returned_to:
+            return False
+        return not torch.equal(newest.values, values)
 
     def hear(self, round_number: int, values: Tensor, returned_to: int | None) -> State:
         """Apply the decision of all sites about the parameters that were received last.
 
-        Args:
-            returned_to: the round whose parameters `values` are, if the run was rolled back; otherwise None.
-
-        Returns:
-            the state of its own to which this site returns; empty if the site continues.
+        `returned_to` is the round whose parameters `values` are, if the run was rolled back; otherwise None. Return the
+        state of its own to which this site returns, or an empty state if the site continues.
 
         Raises:
             MalformedMessage: the run returns to other parameters than the accepted ones.
@@ -123,13 +118,10 @@ class HeldOutCheck:
         return bool(self._before)
 
     def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:
-        """Decide whether this site accepts received parameters.
+        """Decide whether this site accepts parameters received in a round: float32 of shape (shared numbers,).
 
-        Args:
-            round_number: the round in which they were received.
-            values: float32 of shape (shared numbers,).
-            losses: float32 of shape (tested rows,), with these parameters; empty if the round is not measured.
-            scale: the mean loss of a network whose outputs are all 0, on the same rows.
+        `losses` are float32 of shape (tested rows,), with these parameters, and empty if the round is not measured.
+        `scale` is the mean loss of a network whose outputs are all 0, on the same rows.
         """
         is_start = round_number == self._plan.has_probe
         self.newest = Received(round_number, is_start or losses.numel() > 0, values, losses)
@@ -169,11 +161,8 @@ class HeldOutCheck:
 def is_harmful(rule: HeldOutLoss, before: Tensor, after: Tensor, scale: float) -> bool:
     """Return whether a site's loss has risen by more than noise and by more than the plan's limit.
 
-    Args:
-        rule: the plan's limits.
-        before: float32 of shape (rows,), each row's loss with the parameters accepted last.
-        after: float32 of shape (rows,), each row's loss with the received parameters.
-        scale: the mean loss of a network whose outputs are all 0.
+    `before` and `after` are each row's loss, float32 (rows,), with the parameters accepted last and the received ones.
+    `scale` is the mean loss of a network whose outputs are all 0.
     """
     if not bool(torch.isfinite(before).all()):
         return False  # the accepted parameters cannot be worse than themselves

@@ -27,11 +27,7 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Give up all network access. Return whether this process has no route to another machine.
-
-    Raises:
-        RuntimeError: this process already has several threads.
-    """
+    """Give up all network access. Return whether no route is left. With several threads, raise RuntimeError."""
     if _threads() > 1:
         raise RuntimeError("threads were started before the network was given up")
     if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():

@@ -32,11 +32,7 @@ from site_agent.trainer.released_columns import remember
 def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
     """Return the numbers that this site sends in the round of statistics. With privacy, noise is added to them later.
 
-    Without privacy the request is recorded on disk first.
-
-    Args:
-        table: checked against the site's contract, without errors, its warnings accepted.
-        smallest_cell: the limit in the hospital's policy.
+    The table was checked, and its warnings accepted. Without privacy the request is recorded on disk first.
 
     Raises:
         OperatorError: the table was counted for another run, or the disk cannot be written.

@@ -18,13 +18,9 @@ _TINIEST: Final = float(np.finfo(np.float64).eps)
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
     """Return a network's outputs as probabilities, float64, stable for outputs of any size.
 
-    Args:
-        task: a regression's outputs are already numbers and are only flattened.
-        outputs: logits, or the regression's numbers. Shape (rows,) or (rows, 1) for binary and regression,
-            (rows, classes) for multi-class, (rows, pixels) for masks.
-
-    Returns:
-        shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
+    Outputs are logits of shape (rows,) or (rows, 1) for binary, (rows, classes) for multi-class, (rows, pixels) for
+    masks, or a regression's numbers (rows,) or (rows, 1), which are only flattened. The result has shape (rows,),
+    (rows, classes) for multi-class, or (rows, pixels) for masks.
     """
     values = outputs.astype(np.float64)
     match task:

@@ -22,10 +22,7 @@ class Pulse:
     """Sends the watchdog signals of one process to the service manager."""
 
     def __init__(self, notify: Callable[[str], None], clock: Callable[[], float], watchdog_seconds: float) -> None:
-        """Store a function that sends text to the service manager, and a clock that returns monotonic seconds.
-
-        `watchdog_seconds` is 0 if there is no watchdog.
-        """
+        """Store how to send text to the service manager, a monotonic clock, and the watchdog's seconds, 0 for none."""
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
         self._followers: list[Callable[[], None]] = []
@@ -35,10 +32,7 @@ class Pulse:
         self._followers.append(follower)
 
     def beat(self) -> None:
-        """Report that the process is working.
-
-        Frequent calls are cheap: at most four reports are sent in the watchdog's time.
-        """
+        """Report that the process is working, at most four times in the watchdog's time. Frequent calls are cheap."""
         for follower in self._followers:
             follower()
         if self._watchdog and self._clock() >= self._next:

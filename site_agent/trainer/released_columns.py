@@ -38,10 +38,7 @@ Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a
 
 
 class ReleasedBefore(RefusedError):
-    """Raised if statistics of almost the same rows were sent for another run.
-
-    The difference would reveal a few patients.
-    """
+    """Raised if statistics of almost the same rows were sent for another run: differences would reveal patients."""
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(

@@ -27,6 +27,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Saved
 from site_agent.trainer.checkpoints import Json, load, save
 from site_agent.trainer.data.dataset import Dataset
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.trainer_files import array_digest, write_whole
 from site_agent.trainer.training.state import State
 
@@ -43,7 +44,7 @@ class SavedStudy:
 
 
 class Saves:
-    """The saved states of one run."""
+    """The saved states of one run. If the disk cannot be written, functions raise UnavailableError."""
 
     def __init__(self, folder: Path, plan: Plan, dataset: Dataset) -> None:
         """Read which rounds have a saved state, and delete the states of other runs.
@@ -67,22 +68,14 @@ class Saves:
         return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Record the round in which this site begins. Only the first call has an effect.
-
-        Raises:
-            UnavailableError: the disk cannot be written.
-        """
+        """Write to disk in which round this site begins. Only the first call has an effect."""
         if self.began is None:
             facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
             write_whole(self._folder / "began.json", json.dumps(facts).encode())
             self.began = number
 
     def write(self, state: Saved, study: SavedStudy) -> None:
-        """Write the state before a round to disk.
-
-        Raises:
-            UnavailableError: the disk cannot be written; earlier states are unchanged.
-        """
+        """Write the state before a round to disk. After an UnavailableError, earlier states are unchanged."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
         save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
@@ -91,11 +84,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state that was saved before a round, or None if the site began in this round.
-
-        Raises:
-            ConfigurationError: the file is damaged.
-        """
+        """Return the state before a round, or None if the site began in it. A damaged file is a ConfigurationError."""
         if number not in self._held:
             return None
         found = load(self._folder, _name(number))
@@ -143,9 +132,8 @@ class Saves:
             return None
         except (OSError, ValueError, KeyError, TypeError) as cause:
             # Otherwise this site would start from the beginning in the middle of a run.
-            raise ConfigurationError(
+            raise unfit(
                 what="The record of this site's first round in the study cannot be read.",
-                consequence="Nothing was trained and nothing left this site.",
                 remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
             ) from cause
         if rows != self._rows:

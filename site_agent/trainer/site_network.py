@@ -14,12 +14,11 @@ from pathlib import Path
 
 from torch import nn
 
-from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
 from protos.plan.manifest import Manifest, Starts, describe_difference, started
 from protos.plan.plan import Plan
-from site_agent.trainer.failures import NetworkDiffers
+from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.own_module import build_own_module, check_batch, keep_terms
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -28,12 +27,10 @@ from site_agent.trainer.training.local import check_memory
 
 @dataclass(frozen=True)
 class Seeds:
-    """A site's sources of random numbers: the plan's seed for shared values, and its own seed for all other values.
+    """A site's sources of random numbers: the plan's public seed for shared values, and its own for all other values.
 
-    Attributes:
-        plan: the plan's seed, which is public.
-        origin: 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
-            to repeat, it is the plan's seed.
+    `origin` is 32 bytes derived from the site's secret and the plan's digest. In experiments that anybody must be able
+    to repeat, it is the plan's seed.
     """
 
     plan: int
@@ -75,14 +72,9 @@ class Seeds:
 class SiteNetworks:
     """Builds networks of one plan for one site.
 
-    Attributes:
-        columns: the number of encoded columns that the network reads.
-        outputs: the number of the network's outputs.
-        common: the number of columns that all sites have; None if the network treats all columns alike.
-        own_module: the file of the hospital's own network, if the plan lists only tensors.
-        module_seed: the seed of that network's first values.
-        starts: the values of the plan's starting file.
-        device: where the network is trained, `cpu` or `cuda`.
+    The network reads `columns` encoded columns. All sites have `common` of them; None if the network treats all columns
+    alike. `own_module` is the file of the hospital's own network, if the plan lists only tensors, and `module_seed` the
+    seed of its first values. `starts` are the values of the plan's starting file. `device` is `cpu` or `cuda`.
     """
 
     plan: Plan
@@ -101,9 +93,7 @@ class SiteNetworks:
         return started(self.plan, network_tensors(architecture, **sizes, common=self.common), self.starts)
 
     def build(self) -> nn.Module:
-        """Build the network.
-
-        Its parameters are NaN until `start` is called. Only a hospital's own module has values at once.
+        """Build the network. Its parameters are NaN until `start` is called, except for a hospital's own module.
 
         Raises:
             ConfigurationError: the plan requires the hospital's own module, and the module is missing or does not fit.
@@ -111,9 +101,8 @@ class SiteNetworks:
         """
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
-                raise ConfigurationError(
+                raise unfit(
                     what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
-                    consequence="Nothing was trained and nothing left this site.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
@@ -126,21 +115,13 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Refuse a network that cannot train on batches of this size.
-
-        Raises:
-            ConfigurationError: see `local.check_memory` and `own_module.check_batch`.
-        """
+        """Refuse a network that cannot train on batches of this size: see `check_memory`, `own_module.check_batch`."""
         check_memory(flat, rows)
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
-        """Build the network, and store the federated tensors in one flat tensor.
-
-        Raises:
-            NetworkDiffers: the network lacks a federated tensor, or has it in another shape.
-        """
+        """Build the network with its federated tensors in one flat tensor, or raise NetworkDiffers."""
         network, wanted = self.build(), tuple(federated)
         found = {name: tuple(inner.shape) for name, inner in network.named_parameters()}
         mine = {tensor.name: found[tensor.name] for tensor in wanted if tensor.name in found}

@@ -51,11 +51,8 @@ class SiteRows:
 class SiteTraining:
     """A network that is ready for training, with its procedure and its rows.
 
-    Attributes:
-        flat: the network whose update is sent.
-        local: trains the network.
-        recipe: how the site builds its networks, their loss and their optimiser.
-        result_share: the baseline's share in the result, from 0 to 1.
+    A round sends the update of `flat`, which `local` trains. `result_share` is the baseline's share in the result, from
+    0 to 1.
     """
 
     flat: FlatNetwork
@@ -86,10 +83,7 @@ class SiteTraining:
 
     @property
     def own_rows(self) -> tuple[Rows, Rows]:
-        """All validation rows and some training rows, on which received parameters are tested.
-
-        There are as many training rows as validation rows, or 200 if these are more.
-        """
+        """All validation rows, and as many training rows (at least 200), to test received parameters."""
         validation, training = self.rows.validation, self.rows.training
         most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
         return validation, Rows(training.features[:most], training.targets[:most])
@@ -113,10 +107,8 @@ def begin_training(
 ) -> SiteTraining:
     """Build the networks of a method at a site, and prepare their training.
 
-    Args:
-        federated: the tensors whose update is sent.
-        seeds: one list entry for each copy of a stack. The first entry draws the dropout of all copies. So with dropout
-            a copy has other draws than if it were trained alone.
+    A round sends the update of the tensors `federated`. `seeds` is a list for a stack, with an entry for each copy. The
+    first entry draws the dropout of all copies, so a copy has other draws than if it were trained alone.
 
     Raises:
         OperatorError: plan, network and rows do not fit one another.
@@ -193,36 +185,11 @@ def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRo
     if soft_targets is None:
         return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
     training = taught(training, soft_targets.training, dataset.task, soft_targets.use.target_share)
+    said = soft_targets.training, soft_targets.validation, soft_targets.test
     if soft_targets.use.path_start:
-        training, validation, test = (
-            Rows(beside(rows.features, said), rows.targets)
-            for rows, said in (
-                (training, soft_targets.training),
-                (validation, soft_targets.validation),
-                (test, soft_targets.test),
-            )
-        )
-    predictions = soft_targets.validation, soft_targets.test
-    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, predictions=predictions)
-
-
-def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
-    """Stack data sets with the same number of rows, so that each copy of the network has its own data set."""
-
-    def stacked(parts: list[Rows]) -> Rows:
-        return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))
-
-    return SiteRows(
-        task=many[0].task,
-        training=stacked([rows.training for rows in many]),
-        validation=stacked([rows.validation for rows in many]),
-        test=stacked([rows.test for rows in many]),
-        predictions=_stacked_predictions([rows.predictions for rows in many if rows.predictions is not None]),
-    )
-
-
-def _stacked_predictions(many: Sequence[tuple[Predictions, Predictions]]) -> tuple[Predictions, Predictions] | None:
-    return (np.stack([first for first, _ in many]), np.stack([second for _, second in many])) if many else None
+        parts = zip((training, validation, test), said, strict=True)
+        training, validation, test = (Rows(beside(rows.features, one), rows.targets) for rows, one in parts)
+    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, predictions=said[1:])
 
 
 def _rows(examples: Examples) -> Rows:

@@ -38,9 +38,8 @@ _PATH: Final = "unique.path.weight"
 class SoftTargets:
     """A baseline's predictions for all rows of its site, float32 (rows, outputs), and how the plan uses them.
 
-    Attributes:
-        training: each prediction by a baseline that was fitted without the row's patient.
-        validation, test: predictions by the baseline of all training rows.
+    Each of `training` is by a baseline that was fitted without the row's patient; `validation` and `test` are by the
+    baseline of all training rows.
     """
 
     fitted: FittedBaseline
@@ -51,11 +50,7 @@ class SoftTargets:
 
 
 def soft_targets_of(plan: Plan, dataset: Dataset, seeds: Seeds) -> SoftTargets | None:
-    """Fit the site's baseline and predict all rows with it. Return None if the plan has no baseline.
-
-    Raises:
-        DataError: the training rows are too few.
-    """
+    """Fit the site's baseline and predict all rows, or return None without one. DataError if there are too few rows."""
     if plan.expert is None:
         return None
 

@@ -60,9 +60,8 @@ class Asked:
     """The work that the coordinator requires from a site in one round. See messages.Offer.
 
     `resample` is 0 for the ordinary draw of batches and dropout. Any other number, together with the round, selects
-    another draw. Equal numbers give equal bits. docs/design/protocol.md, "The ledger", rule 3.
-    `own_sums` has the noisy sums of private layers over all earlier rounds. An empty tuple stands for zeros. See
-    PrivateTraining.
+    another draw (docs/design/protocol.md, "The ledger", rule 3). `own_sums` has the noisy sums of private layers over
+    all earlier rounds, see PrivateTraining. An empty tuple stands for zeros.
     """
 
     round: int
@@ -76,11 +75,9 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The trainer's result of one round: updates and scalars.
+    """The trainer's result of one round: updates, float32 in the order of the round's tensors, and scalars.
 
-    Attributes:
-        updates: float32, in the order of the round's tensors.
-        scalars: all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
+    These are all numbers of the round except "rows". The noisy sums of private layers follow, if the plan has them.
     """
 
     updates: Vector = field(repr=False)
@@ -91,10 +88,8 @@ class Answer:
 class Outcome:
     """The chosen model and its predictions on this site's rows. The predictions include the baseline's part.
 
-    Attributes:
-        choice: the chosen round with the losses that decided.
-        validation_outputs: float32 of shape (validation rows, outputs).
-        test_outputs: float32 of shape (test rows, outputs), finite.
+    `choice` has the chosen round with the losses that decided. Both outputs are float32 of shape (rows, outputs), and
+    those of test rows are finite.
     """
 
     choice: dict[str, Json]
@@ -121,12 +116,9 @@ class Study:
     ) -> None:
         """Build the network, and prepare its training.
 
-        Args:
-            resample_budget: the number of rounds that the policy allows to be resampled.
-            own_module: the file of the hospital's own network, if the plan requires one.
-            soft_targets: predictions of the site's baseline. Without them a baseline is fitted, if the plan has one.
-            inputs: the inputs of a network that reads concepts. Otherwise the network reads the site's own columns.
-            device: where the network is trained, `cpu` or `cuda`.
+        The policy allows `resample_budget` rounds to be resampled. `own_module` is the file of the hospital's own
+        network. Without `soft_targets` a baseline is fitted, if the plan has one. `inputs` are for a network that reads
+        concepts; others read the site's own columns. `device` is `cpu` or `cuda`.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
@@ -179,19 +171,14 @@ class Study:
         self._measures = Measures(self.plan, training_rows, validation_rows)
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return which tensors and scalars sites send and receive in a round.
-
-        Raises:
-            MalformedMessage: the plan allows no such round.
-        """
+        """Return the tensors and scalars of a round. Raise MalformedMessage if the plan allows no such round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Load the received parameters, do the work of a round, and return the values to send. No report is written.
 
-        Args:
-            asked: the round, which must not be earlier than the last one. A site can enter late and miss rounds.
-            received: finite float32 of shape (numbers that come down,). Control variates follow the parameters.
+        The round must not be earlier than the last one, but a site can enter late and miss rounds. `received` is finite
+        float32 (numbers that come down,). Control variates follow the parameters.
 
         Raises:
             MalformedMessage: the round is over, is not in the plan, or was resampled more often than this site allows.
@@ -213,11 +200,7 @@ class Study:
                 raise ValueError("reports are made where the site's report is")
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Load the final shared parameters and measure their loss once. No training follows.
-
-        Raises:
-            MalformedMessage: the values do not fit.
-        """
+        """Load the final shared parameters and measure their loss once. Raise MalformedMessage if they do not fit."""
         _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
         values = torch.from_numpy(received)
         is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)
@@ -263,11 +246,7 @@ class Study:
         self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
 
     def conclude(self) -> Outcome:
-        """Return the chosen model, fine-tuned if the method requires it, and its predictions.
-
-        Raises:
-            TrainingDiverged: no finite model is left to choose.
-        """
+        """Return the chosen model, fine-tuned if the method requires it. Raise TrainingDiverged if none is finite."""
         return conclude(self.plan, self._training, self.choice)
 
     def _train(self, asked: Asked, exchange: Exchange, received: Vector) -> Answer:
@@ -295,9 +274,8 @@ class Study:
         if self.plan.private_training is not None:
             sums = self._private_sums(self.plan.private_training)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
-                local.train_round(
-                    self.plan.schedule.steps_per_round, values, None
-                )  # the personal model stays at this site, and the shared model is replaced
+                # The personal model stays at this site, and the shared model is replaced.
+                local.train_round(self.plan.schedule.steps_per_round, values, None)
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
@@ -441,10 +419,7 @@ class Study:
 
 
 def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
-    """Return the rows in the network's input format, and the number of columns that all sites share.
-
-    The number is None if the network treats all columns alike.
-    """
+    """Return the rows in the network's input format, and the number of shared columns, None if all are alike."""
     if (inputs is None) == plan.reads_concepts:
         raise ValueError("a network reads concepts or it does not")
     if inputs is not None:
@@ -454,11 +429,7 @@ def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Datas
 
 
 def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
-    """Restore the chosen model, fine-tune it if the method requires it, and predict.
-
-    Raises:
-        TrainingDiverged: no finite model is left.
-    """
+    """Restore the chosen model, fine-tune it if required, and predict. Raise TrainingDiverged if none is finite."""
     flat = training.local.evaluated()
     if not choice.restore_chosen(flat):
         raise TrainingDiverged

@@ -12,10 +12,11 @@ compute these draws. The rules:
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,12 @@ from blake3 import blake3
 
 from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
 from protos.errors import ConfigurationError, UnavailableError
+from protos.plan.plan import Plan
+from site_agent.trainer.failures import unfit
+
+SECRET_BYTES: Final = 32
+_NAME: Final = "site.secret"
+SUSPICIONS: Final = Path("data") / "suspicions.json"
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -55,10 +62,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
 
 
 def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generic]]]) -> str:
-    """Return the BLAKE3 digest of names, types, shapes and bytes, in the given order, in hexadecimal.
-
-    Different subjects give different digests, even if their arrays are equal.
-    """
+    """Return the BLAKE3 digest, in hexadecimal, of a subject and of names, types, shapes and bytes, in order."""
     digest = blake3()
     for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
         # Each piece is written after its length, so that two different lists never have the same bytes.
@@ -73,8 +77,20 @@ def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, by
     return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
 
 
-SECRET_BYTES: Final = 32
-_NAME: Final = "site.secret"
+def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
+    """Write the findings of a run about its columns, and replace those of an earlier run. They stay at this site."""
+    write_whole(state / SUSPICIONS, json.dumps({"run": run, "sentences": list(sentences)}).encode())
+
+
+def keep_choice(state: Path, plan: Plan, number: int) -> None:
+    """Write the number, from 0, of the alternative that was chosen in the plan's sweep."""
+    write_whole(choice_path(state, plan), str(number).encode())
+
+
+def choice_path(state: Path, plan: Plan) -> Path:
+    """Return the file with the choice of a plan's sweep."""
+    # One file is for all alternatives, because earlier runs already have their reports.
+    return state / "reports" / f"{plan.alternatives[0].run_name}.sweep"
 
 
 def site_secret(folder: Path) -> bytes:
@@ -103,8 +119,7 @@ def site_secret(folder: Path) -> bytes:
 
 
 def _refused(path: Path, because: str) -> ConfigurationError:
-    return ConfigurationError(
+    return unfit(
         what=f"The site's secret {path} {because}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy=f"Run `chmod 600 {path}` if you trust its content, or restore the file from the newest backup.",
     )

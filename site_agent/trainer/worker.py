@@ -41,8 +41,8 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
-from site_agent.trainer.kept_findings import keep_choice, keep_suspicions
 from site_agent.trainer.pulse import PULSE
+from site_agent.trainer.trainer_files import keep_choice, keep_suspicions
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -110,9 +110,7 @@ class Worker:
         rehearsal: Path | None = None,
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Store the settings of this process.
-
-        `rehearsal` is a temporary folder for a trial round, which needs no approval and saves nothing.
+        """Store the settings. `rehearsal` is a temporary folder for a trial round without approval and without results.
 
         `rest` is called before each request as long as no study is prepared. It can replace this process.
         """
@@ -207,8 +205,8 @@ class Worker:
         self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
+        self._plan, self._run, self._gain = plan, run, None
         if plan.statistics is not None:
-            self._plan, self._run, self._gain = plan, run, None
             return Prepared(approved)
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
@@ -218,11 +216,11 @@ class Worker:
         found = study.manifest.digest.hex()
         if found != approved:
             raise NetworkDiffers("it would hand out something else than was approved here")
-        self._study, self._run, self._gain = study, run, None
+        self._study = study
         controls = 2 if plan.ingredients.has_controls else 1
         numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
-        self._plan, self._saves = plan, Saves(self._state / "saves" / run, plan, study.own)
+        self._saves = Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.resample)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
@@ -233,7 +231,6 @@ class Worker:
         assert plan.prior is not None
         self._around.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
-        self._plan, self._run, self._gain = plan, run, None
         self._log.info("model_awaited", run=run)
         return Prepared(approved)
 
@@ -249,11 +246,7 @@ class Worker:
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
-        """Return the digest of the tensors and numbers that this hospital's approval allows to be sent.
-
-        Raises:
-            RefusedError: the plan has no approval, or the approval has ended.
-        """
+        """Return the digest of what this hospital's approval allows to be sent. Raise RefusedError without one."""
         if self._hospital.trainer_socket is not None:
             require_guarded(self._hospital.state_path)
         approval = find_approval(self._hospital.state_path, plan)
@@ -265,10 +258,6 @@ class Worker:
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         return approval.manifest_digest
-
-    def _require_approved(self) -> None:
-        if self._plan is not None and self._rehearsal is None:
-            self._approved(self._plan)
 
     def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
         weighting, fewest = plan.weighting, self._hospital.policy.smallest_training_rows
@@ -287,7 +276,8 @@ class Worker:
         return Trained(0, 0, _packed(self._around.own_numbers(self._hospital, plan, self._state / "models")))
 
     def _train(self, question: Train) -> Trained:
-        self._require_approved()
+        if self._plan is not None and self._rehearsal is None:
+            self._approved(self._plan)
         if self._is_receiver():
             raise MalformedMessage("a round for a site that only receives")
         if self._plan is not None and self._plan.statistics is not None:
@@ -360,11 +350,7 @@ class Worker:
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
-        """Return the study in its state before a round, from memory or from disk.
-
-        Raises:
-            StateLost: the state is neither in memory nor on disk.
-        """
+        """Return the study in its state before a round, from memory or from disk. Raise StateLost without a state."""
         study, saves, following = self._ready(), self._saves, self._next
         assert saves is not None
         if following is not None and number >= following - 1:

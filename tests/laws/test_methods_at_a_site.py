@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from benchmarks.experiments.stacks import stack_rows
 from protos.plan.ingredients import LayerIntervals, Method, SensitivePrefix, Together
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of, stack_rows
+from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.state import State

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from site_agent.desk.column_profile import steps_around
 from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
 from site_agent.desk.examination.code_spellings import two_spellings
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.column_profile import steps_around
 
 _IDENTIFIER: Final = re.compile(
     r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I

@@ -28,7 +28,7 @@ from site_agent.trainer.data.contract_columns import (
     patterns_of,
 )
 from site_agent.trainer.data.formats import ExcelFormat, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 
 _MISSING_SHARE: Final = 0.05
 _MOST_TERMS: Final = 50

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.column_profile import ColumnProfile, Profile, effective_rows
 from site_agent.desk.use.new_rows import NewRows
-from site_agent.trainer.data.column_profile import ColumnProfile, Profile, effective_rows
 
 # Limits of the stability index (Siddiqi 2006): below SOME a column has hardly changed; at MUCH or above it has drifted.
 SOME: Final = 0.1

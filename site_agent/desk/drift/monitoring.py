@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError
+from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
@@ -29,7 +30,6 @@ from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.pixel_store import temporary_folder
 

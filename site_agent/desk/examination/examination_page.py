@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from host.printed_page import Section, page, paragraph, table
-from site_agent.desk.examination.examine import Examination
+from site_agent.desk.examination.examine import Examination, table_digest
 from site_agent.desk.examination.finding import Level, counted
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
@@ -110,7 +110,7 @@ def _what(column: Column) -> str:
 
 
 def _digests(examination: Examination) -> Section:
-    lines = [("this examination", examination.digest), ("the table as read", examination.table.digest)]
+    lines = [("this examination", examination.digest), ("the table as read", table_digest(examination.table))]
     lines.append(("the contract", examination.table.contract.digest))
     if examination.query_digest is not None:
         lines.append(("the query", examination.query_digest))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from protos.errors import DataError
 from site_agent.desk.examination.examined_columns import (
@@ -38,6 +39,7 @@ from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.formats import SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
+from site_agent.trainer.trainer_files import array_digest
 
 _ORDER: Final = ("error", "warning", "note")
 
@@ -98,7 +100,7 @@ class Examination:
             "rows_without_outcome": len(self.table.dropped),
             "patients": self.patients,
             "digest": self.digest,
-            "table_digest": self.table.digest,
+            "table_digest": table_digest(self.table),
             "contract_digest": self.table.contract.digest,
             "query_digest": self.query_digest,
             "findings": [asdict(finding) for finding in self.findings],
@@ -168,5 +170,21 @@ def _missing(table: Table) -> dict[str, float]:
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
     keys = sorted(finding.key for finding in findings if finding.level == "warning")
     dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # keeps earlier acceptances valid
-    bound = json.dumps(["examination 1", table.digest, dealt, keys], sort_keys=True)
+    bound = json.dumps(["examination 1", table_digest(table), dealt, keys], sort_keys=True)
     return hashlib.sha256(bound.encode()).hexdigest()
+
+
+def table_digest(table: Table) -> str:
+    """Return the BLAKE3 digest of all data that was read, and of the contract, in hexadecimal. It stays at the site."""
+    numbers = {**table.features, **{f"group {name}": values for name, values in table.group_positions.items()}}
+    arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
+    if table.target is not None:
+        arrays.append(("target", table.target))
+    if table.images is not None:
+        arrays.append(("images", table.images))
+    arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
+    if table.masks is not None:
+        arrays.append(("masks", table.masks))
+    patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
+    arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
+    return array_digest(f"global-layers table 1 {table.contract.digest}", arrays)

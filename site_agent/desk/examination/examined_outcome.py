@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from site_agent.desk.examination.finding import Finding, Level, counted
 from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.codes import UNKNOWN
 from site_agent.trainer.data.contract import RegressionTarget
 from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.mistakes import KEPT_ROWS
@@ -108,9 +109,20 @@ def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator
             yield Finding(level="warning", key=f"shares-differ:{name}", words=words)
 
 
+def group_labels(table: Table) -> dict[str, tuple[str, ...]]:
+    """Return for each group column the label of every row: the code without labels, "unknown" without a value."""
+    found = {}
+    for column in table.contract.groups:
+        positions = table.features.get(column.name, table.group_positions.get(column.name))
+        if positions is not None:
+            names = np.array((*(column.labels or column.codes), UNKNOWN), dtype=object)
+            found[column.name] = tuple(names[np.nan_to_num(positions, nan=-1.0).astype(np.int64)])
+    return found
+
+
 def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Finding]:
     """Yield a finding for each declared group with fewer than ten test rows."""
-    for name, labels in table.groups.items():
+    for name, labels in group_labels(table).items():
         counts = Counter(labels[row] for row in test)
         small = [label for label in dict.fromkeys(labels) if counts[label] < FEWEST_IN_GROUP]
         if small:

@@ -12,8 +12,7 @@ from site_agent.desk.examination.examined_columns import absent_in
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.data.terms import Counts
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import Counts, TermsFeature
 
 _MOST_CODES: Final = 20
 _MOST_FEATURES: Final = 500

@@ -33,6 +33,7 @@ from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_inputs import features_of, made_up_values, other_day, other_days, terms_of
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.own_network import FILE, OwnNetwork, own_network
+from site_agent.desk.export.rule_facts import image_facts, interval_facts, rule_facts
 from site_agent.desk.export.written import written_down
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.result_files import write_result
@@ -213,14 +214,14 @@ def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | 
         "decimal": contract.format.decimal,
         "features": _features(model),
         "days": [
-            {"name": one.name, "required": True, "rule": date_rule(one, _spelling(contract)).facts}
+            {"name": one.name, "required": True, "rule": rule_facts(date_rule(one, _spelling(contract)))}
             for one in other_days(contract)
         ],
         "terms": [
-            {"name": one.name, "required": one.required, "rule": one.rule(contract.missing_markers).facts}
+            {"name": one.name, "required": one.required, "rule": rule_facts(one.rule(contract.missing_markers))}
             for one in contract.terms
         ],
-        "image": None if contract.image is None else contract.image.facts,
+        "image": None if contract.image is None else image_facts(contract.image),
         "module": None if own is None else own.facts,
         "operations": [
             {"name": one.name, "inputs": list(one.inputs), "output": one.output, "attributes": _plain(one.attributes)}
@@ -240,11 +241,11 @@ def _features(model: SavedModel) -> list[Json]:
             "unit": None if isinstance(feature, CategoricalFeature) else feature.unit,
             "required": feature.required,
             "limits": limits.get(feature.name, [None, None]),
-            "rule": (
+            "rule": rule_facts(
                 date_rule(feature, _spelling(contract))
                 if isinstance(feature, DateFeature)
                 else feature_rule(feature, _spelling(contract))
-            ).facts,
+            ),
             "interval": _interval(contract, feature),
         }
         for feature in contract.features
@@ -256,7 +257,7 @@ def _interval(contract: Contract, feature: Feature) -> Json:
     if not isinstance(feature, DateFeature):
         return None
     column, day = other_day(contract, feature)
-    return {**interval_rule(feature).facts, "other": None if column is None else feature.other, "day": day}
+    return {**interval_facts(interval_rule(feature)), "other": None if column is None else feature.other, "day": day}
 
 
 def _spelling(contract: Contract) -> Spelling:

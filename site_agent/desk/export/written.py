@@ -37,7 +37,7 @@ from site_agent.trainer.data.image_column import ImageColumn
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.data.terms import TermWeights
 from site_agent.trainer.forest import Forest, Lines
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_inputs import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
 from site_agent.trainer.soft_target_training import added_columns
 

@@ -17,10 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
+from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
+from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
@@ -30,6 +32,7 @@ from site_agent.desk.findings.curves import (
     receiver_operating_characteristic,
 )
 from site_agent.desk.findings.importance import cuts, importances
+from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
@@ -41,12 +44,10 @@ from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.kept_findings import choice_in_words
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
@@ -339,7 +340,8 @@ def group_values(
     Raises:
         UsageError: a name is not that of a feature.
     """
-    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in table.groups.items()}
+    groups = group_labels(table)
+    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in groups.items()}
     known = {feature.name: feature for feature in table.contract.features}
     for name in features:
         if name not in known:

@@ -32,6 +32,7 @@ from site_agent.desk.export.received_export import (
     refused,
 )
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
+from site_agent.desk.export.rule_facts import image_facts
 from site_agent.desk.findings.cells_again import cells_again
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import ABSENT
@@ -45,7 +46,7 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 
 _SEED: Final = 20_261_123
 
@@ -146,7 +147,7 @@ def _check_fit(export: ReceivedExport, plan_digest: str, contract: Contract) -> 
         raise refused("Its outcome is this hospital's class without the outcome.")
     if (said.outcome.unit, said.outcome.answers, target.answers) != (unit, "same", "same"):
         raise refused("Its outcome has another unit, or does not answer the same question as here.")
-    image = None if contract.image is None else contract.image.facts
+    image = None if contract.image is None else image_facts(contract.image)
     if (None if said.image is None else said.image.model_dump() | {"window": [*said.image.window]}) != image:
         raise refused("It reads other images than this hospital's contract declares: another name, size or window.")
     kinds = {column.name: _kind(column) for column in (*contract.features, *contract.dates.values(), *contract.terms)}

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.results.stored_arrays import FOREST_ARRAYS, Arrays, forest_arrays, forest_from, has_types
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.forest import FOREST_ARRAYS, Arrays, Forest, Lines, forest_from, has_types, on_bounded_scale
+from site_agent.trainer.forest import Forest, Lines, on_bounded_scale
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -69,7 +70,7 @@ class JoinedModel:
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all arrays that `joined_model_of` needs to build this model again."""
         lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
-        return {**dict(zip(_LINES, lines, strict=True)), **self.forest.arrays()}
+        return {**dict(zip(_LINES, lines, strict=True)), **forest_arrays(self.forest)}
 
 
 def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:

@@ -27,8 +27,9 @@ from sklearn.ensemble import (
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from site_agent.desk.comparison.evaluation import Scores
+from site_agent.desk.results.stored_arrays import FOREST_ARRAYS, Arrays, forest_arrays, forest_from, has_types
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.forest import FOREST_ARRAYS, Arrays, Forest, Lines, forest_from, forest_of, has_types, lines_of
+from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of
 from site_agent.trainer.probabilities import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -114,9 +115,9 @@ def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
         case Lines():
             return {"slopes": model.slopes, "starts": model.starts}
         case Forest():
-            return model.arrays()
+            return forest_arrays(model)
         case BoostedTrees(forest=forest, starts=starts):
-            return {**forest.arrays(), "starts": starts}
+            return {**forest_arrays(forest), "starts": starts}
         case _:
             assert_never(model)
 

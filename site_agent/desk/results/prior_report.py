@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import structlog
 
+from site_agent.desk.column_profile import profile_in
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
@@ -21,7 +22,7 @@ from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
+from site_agent.trainer.prior.concept_inputs import ConceptEncoding
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds
 
@@ -53,7 +54,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         report=facts | reached,
         joined=join.model,
         concepts=concepts,
-        profile=study.own.profile,
+        profile=profile_in(study.own),
     )
     save_model(hospital.state_path, run, saved)
     save_model(hospital.state_path, run, replace(saved, joined=join.alone), SILOED)

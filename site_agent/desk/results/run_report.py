@@ -18,6 +18,7 @@ import structlog
 from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
+from site_agent.desk.column_profile import profile_in
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.recommendation import recommend
@@ -172,7 +173,7 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
         report=reached,
         baseline=study.soft_targets.fitted.baseline if study.soft_targets is not None else None,
         concepts=None if study.inputs is None else study.inputs.encoding,
-        profile=study.own.profile,
+        profile=profile_in(study.own),
     )
 
 

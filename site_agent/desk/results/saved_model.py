@@ -20,20 +20,21 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.plan import Plan
+from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
+from site_agent.desk.results.saved_preprocessing import preprocessing_of
+from site_agent.desk.results.stored_arrays import baseline_arrays, baseline_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
-from site_agent.trainer.baselines import Baseline, baseline_of
+from site_agent.trainer.baselines import Baseline
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
-from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
-from site_agent.trainer.prior.concept_inputs import read_columns, read_places, shared_count
+from site_agent.trainer.prior.concept_inputs import ConceptEncoding, read_columns, read_places, shared_count
 
 _JOINED: Final = "joined "
 _OWN: Final = "own "
@@ -132,7 +133,7 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
     """Write one model of a run to the state directory with mode 0600. An earlier model of the same name is replaced."""
     facts: dict[str, Json] = {
         "plan": model.plan.canonical.decode(),
-        "preprocessing": model.preprocessing.to_json(),
+        "preprocessing": model.preprocessing.model_dump_json(indent=2),
         "columns": list(model.columns),
         "outputs": model.outputs,
         "report": model.report,
@@ -141,7 +142,7 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "is_alone": model.is_alone,
     }
     parts = {
-        _BASELINE: {} if model.baseline is None else model.baseline.arrays(),
+        _BASELINE: {} if model.baseline is None else baseline_arrays(model.baseline),
         _JOINED: {} if model.joined is None else model.joined.arrays(),
         _OWN: {} if model.own is None else arrays_of(model.own),
     }
@@ -161,7 +162,7 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
     facts, tensors = checkpoint.facts, checkpoint.tensors
     try:
         plan = plan_from_wire(str(facts["plan"]).encode())
-        preprocessing = Preprocessing.from_json(str(facts["preprocessing"]))
+        preprocessing = preprocessing_of(str(facts["preprocessing"]))
         task, own = preprocessing.contract.target.task, _under(_OWN, tensors)
         profile, concepts = facts.get("profile"), facts.get("concepts")
         has_join = plan.prior is not None and not own

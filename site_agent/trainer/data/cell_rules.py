@@ -56,12 +56,8 @@ _LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words 
 def canonical_code(text: str, decimal: str = ".") -> str:
     """Return a code in the spelling that is used for comparisons. `3`, `3.0` and ` 3` are the same code.
 
-    Args:
-        decimal: the decimal point or comma in `text`.
-
-    Returns:
-        the shortest plain decimal number if the text is a number, otherwise the text without
-        surrounding blanks.
+    A number becomes the shortest plain decimal number. Any other text loses its surrounding blanks. `decimal` is the
+    decimal point or comma in `text`.
     """
     stripped = text.strip()
     number = stripped if decimal == "." else stripped.replace(".", " ").replace(decimal, ".")
@@ -77,10 +73,7 @@ class NumberRule:
     def __init__(
         self, markers: Iterable[str], limits: tuple[float | None, float | None], *, refuses_missing: bool
     ) -> None:
-        """Store the rule. `markers` are the texts for a missing value. If a limit is None, there is no limit.
-
-        With `refuses_missing` a missing value is a flaw.
-        """
+        """Store the texts for a missing value, and the limits. A limit of None is no limit."""
         self.markers, self.limits, self.refuses_missing = frozenset(markers), limits, refuses_missing
         self.words = frozenset(marker for marker in self.markers if not _NUMBER.fullmatch(marker))
         self.numbers = frozenset(float(marker) for marker in self.markers - self.words)
@@ -88,16 +81,6 @@ class NumberRule:
         self.high = math.inf if limits[1] is None else limits[1]
         self.outside = Flaw(f"a number outside the declared range {self.low:g} to {self.high:g}")
         self.missing: float | Flaw = MISSING if refuses_missing else math.nan
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "kind": "number",
-            "missing": sorted(self.markers),
-            "refuses_missing": self.refuses_missing,
-            "range": list(self.limits),
-        }
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number in a cell, or NaN if the cell means a missing value."""
@@ -128,19 +111,9 @@ class CodeRule:
         missing: float | Flaw = UNKNOWN_POSITION,
         otherwise: float | Flaw = UNDECLARED,
     ) -> None:
-        """Store the rule that maps each code to a number.
-
-        `codes` maps each code to its number, `missing` is for markers, `otherwise` for any other cell.
-        """
+        """Store the numbers of codes, of markers (`missing`), and of any other cell (`otherwise`)."""
         self.codes, self.markers, self.missing, self.otherwise = dict(codes), frozenset(markers), missing, otherwise
         self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores. Codes are replaced by their positions."""
-        codes = sorted(self.codes, key=self.codes.__getitem__)
-        refuses = self.missing is MISSING
-        return {"kind": "code", "missing": sorted(self.markers), "refuses_missing": refuses, "codes": codes}
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number that stands for the code in a cell."""
@@ -153,13 +126,6 @@ class DateRule:
     def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
         """Store the rule. `patterns` are strptime formats. A time may follow a date, because spreadsheets add times."""
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        pattern = self.patterns[0] if len(self.patterns) == 1 else list(self.patterns)
-        missing = sorted(self.markers)
-        return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": self.refuses_future}
 
     def read(self, cell: str, today: date) -> float | Flaw:
         """Return the date in a cell as days since the year 1, or NaN if the cell means a missing date."""
@@ -200,17 +166,6 @@ class IntervalRule:
         self.high = math.inf if limits[1] is None else limits[1]
         self.outside = Flaw(f"an interval outside the declared range {self.low:g} to {self.high:g} {unit}")
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "sign": self.sign,
-            "divisor": self.divisor,
-            "unit": self.unit,
-            "refuses_missing": self.refuses_missing,
-            "range": list(self.limits),
-        }
-
     def length(self, own: Any, other: Any) -> Any:
         """Return the time between two days in the rule's unit. The days are two numbers or two float64 arrays."""
         return (own - other if self.sign > 0 else other - own) / self.divisor
@@ -224,10 +179,8 @@ class TermsRule:
     """The rule for a cell with several terms, which are counted: the codes of a list, or the words of a note.
 
     Each declared code has a place, and one place is for all others. Without declared codes a term's BLAKE2b hash gives
-    its
-    place, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
-    Learning",
-    section 2, without the sign. scikit-learn's hash would require that library in every export.
+    its place, so two sites need no common list: Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask
+    Learning", section 2, without the sign. scikit-learn's hash would require that library in every export.
 
     With `longest`, that many further places follow: the buckets of the note's first words in their order. Buckets count
     from 1 here, and places after the last word are 0.
@@ -243,28 +196,12 @@ class TermsRule:
         buckets: int | None,
         longest: int | None = None,
     ) -> None:
-        """Store the rule for cells with several terms.
-
-        Without `separator`, cells are read as words. Terms are declared `codes` or `buckets` of hashes.
-        """
+        """Store the rule. Without `separator`, cells are read as words. Terms are `codes`, or `buckets` of hashes."""
         self.markers = frozenset(markers)
         self.missing: Counter[int] | Flaw = MISSING if refuses_missing else Counter()
         self.separator, self.codes, self.buckets, self.longest = separator, codes, buckets, longest
         self._declared = None if codes is None else {folded(code): place for place, code in enumerate(codes)}
         self._places: dict[str, int] = {}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """This rule as plain data, in the form that model.json stores."""
-        return {
-            "kind": "terms",
-            "missing": sorted(self.markers),
-            "refuses_missing": self.missing is MISSING,
-            "separator": self.separator,
-            "codes": None if self.codes is None else list(self.codes),
-            "buckets": self.buckets,
-            "longest": self.longest,
-        }
 
     @property
     def counted(self) -> int:
@@ -305,10 +242,7 @@ class TermsRule:
 
 
 def _has_endless_accents(text: str) -> bool:
-    """Return whether a letter has more accents than any language uses.
-
-    Sorting n accents takes a time of order n squared.
-    """
+    """Return whether a letter has more accents than any language uses. Sorting n accents takes a time of n squared."""
     count = 0
     for one in "" if text.isascii() else text:
         count = count + 1 if unicodedata.combining(one) else 0

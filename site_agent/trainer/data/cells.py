@@ -1,14 +1,12 @@
 """Converts blocks of a column's cells to numbers, by the declaration of the column in the contract.
 
-cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
-other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
+cell_rules.py decides the meaning of a cell. Plain numbers in a block of cells are converted at once. Each different
+other cell is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
 have no part of the cell. No function here raises.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -23,7 +21,6 @@ from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
     LONGEST_NUMBER,
     MISSING,
-    PLAIN_DATE,
     UNDECLARED,
     UNKNOWN_POSITION,
     CodeRule,
@@ -45,6 +42,7 @@ from site_agent.trainer.data.sources.blocks import texts_of
 
 DAYS_PER_YEAR: Final = 365.25
 _REMEMBERED_CELLS: Final = 1 << 10
+_REMEMBERED_DAYS: Final = 1 << 15  # the days of 90 years
 _LONGEST_REMEMBERED: Final = 100
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -54,12 +52,10 @@ Parser: TypeAlias = Callable[[str], float | Flaw]
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The result of parsing a block of cells of one column: its numbers and its flaws.
+    """The numbers and flaws of a block of cells of one column.
 
-    Attributes:
-        values: float64 of shape (cells,), NaN for flawed cells.
-        flaws: for each flaw, by its words, the places of its cells in the block.
-        outside: float64, the numbers outside of the declared range, for a hint about their unit.
+    `values` are float64 (cells,), NaN for flawed cells. `flaws` has for each flaw, by its words, the places of its
+    cells in the block. `outside` has the numbers outside of the declared range, for a hint about their unit.
     """
 
     values: Numbers
@@ -134,98 +130,39 @@ def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
     """Return a parser of dates, which returns days since the year 1 and NaN for a missing date."""
     rule = date_rule(column, spelling)
-    refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
-    written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
-    absent = arrow.array(sorted(rule.markers), arrow.string())
-    remembered = _Remembered(lambda cell: rule.read(cell, today))
-
-    def parse_block(cells: arrow.Array) -> Parsed:
-        return _each_once(cells, remembered, lambda texts: _days(texts, written, absent, refuses_after))
-
-    return parse_block
-
-
-_DATE_AND_TIME: Final = r"^(?P<Y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)?$"
-_PARTS: Final = {"%H": r"(?:[01]\d|2[0-3])", "%M": r"[0-5]\d", "%S": r"[0-5]\d",
-                 "%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}  # fmt: skip
-_DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
-
-
-def _as_expression(pattern: str) -> str:
-    """Return a regular expression for dates written with all leading zeros. All other dates are read by strptime."""
-    pieces = re.split("(%.)", pattern)
-    return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
-
-
-def _days(
-    texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
-) -> tuple[Numbers, Bools]:
-    """Convert texts that are plain dates to day numbers. Also return a mask of the texts that were not converted."""
-    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
-    for one in written:
-        found, is_other = _days_written(texts, one, absent, refuses_after)
-        days[~is_other] = found[~is_other]
-        is_open &= is_other
-    return days, is_open
-
-
-def _days_written(
-    texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_after: float
-) -> tuple[Numbers, Bools]:
-    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
-    is_plain = compute.and_not(compute.match_substring_regex(texts, written), compute.is_in(texts, value_set=absent))
-    parts = compute.extract_regex(texts.filter(is_plain), written)
-    iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), "-")
-    try:
-        found = iso.cast(arrow.date32()).cast(arrow.int32()).to_numpy(zero_copy_only=False)
-    except arrow.ArrowInvalid:  # including a 30th of February
-        return days, is_open
-    places = np.flatnonzero(is_plain.to_numpy(zero_copy_only=False))
-    numbers = found.astype(np.float64) + _DAYS_BEFORE_1970
-    is_sound = (numbers >= 1) & (numbers <= refuses_after)  # there is no year 0
-    days[places[is_sound]] = numbers[is_sound]
-    is_open[places[is_sound]] = False
-    return days, is_open
+    remembered = _Remembered(lambda cell: rule.read(cell, today), _REMEMBERED_DAYS)
+    return lambda cells: _each_once(cells, remembered)
 
 
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
     if isinstance(rule, NumberRule):
         return _NumberColumn(rule, decimal)
     remembered = _Remembered(lambda cell: rule.read(cell, decimal))
-    return lambda cells: _each_once(cells, remembered, _none)
+    return lambda cells: _each_once(cells, remembered)
 
 
 class _Remembered(dict[str, float | Flaw]):
     """Stores the results for some cells that were parsed before, because most columns repeat their cells."""
 
-    def __init__(self, parse: Parser) -> None:
+    def __init__(self, parse: Parser, most: int = _REMEMBERED_CELLS) -> None:
         super().__init__()
-        self._parse = parse
+        self._parse, self._most = parse, most
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._parse(cell)
-        if len(self) < _REMEMBERED_CELLS and len(cell) <= _LONGEST_REMEMBERED:
+        if len(self) < self._most and len(cell) <= _LONGEST_REMEMBERED:
             self[cell] = value
         return value
 
 
-def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
-    return np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
-
-
-def _each_once(
-    cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
-) -> Parsed:
-    """Parse each distinct cell only once: with `at_once` if possible, otherwise cell by cell."""
+def _each_once(cells: arrow.Array, remembered: _Remembered) -> Parsed:
+    """Parse each distinct cell only once."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
-    places = encoded.indices.to_numpy()
-    values, is_open = at_once(encoded.dictionary)
+    places, values = encoded.indices.to_numpy(), np.full(len(encoded.dictionary), np.nan)
     wrong: dict[str, list[int]] = {}
-    for place, cell in zip(
-        np.flatnonzero(is_open).tolist(), encoded.dictionary.filter(arrow.array(is_open)).to_pylist(), strict=True
-    ):
+    for place, cell in enumerate(encoded.dictionary.to_pylist()):
         value = remembered[cell]
         if isinstance(value, Flaw):
             wrong.setdefault(value.words, []).append(place)
@@ -260,13 +197,10 @@ class _NumberColumn:
         if easy is None:
             is_plain, easy = np.zeros(len(texts), dtype=bool), np.empty(0)
         hard = texts.filter(arrow.array(~is_plain))
-        return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
+        return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered))
 
     def _judged(self, values: Numbers) -> Parsed:
-        """Check an array of numbers against the rule. NaN means a missing number.
-
-        The array is changed in place. No number may be too large.
-        """
+        """Check numbers against the rule, in place. NaN means a missing number. No number may be too large."""
         if len(self._absent_numbers):
             values[np.isin(values, self._absent_numbers)] = np.nan
         is_outside = (values < self._rule.low) | (values > self._rule.high)
@@ -291,12 +225,9 @@ def _together(is_first: Bools, first: Parsed, second: Parsed) -> Parsed:
 
 
 def _plain_numbers(cells: arrow.Array, words: arrow.StringArray, decimal: str) -> Numbers | None:
-    """Return float64 of shape (cells,), NaN if missing, or None if any cell is not a plain number.
+    """Return float64 (cells,) from texts without nulls or numbers, or None if any cell is not a plain number.
 
-    Args:
-        cells: texts without nulls, or numbers with nulls for missing values.
-        words: the texts that mean a missing value.
-        decimal: the decimal point or comma of a text.
+    Missing values, which are nulls or the texts `words`, become NaN.
     """
     if not arrow.types.is_string(cells.type):
         return _usable(_as_numpy(cells.cast(arrow.float64(), safe=False)), is_number=True, missing=cells.null_count)
@@ -355,15 +286,11 @@ def interval_rule(feature: DateFeature) -> IntervalRule:
 
 
 def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -> Parsed:
-    """Convert a block of a date feature to times between two days, in the feature's unit.
+    """Convert a block of a date feature to times between two days, in the feature's unit: float64 of shape (rows,).
 
-    Args:
-        own: the block's dates in days, NaN if missing or flawed.
-        days: the parsed block of every date column, by name.
-
-    Returns:
-        values: float64 of shape (rows,). flaws: those of the dates, of the interval's range, and missing values if the
-        contract refuses them. A flawed row is not reported again as missing.
+    `own` has the block's dates in days, NaN if missing or flawed, and `days` the parsed block of every date column. The
+    flaws are those of the dates, of the interval's range, and missing values if the contract refuses them. A flawed row
+    is not reported again as missing.
     """
     other = days.get(feature.other)
     other_days = other.values if other is not None else float(date.fromisoformat(feature.other).toordinal())

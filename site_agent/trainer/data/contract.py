@@ -13,11 +13,10 @@ from __future__ import annotations
 import hashlib
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from protos.errors import ConfigurationError
 from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
 from protos.plan.networks.transformer_networks import NoteSize
@@ -36,16 +35,14 @@ from site_agent.trainer.data.contract_columns import (
 )
 from site_agent.trainer.data.formats import Format
 from site_agent.trainer.data.image_column import DicomFiles, Folder, ImageColumn
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
+from site_agent.trainer.failures import unfit
 
 Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
 class BinaryTarget(Document):
-    """A target column with the outcome yes or no.
-
-    Every code not in `positive` is negative, unless `negative` lists the allowed codes.
-    """
+    """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given."""
 
     name: Name
     role: Literal["target"]
@@ -103,6 +100,7 @@ class RegressionTarget(Document):
     name: Name
     role: Literal["target"]
     task: Literal["regression"]
+    classes: ClassVar[tuple[str, ...]] = ()
     unit: str | None = None
     range: tuple[float, float] | None = None
     answers: Answers = "same"
@@ -115,11 +113,6 @@ class RegressionTarget(Document):
             raise ValueError("range is the lowest and the highest possible value, lowest first")
         return self
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes: an empty tuple, because a number has no classes."""
-        return ()
-
 
 class MaskTarget(Document):
     """A target column with masks: for each image a grey PNG file of the same size, 255 inside and 0 outside."""
@@ -127,15 +120,11 @@ class MaskTarget(Document):
     name: Name
     role: Literal["target"]
     task: Literal["segmentation"]
+    classes: ClassVar[tuple[str, ...]] = ()
     folder: Folder
     answers: Answers = "same"
     missing: Literal["refuse"] = "refuse"
     note: Words | None = None
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes: an empty tuple, because a mask has no classes."""
-        return ()
 
 
 # Targets with the outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown.
@@ -285,11 +274,7 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """Read the contract, the YAML file that a data manager wrote.
-
-    Raises:
-        ConfigurationError: the file cannot be read or is wrong; every mistake is reported with line and column.
-    """
+    """Read the data manager's YAML file. A ConfigurationError reports every mistake with its line and column."""
     return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
 
 
@@ -303,15 +288,10 @@ def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
 
 
 def require_answer(plan: Plan, contract: Contract, site: str) -> None:
-    """Refuse a plan that describes this site's outcome differently from its contract.
-
-    Raises:
-        ConfigurationError: plan and contract differ.
-    """
+    """Raise ConfigurationError if a plan describes this site's outcome differently from its contract."""
     reason = other_answer(plan, contract, site)
     if reason is not None:
-        raise ConfigurationError(
+        raise unfit(
             what=f"This site's outcome does not match the plan's question: {reason}.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
         )

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
 from site_agent.trainer.data.codes import UNKNOWN, Code, Name, Words, check_codes, check_distinct, check_labels
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 
 _PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
 _DATE: Final = date(2001, 12, 31)
@@ -216,10 +216,7 @@ class PatientColumn(Document):
 
 
 class GroupColumn(Document):
-    """A column by which results are divided, such as the ward. The model does not read the column.
-
-    A feature that is a group as well has `group: true` instead.
-    """
+    """A column by which results are divided, not read by the model. A feature has `group: true` instead."""
 
     name: Name
     role: Literal["group"]

@@ -7,11 +7,10 @@ is placed by its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,11 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
 from protos.plan.compatibility import agreed_sizes
-from protos.plan.documents import nearest_name
+from protos.plan.documents import Document, nearest_name
 from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
-from site_agent.trainer.data.column_profile import Profile, profile_of
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Targets, fit
@@ -61,7 +59,7 @@ class Dataset:
         classes: empty for regression and segmentation.
         training_patients, validation_patients, test_patients: int64 of shape (rows,), equal for rows of one patient;
             None if the contract declares no patient column.
-        profile: a summary of the training rows.
+        profile: the desk's summary of the training rows, which is saved with the model.
         rows_without_outcome: the number of rows that are in no part, because the contract has `missing: drop`.
         image: the size of the images whose pixels are the columns.
         note: the size of the note whose words in order are the last columns.
@@ -76,8 +74,7 @@ class Dataset:
     training_patients: npt.NDArray[np.int64] | None = None
     validation_patients: npt.NDArray[np.int64] | None = None
     test_patients: npt.NDArray[np.int64] | None = None
-    test_groups: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    profile: Profile | None = None
+    profile: Document | None = None
     rows_without_outcome: int = 0
     image: ImageSize | None = None
     note: NoteSize | None = None
@@ -101,9 +98,7 @@ class Dataset:
 def prepare(
     table_path: Path, contract: Contract, split: Split, scratch: Path | None = None
 ) -> tuple[Dataset, Preprocessing]:
-    """Read, check and split the table, fit the preprocessing to the training rows, and encode.
-
-    `scratch` is the folder of the files with the pixels of images; None keeps them in memory.
+    """Read, check, split and encode the table. `scratch` is a folder for the pixels of images; None uses memory.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.
@@ -131,7 +126,6 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))
         for part in (rows.training, rows.validation, rows.test)
     )
-    training_patients = _patients(table, rows.training)
     dataset = Dataset(
         training=training,
         validation=validation,
@@ -139,13 +133,9 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
         columns=preprocessing.columns,
         task=target.task,
         classes=target.classes,
-        training_patients=training_patients,
+        training_patients=_patients(table, rows.training),
         validation_patients=_patients(table, rows.validation),
         test_patients=_patients(table, rows.test),
-        test_groups=MappingProxyType(
-            {name: tuple(labels[row] for row in rows.test) for name, labels in table.groups.items()}
-        ),
-        profile=profile_of(table.contract, table, rows.training, training_patients),
         rows_without_outcome=len(table.dropped),
         image=None if table.contract.image is None else table.contract.image.image,
         note=table.contract.note,
@@ -170,11 +160,10 @@ def _patients(table: Table, rows: Rows) -> npt.NDArray[np.int64] | None:
 
 
 def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
-    """Return the columns that a plan's network reads at this site, and the number of these columns that all sites have.
+    """Return the columns that a plan's network reads at this site, and how many of them all sites have.
 
-    Returns:
-        the columns in order, and the number of common ones, None if the network treats all columns alike. The columns
-        of a note in word order follow those that the plan lists. They have the site's own names.
+    The number is None if the network treats all columns alike. The columns of a note in word order follow those that
+    the plan lists. They have the site's own names.
     """
     words = note_columns(plan.architecture)
     if words and "columns" in agreed_sizes(plan.ingredients, plan.architecture):
@@ -208,9 +197,7 @@ def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) 
 def place_columns(
     features: Features, own: Sequence[str], columns: Sequence[str], unused: Sequence[str] = ()
 ) -> Features:
-    """Copy features (rows, len(own)) to an array (rows, len(columns)), float32, in the order of `columns`.
-
-    Columns in `unused` are left out.
+    """Copy features (rows, len(own)) to float32 (rows, len(columns)), in the order of `columns`, without `unused` ones.
 
     Raises:
         ConfigurationError: a column of `own` is neither in `columns` nor in `unused`.
@@ -226,11 +213,7 @@ def place_columns(
 
 
 def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise an error if a column of this site is not in the plan's list, and suggest similar columns of the list.
-
-    Raises:
-        ConfigurationError: a column of `own` is not in `columns`.
-    """
+    """Raise ConfigurationError if a column of this site is not in the plan's list, and suggest similar ones."""
     agreed, mine = set(columns), set(own)
     strangers = [name for name in own if name not in agreed]
     if strangers:

@@ -100,11 +100,6 @@ Encoding: TypeAlias = (
 )
 
 
-def kind_of(feature: Feature) -> str:
-    """Return the kind of encoding that a feature's declaration requires."""
-    return "numeric" if feature.encoding == "standard" else feature.encoding
-
-
 def fit_scale(values: Numbers) -> Scale:
     """Fit mean and population deviation to float64 values of shape (rows,), at least one."""
     # Rounding gives a constant column a tiny deviation, and a division by it would amplify noise.
@@ -135,11 +130,9 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
 
 
 def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Numbers]) -> Encoding:
-    """Fit the encoding of a coded feature to the training rows.
+    """Fit the encoding of a coded feature to training rows: positions, float64 (rows,), -1 if unknown.
 
-    Args:
-        values: float64 of shape (rows,), positions, -1 if unknown.
-        others: the other features' columns for the same rows, of mean 0 and deviation 1; only for embeddings.
+    Embeddings need `others`: the other features' columns for the same rows, of mean 0 and deviation 1.
     """
     known = values[values != UNKNOWN_POSITION].astype(np.int64)
     counts = np.bincount(known, minlength=len(feature.codes))
@@ -228,13 +221,9 @@ def _coded(
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
     """Return which fraction of each bin each value covers, by equation 1 of Gorishniy et al. 2022.
 
-    Args:
-        values: shape (rows,).
-        ends: shape (bins + 1,), rising, not necessarily strictly.
-
-    Returns:
-        shape (rows, bins): 1 in the bins below a value, 0 in those above, the reached share in its own. For values
-        beyond those of the training rows, the first open bin falls below 0 and the last rises above 1.
+    From values (rows,) and rising `ends` (bins + 1,), not necessarily strictly, to (rows, bins): 1 in the bins below a
+    value, 0 in those above, the reached share in its own. For values beyond those of the training rows, the first open
+    bin falls below 0 and the last rises above 1.
     """
     low, width = ends[:-1], np.diff(ends)
     is_open = width > 0

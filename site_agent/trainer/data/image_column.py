@@ -7,7 +7,7 @@ for each pixel and channel, in the order that networks of images use.
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StrictFloat, StrictInt, model_validator
 
@@ -117,19 +117,6 @@ class ImageColumn(Document):
     def limits(self) -> tuple[float, float]:
         """The intensities that are converted to 0 and to 1."""
         return self.window or (0, self.highest)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The size and the intensities that a model needs to read an image, as plain data."""
-        return {
-            "name": self.name,
-            "channels": self.image.channels,
-            "height": self.image.height,
-            "width": self.image.width,
-            "lowest": self.lowest,
-            "highest": self.highest,
-            "window": list(self.limits),
-        }
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:

@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 
-from protos.errors import ConfigurationError, DataError, UnavailableError
+from protos.errors import ConfigurationError, UnavailableError
 from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
 from site_agent.trainer.data.medical_images import dicom_image, nifti_slice
+from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.pixel_store import GrowingPixels, Pixels
 
 if TYPE_CHECKING:
@@ -67,10 +68,8 @@ class ImageFolder:
     ) -> None:
         """Check that the images' folder exists and that the needed libraries are installed.
 
-        Args:
-            markers: cells that mean a missing value in the whole table.
-            has_masks: whether every intensity must be 0 or 1.
-            scratch: the folder of the file with the pixels; None keeps them in memory.
+        `markers` mean a missing value in the whole table. With `has_masks` every intensity must be 0 or 1. `scratch` is
+        the folder of the file with the pixels; None keeps them in memory.
 
         Raises:
             DataError: the folder cannot be read.
@@ -82,21 +81,17 @@ class ImageFolder:
         self._has_masks, self._is_in_memory = has_masks, scratch is None
         self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
-            raise DataError(
+            raise unusable(
                 what=f"The contract's folder of images, {column.folder}, is not a folder beside the table.",
-                consequence="The table was not used and nothing left this site.",
                 remedy=f"Correct the key folder of the column {column.name} in the contract.",
             )
         _require_libraries(column)
 
     def read(self, cells: Sequence[str]) -> Mapping[str, Sequence[int]]:
-        """Read the images of the next rows.
-
-        Return for each flaw, as text, the numbers of the rows with this flaw, from 0.
+        """Read the images of the next rows. Return for each flaw, as text, the numbers of its rows, from 0.
 
         Raises:
-            DataError: the images of the table need more memory than this program reserves.
-            UnavailableError: the images need more space than the disk has.
+            OperatorError: the images need more memory than this program reserves, or more space than the disk has.
         """
         self._reserve(len(cells))
         nothing = np.full(self._column.image.numbers, np.nan, dtype=np.float32)
@@ -117,10 +112,9 @@ class ImageFolder:
         self._pixels.reserve(rows)
         most = LARGEST_TABLE_NUMBERS // self._column.image.numbers
         if self._is_in_memory and self._read > most:
-            raise DataError(
+            raise unusable(
                 what=f"The table has at least {self._read} images. "
                 f"This program reads at most {most} images of the size {self._column.image}.",
-                consequence="The table was not used and nothing left this site.",
                 remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
             )
 
@@ -163,10 +157,7 @@ def _require_libraries(column: ImageColumn) -> None:
 
 
 def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """Return one file's image, float32 of shape (numbers,) in [0, 1], or the reason why the image is refused.
-
-    `number` is the number of a frame or slice in a medical file, from 1.
-    """
+    """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
     match column.files:
         case DicomFiles():
             found = dicom_image(content, column, column.files, number)
@@ -230,10 +221,7 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 
 
 def _flaw_of(error: OSError) -> Flaw:
-    """Convert an error of opening an image's file to a flaw of the image.
-
-    Raise an error if the disk or this process failed, which is no flaw of the image.
-    """
+    """Convert an error of opening a file to a flaw of the image. Raise an error if disk or process failed."""
     if error.errno == errno.ELOOP:
         return image_flaws.OUTSIDE
     if isinstance(error, PermissionError):

@@ -66,9 +66,7 @@ _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: int | None) -> Intensities | Flaw:
     """Return the image of a DICOM file: one frame, in the usual view if the contract names a plane.
 
-    Args:
-        column: the declared size and window. An image with inverted grey is turned back by the window.
-        number: the frame's number, from 1; None for a file with one frame.
+    An image with inverted grey is turned back by the column's window. The frame's number is from 1, or None.
     """
     from PIL import Image
 
@@ -114,11 +112,7 @@ def _names_patient(content: bytes) -> bool:
 
 
 def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Yield every tag of a file, including tags in nested sequences without a declared type.
-
-    Raises:
-        ValueError: more than `depth` of such sequences are nested.
-    """
+    """Yield every tag, also in up to `depth` nested sequences without a declared type. More are a ValueError."""
     from pydicom.filereader import read_sequence
 
     for tag in tags.iterall():
@@ -190,12 +184,9 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
 
 
 def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intensities | Flaw:
-    """Return one slice of a NIfTI volume, in the usual view of the declared plane.
+    """Return one slice of a NIfTI volume, also compressed by gzip, in the usual view of the declared plane.
 
-    Args:
-        content: the file, also compressed by gzip.
-        files: the plane, and the slice for a path without a number.
-        number: the slice's number, from 1; None uses the declared slice.
+    `number` is the slice's number, from 1; None uses the declared slice.
     """
     try:
         packed = content[:2] == b"\x1f\x8b"

@@ -21,13 +21,9 @@ _SHOWN_MISTAKES: Final = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """One kind of mistake in a table.
+    """One kind of mistake in a table: its words, which contain no cell, and its column, None for the whole table.
 
-    Attributes:
-        flaw: the problem, in words that contain no cell.
-        column: None if the whole table has the problem.
-        rows: the first rows, as a spreadsheet counts them.
-        count: the number of all rows with the problem.
+    `rows` are the first of `count` rows with the problem, as a spreadsheet counts them.
     """
 
     flaw: str
@@ -90,14 +86,18 @@ def as_sentences(words: str, rows: str = "") -> str:
     return " ".join(part if part.endswith("?") else f"{part}." for part in parts)
 
 
+def unusable(*, what: str, remedy: str) -> DataError:
+    """Return the error for a table, or for images of a table, that cannot be used."""
+    return DataError(what=what, consequence="The table was not used and nothing left this site.", remedy=remedy)
+
+
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
     """Raise a DataError that lists the first mistakes, one in each line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
-    raise DataError(
+    raise unusable(
         what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
-        consequence="The table was not used and nothing left this site.",
         remedy=" ".join([*hints, CORRECT_TABLE]),
     )
 

@@ -33,14 +33,14 @@ _ROWS_BYTES: Final = 1 << 24  # size of the rows that are computed at once
 
 
 class GrowingPixels:
-    """Collects rows of pixels until the last row was read."""
+    """Collects rows of pixels until the last row was read.
+
+    Every function raises UnavailableError if the disk cannot be written or has too little space. The error has the
+    space needed and the free space.
+    """
 
     def __init__(self, folder: Path | None, numbers: int) -> None:
-        """Create an empty store of pixels: a new file in `folder`, or memory if `folder` is None.
-
-        Raises:
-            UnavailableError: no file can be created in the folder.
-        """
+        """Create an empty store of pixels: a new file in `folder`, or memory if `folder` is None."""
         self._folder, self._numbers = folder, numbers
         try:
             self._rows = io.BytesIO() if folder is None else _file(folder)
@@ -48,31 +48,19 @@ class GrowingPixels:
             raise _unavailable(folder, cause) from cause
 
     def reserve(self, rows: int) -> None:
-        """Check that the disk has space for this number of further rows.
-
-        Raises:
-            UnavailableError: the disk has too little space; the space needed and the free space are reported.
-        """
+        """Check that the disk has space for this number of further rows."""
         if self._folder is not None:
             _require(self._folder, rows * self._numbers)
 
     def add(self, pixels: Pixels) -> None:
-        """Add one row of pixels, shape (numbers,).
-
-        Raises:
-            UnavailableError: the disk cannot be written.
-        """
+        """Add one row of pixels, shape (numbers,)."""
         try:
             self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
         except OSError as cause:
             raise _unavailable(self._folder, cause) from cause
 
     def finished(self) -> Pixels:
-        """Return all rows, float32 of shape (rows, numbers), read-only.
-
-        Raises:
-            UnavailableError: the disk cannot be written.
-        """
+        """Return all rows, float32 of shape (rows, numbers), read-only."""
         try:
             self._rows.flush()
             if not isinstance(self._rows, io.BytesIO):
@@ -92,11 +80,7 @@ def temporary_folder() -> Path:
 
 
 def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
-    """Return an uninitialised array, float32 of shape (rows, numbers), in memory or in a file.
-
-    Raises:
-        UnavailableError: the disk has too little space; the space needed and the free space are reported.
-    """
+    """Return an uninitialised array, float32 (rows, numbers), in memory or in a file. Errors as for GrowingPixels."""
     if folder is None or not rows * numbers:
         return np.empty((rows, numbers), dtype=np.float32)
     _require(folder, rows * numbers)

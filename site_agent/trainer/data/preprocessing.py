@@ -13,23 +13,15 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.documents import Document
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
-from site_agent.trainer.data.encodings import (
-    EmbeddingEncoding,
-    Encoding,
-    Scale,
-    encode,
-    fit_coded,
-    fit_measured,
-    fit_scale,
-    kind_of,
-)
+from site_agent.trainer.data.encodings import Encoding, Scale, encode, fit_coded, fit_measured, fit_scale
+from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.pixel_store import blocks, reserved
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
@@ -61,9 +53,7 @@ class Preprocessing(Document):
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
         """Return the table's features as C-contiguous float32 of shape (rows, columns).
 
-        Args:
-            table: read under a contract with the same features and codes.
-            rows: int64, the wanted rows, in order; None takes all.
+        `rows` are the wanted rows, int64, in order; None takes all.
 
         Raises:
             ConfigurationError: the table was read under a contract with other features or codes.
@@ -92,9 +82,8 @@ class Preprocessing(Document):
         if table.images is not None:
             self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
-            raise DataError(
+            raise unusable(
                 what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
-                consequence="The table was not used and nothing left this site.",
                 remedy="Declare a range for these columns in the contract. The check then lists rows outside the "
                 "range.",
             )
@@ -108,10 +97,7 @@ class Preprocessing(Document):
                 place[:] = (part - np.float32(scale.mean)) / np.float32(scale.deviation)
 
     def targets(self, table: Table) -> Targets:
-        """Return targets of shape (rows,): binary float32 0 and 1, multi-class int64, regression z-scored float64.
-
-        Masks are float32 0 and 1 of shape (rows, pixels).
-        """
+        """Return targets: float32 0 and 1, (rows,), or (rows, pixels) for masks; int64 classes; float64 z-scores."""
         if table.target is None:
             raise ValueError("a table read for prediction has no targets")
         match self.contract.target:
@@ -132,29 +118,6 @@ class Preprocessing(Document):
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
 
-    def to_json(self) -> str:
-        """Return the preprocessing as JSON, which `from_json` reads."""
-        return self.model_dump_json(indent=2)
-
-    @staticmethod
-    def from_json(text: str) -> Preprocessing:
-        """Read the preprocessing that `to_json` wrote.
-
-        Raises:
-            ConfigurationError: the text is damaged or of another version.
-        """
-        try:
-            loaded = Preprocessing.model_validate_json(text)
-        except ValidationError:
-            loaded = None  # pydantic's error quotes its input, so it is not chained
-        if loaded is None or not _fits(loaded):
-            raise ConfigurationError(
-                what="The saved preprocessing is damaged or from another version of this program.",
-                consequence="Nothing was predicted or trained, and nothing left this site.",
-                remedy="Use another saved model, or train again.",
-            )
-        return loaded
-
     def _scale(self) -> Scale:
         if self.target_scale is None:
             raise ValueError("only a regression target has a scale")
@@ -171,11 +134,7 @@ class Preprocessing(Document):
 
 
 def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
-    """Fit the encoding of each column to the training rows.
-
-    Args:
-        table: the whole table, of which only `training_rows` are read.
-        training_rows: int64, shape (training rows,), at least one.
+    """Fit the encoding of each column to the training rows of a table: int64 (training rows,), at least one.
 
     Raises:
         DataError: a column has no value at all in the training rows.
@@ -240,10 +199,7 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
 
 
 def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """Return a feature as standardised columns, which are used to fit the embeddings of other features.
-
-    Constant columns are 0.
-    """
+    """Return a feature as standardised columns, to fit the embeddings of other features. Constant columns are 0."""
     if isinstance(feature, CategoricalFeature):
         columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
     else:
@@ -263,23 +219,3 @@ def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:
             for item in contract.features
         ),
     ]
-
-
-def _fits(loaded: Preprocessing) -> bool:
-    """Return whether a saved preprocessing has the encodings that its contract requires."""
-    features = loaded.contract.features
-    kinds = [kind_of(item) for item in features]
-    regression = isinstance(loaded.contract.target, RegressionTarget)
-    widths = [item.width if isinstance(item, CategoricalFeature) else None for item in features]
-    has_points = all(
-        not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
-        for item, width in zip(loaded.encodings, widths, strict=False)
-    )
-    terms = [item.counted for item in loaded.contract.terms]
-    return (
-        has_points
-        and terms == [len(item.rarity) for item in loaded.term_weights]
-        and terms == [len(item.largest) for item in loaded.term_weights]
-        and kinds == [item.kind for item in loaded.encodings]
-        and regression == (loaded.target_scale is not None)
-    )

@@ -39,7 +39,6 @@ from site_agent.trainer.data.cells import (
     interval_of,
     target_parser,
 )
-from site_agent.trainer.data.codes import UNKNOWN
 from site_agent.trainer.data.contract import Column, Contract, MaskTarget
 from site_agent.trainer.data.contract_columns import (
     CategoricalFeature,
@@ -56,9 +55,7 @@ from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_
 from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.opening import open_blocks
-from site_agent.trainer.data.terms import Counts, TermsReader
-from site_agent.trainer.data.terms_column import TermsFeature
-from site_agent.trainer.trainer_files import array_digest
+from site_agent.trainer.data.terms import Counts, TermsFeature, TermsReader
 
 FEWEST_ROWS: Final = 10
 DELIMITER: Final = "is the delimiter the declared one?"
@@ -101,48 +98,10 @@ class Table:
         return f"Table(rows={self.rows}, features={len(self.features)})"
 
     @cached_property
-    def groups(self) -> Mapping[str, tuple[str, ...]]:
-        """For each group column, the group's label in every row. A row without a value has the label "unknown".
-
-        Columns without labels have their codes as labels.
-        """
-        labels = {}
-        for column in self.contract.groups:
-            positions = self.features.get(column.name, self.group_positions.get(column.name))
-            if positions is not None:
-                names = (*(column.labels or column.codes), UNKNOWN)
-                labels[column.name] = tuple(
-                    np.array(names, dtype=object)[np.nan_to_num(positions, nan=-1.0).astype(np.int64)]
-                )
-        return MappingProxyType(labels)
-
-    @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """Arrays that identify the images, lists and notes of the rows: a float64 number for each.
-
-        Equal images, lists or notes have equal numbers.
-        """
+        """Numbers that identify the images, lists and notes of the rows, float64: equal ones have equal numbers."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
-
-    @cached_property
-    def digest(self) -> str:
-        """The BLAKE3 digest of all data that was read, and of the contract, in hexadecimal.
-
-        The digest stays at the site.
-        """
-        numbers = {**self.features, **{f"group {name}": values for name, values in self.group_positions.items()}}
-        arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
-        if self.target is not None:
-            arrays.append(("target", self.target))
-        if self.images is not None:
-            arrays.append(("images", self.images))
-        arrays += [(f"terms {name}", counts) for name, counts in self.terms.items()]
-        if self.masks is not None:
-            arrays.append(("masks", self.masks))
-        patients = "\0".join(self.patients or ()).encode("utf-8", "surrogatepass")
-        arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
-        return array_digest(f"global-layers table 1 {self.contract.digest}", arrays)
 
 
 def _marks(rows: npt.NDArray[np.generic]) -> Numbers:
@@ -173,10 +132,8 @@ class Survey:
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
     """Read the table at `path` and check it against `contract`.
 
-    Args:
-        path: a text file, a workbook, a Parquet file or a database, as the contract's format declares.
-        today: later dates are in the future; None uses the clock.
-        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
+    Dates after `today`, by default the clock's, are in the future. `scratch` is a folder for the pixels of images; None
+    keeps them in memory.
 
     Raises:
         DataError: the file cannot be read, or does not fit; all mistakes are reported.
@@ -206,17 +163,11 @@ def survey_new_rows(
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
-    """Read a table of new patients as far as possible.
-
-    A wrong cell is read as NaN, and the rows of each mistake are listed.
+    """Read a table of new patients as far as possible. A wrong cell is NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
-    Columns that the contract does not name are kept unchanged.
-
-    Args:
-        path, contract, today, scratch: as for `read_table`.
-        has_outcome: whether the outcome is known and read.
+    Columns that the contract does not name are kept unchanged. The outcome is read only with `has_outcome`.
 
     Raises:
         DataError: the source cannot be read at all.

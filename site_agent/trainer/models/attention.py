@@ -49,12 +49,8 @@ class Attended(NamedTuple):
 def attend(projections: Tensor, heads: int) -> tuple[Tensor, tuple[Attended, ...]]:
     """Compute attention of every token to every token of the same row.
 
-    Args:
-        projections: (3·e, d, B) with e a multiple of `heads`; queries, keys, values. With a stack
-            (S, 3·e, d, B).
-
-    Returns:
-        (e, d, B) or (S, e, d, B), and the values that `attend_backward` needs, one entry for each group of rows.
+    From queries, keys and values, (3·e, d, B) or (S, 3·e, d, B) with e a multiple of `heads`, to (e, d, B) or
+    (S, e, d, B), and to the values that `attend_backward` needs, one entry for each group of rows.
     """
     *stack, rows, tokens, batch = projections.shape
     result = projections.new_empty((*stack, rows // 3, tokens, batch))
@@ -99,10 +95,7 @@ def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
 
 
 def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
-    """Write the gradients of queries, keys and values into `of_lanes`, of shape (3, w, d, L).
-
-    `of_rows` is -Σ_c g·O, (d, L).
-    """
+    """Write the gradients of queries, keys, values into `of_lanes`, (3, w, d, L). `of_rows` is -Σ_c g·O, (d, L)."""
     of_queries, of_keys, of_values = of_lanes.unbind()
     own, probabilities = incoming.unsqueeze(2), attended.kept
     products = probabilities * own

@@ -131,10 +131,7 @@ class Attention(nn.Module):
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Map (B, tokens, w) to the same shape.
-
-        The mask (B, 1, 1, tokens) excludes tokens without a word from attention.
-        """
+        """Map (B, tokens, w) to the same shape. The mask (B, 1, 1, tokens) excludes tokens without a word."""
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)

@@ -1,8 +1,8 @@
-"""Defines networks of images: a convolutional network, and a network with two extractors and one head.
+"""Defines networks of images: convolutional networks with one or two extractors, and U-Net, which draws masks.
 
-Parameters are those of `protos.plan.networks.convolutional_networks`, in names, order and shapes, and there are no
-buffers. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack axis. A stack
-is one convolution with S groups, so its copies do not mix.
+Parameters are those of `protos.plan.networks.convolutional_networks` and `u_networks`, in names, order and shapes, and
+there are no buffers. Rows are flat images: (B, channels * height * width), or (S, B, ...) if parameters have a stack
+axis. A stack is one convolution with S groups, so its copies do not mix.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from protos.plan.networks.convolutional_networks import (
     sides_after,
 )
 from protos.plan.networks.efficient_networks import ImageNormalisationName
+from protos.plan.networks.u_networks import UNetNetwork
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     Activation,
@@ -38,10 +39,7 @@ from site_agent.trainer.models.layers import (
 
 @runtime_checkable
 class ReadsImages(Protocol):
-    """A network of images.
-
-    It computes `numbers_per_row` numbers for an image, which limits the rows computed at once.
-    """
+    """A network of images. It computes `numbers_per_row` numbers for an image, which limits the rows at once."""
 
     numbers_per_row: int
 
@@ -71,10 +69,7 @@ class ImageNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels, height, width) to the same shape.
-
-        The channels of all copies in a stack are side by side.
-        """
+        """Map (B, channels, height, width) to the same shape. The channels of a stack's copies are side by side."""
         weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
         if self._kind == "fixed":
             return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
@@ -194,3 +189,71 @@ def _numbers_per_row(image: ImageSize, blocks: Sequence[int]) -> int:
         for number, channels in enumerate(blocks)
         for height, width in [sides_after(image, number)]
     )
+
+
+class Pair(nn.Module):
+    """Two convolutions in sequence, which keep height and width."""
+
+    def __init__(self, inner: int, outer: int, architecture: UNetNetwork) -> None:
+        super().__init__()
+        activation, has_normalisation = activation_of(architecture.activation), architecture.normalisation
+        self.first = Block(inner, outer, activation, has_normalisation=has_normalisation)
+        self.second = Block(outer, outer, activation, has_normalisation=has_normalisation)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, inner, height, width) to (B, outer, height, width)."""
+        return self.second.convolved(self.first.convolved(images))
+
+
+class UNet(Network):
+    """The complete U-Net: levels of falling size, levels of rising size, and a linear map of each pixel's channels.
+
+    The outputs are logits of the pixels, row by row: (B, height * width), or (S, B, ...) with a stack axis.
+    """
+
+    def __init__(self, architecture: UNetNetwork) -> None:
+        super().__init__()
+        self._image, self._width, self._levels = architecture.image, architecture.width, architecture.levels
+        down, up = architecture.ways
+        # The largest count of numbers in memory for an image: both results of each block, and the joined inputs of the
+        # rising levels.
+        pixels = architecture.image.pixels
+        of_levels = [2 * outer * pixels >> 2 * level for level, (_, outer) in enumerate(down)]
+        joined = [(inner + 2 * outer) * pixels >> 2 * level for level, (inner, outer) in enumerate(up[::-1])]
+        self.numbers_per_row = sum(of_levels) + sum(joined)
+        self.input = nn.ModuleDict({"block1": Pair(*down[0], architecture)})
+        pairs = {f"block{number}": Pair(*both, architecture) for number, both in enumerate((*down[1:], *up), start=2)}
+        self.body = nn.ModuleDict(pairs)
+        self.head = nn.ModuleDict({"output": Linear(architecture.width, 1, bias=True)})
+
+    def represent(self, rows: Tensor) -> tuple[Tensor]:
+        """Map (B, pixels and channels) to the channels of each pixel at the top level, (B, width * pixels)."""
+        images, copies = as_images(rows, self._image)
+        blocks, kept = list(self.body.values()), [self.input["block1"](images)]
+        for block in blocks[: self._levels]:
+            kept.append(block(functional.max_pool2d(kept[-1], 2)))
+        value = kept.pop()
+        for block in blocks[self._levels :]:
+            value = block(_beside(_doubled(value), kept.pop(), copies or 1))
+        return (as_rows(value, copies),)
+
+    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
+        """Map (B, width * pixels) to logits (B, pixels)."""
+        values = representations[0]
+        pixels = values.reshape(*values.shape[:-1], self._width, -1).transpose(-1, -2)
+        logits: Tensor = self.head["output"](pixels)
+        return logits.squeeze(-1)
+
+
+def _doubled(images: Tensor) -> Tensor:
+    """Repeat each pixel four times. On a graphics card, the gradient of torch's interpolate is not reproducible."""
+    count, channels, height, width = images.shape
+    wide = images[:, :, :, None, :, None].expand(count, channels, height, 2, width, 2)
+    return wide.reshape(count, channels, 2 * height, 2 * width)
+
+
+def _beside(images: Tensor, others: Tensor, copies: int) -> Tensor:
+    """Join two batches of images along their channels, separately for each copy of a stack."""
+    count, _, height, width = images.shape
+    both = [one.reshape(count, copies, -1, height, width) for one in (images, others)]
+    return torch.cat(both, dim=2).reshape(count, -1, height, width)

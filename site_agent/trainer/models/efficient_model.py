@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from protos.errors import ConfigurationError
 from protos.plan.networks.efficient_networks import FIRST_KERNEL, EfficientNetwork
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.convolutional_models import ImageNormalisation
 from site_agent.trainer.models.layers import Network
 
@@ -52,20 +52,15 @@ class Efficient(Network):
 
 
 def load_torchvision() -> ModuleType:
-    """Return the module `torchvision.models.efficientnet`.
-
-    Raises:
-        ConfigurationError: the package torchvision is not installed, or is made for another PyTorch.
-    """
+    """Return torchvision's module, or raise ConfigurationError if it is missing or made for another PyTorch."""
     try:
         _declare_operators()
         from torchvision.models import efficientnet
     except (ImportError, RuntimeError) as cause:
         is_missing = isinstance(cause, ImportError)
         state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
-        raise ConfigurationError(
+        raise unfit(
             what=f"The package torchvision {state}. The neural network efficientnet-b0 needs it.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy='Install the package: pip install "global-layers[site,torchvision]".',
         ) from cause
     found: ModuleType = efficientnet

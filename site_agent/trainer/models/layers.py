@@ -11,10 +11,10 @@ copies before their own axes, values have it too. The rules:
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias, assert_never
+from typing import Any, Protocol, TypeAlias, assert_never, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -32,16 +32,24 @@ NORMALISATION_FACTOR = 1.0 / math.sqrt(1.0 + NORMALISATION_EPSILON)
 _DROPPED_VALUE = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
 
 
-class Network(nn.Module, ABC):
-    """A network whose logits are `decide(represent(rows))`."""
+@runtime_checkable
+class Represents(Protocol):
+    """A network whose logits are `decide(represent(rows))`. A hospital's own module can lack these two functions."""
 
     @abstractmethod
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the representation of encoded rows, see `site_agent.trainer.training.training_model.Represents`."""
+        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
+
+        A network with a common and a unique extractor returns both results, in this order.
+        """
 
     @abstractmethod
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits from the result of `represent`."""
+        """Return logits (B, C) or (S, B, C) from the result of `represent`."""
+
+
+class Network(nn.Module, Represents):
+    """A network of this program. It has no buffers, and first values of NaN."""
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return logits (B, C) of encoded rows (B, d). Images are flat rows, and a mask has a logit for each pixel."""
@@ -137,12 +145,9 @@ def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def linear_map(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute W·x + b over the last axis.
+    """Compute W·x + b over the last axis, from (B, ..., inputs), (outputs, inputs) and (outputs,). None is no bias.
 
-    Args:
-        values: (B, ..., inputs), or (S, B, ..., inputs) with a stack.
-        weight: (outputs, inputs), or (S, outputs, inputs).
-        bias: (outputs,), or (S, outputs), or None.
+    In a stack all three have a first axis (S,).
     """
     if weight.dim() == 2:
         return functional.linear(values, weight, bias)
@@ -210,12 +215,9 @@ def _statistics(channels: int, dtype: torch.dtype, device: torch.device) -> tupl
 def dropout_terms(values: Tensor, rate: float) -> tuple[Tensor, Tensor]:
     """Draw the factor and the shift of AlphaDropout, which computes factor·x + shift, in the shape of `values`.
 
-    Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an
-    affine map restores mean 0 and variance 1. The random choice uses torch's default generator.
-
-    Args:
-        values: only shape and type are used.
-        rate: probability of dropping one value, in (0, 1).
+    Source: Klambauer et al. 2017, section 3: a dropped value becomes SELU's lowest result, then an affine map restores
+    mean 0 and variance 1. The random choice uses torch's default generator. `rate` is the probability of dropping one
+    value, in (0, 1).
     """
     scale = 1.0 / math.sqrt((1.0 - rate) * (1.0 + rate * _DROPPED_VALUE**2))
     kept = torch.empty_like(values).bernoulli_(1.0 - rate)

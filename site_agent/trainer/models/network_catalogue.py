@@ -12,7 +12,6 @@ from typing import assert_never
 
 from torch import nn
 
-from protos.errors import ConfigurationError
 from protos.plan.architecture import (
     Architecture,
     ColumnsNetwork,
@@ -27,20 +26,19 @@ from protos.plan.architecture import (
     UNetNetwork,
     network_tensors,
 )
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.column_transformer import FeatureTokens
-from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional
-from site_agent.trainer.models.dense_models import Dense, Parallel
+from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional, UNet
+from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
 from site_agent.trainer.models.efficient_model import Efficient
 from site_agent.trainer.models.global_layers_model import GlobalLayers
-from site_agent.trainer.models.two_columns import Columns
-from site_agent.trainer.models.u_net_model import UNet
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:
     """Build the network of a plan, float32 on the CPU, from rows (B, columns) to logits (B, outputs).
 
-    Every network has `represent` and `decide`, see `site_agent.trainer.training.training_model`. `common` is the number
-    of first columns that the plan lists for all sites; None means all.
+    Every network has `represent` and `decide`, see `layers.Represents`. `common` is the number of first
+    columns that the plan lists for all sites; None means all.
 
     Raises:
         ConfigurationError: the architecture has no network, or its sizes are out of range.
@@ -68,9 +66,8 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         case UNetNetwork():
             return UNet(architecture)
         case NamedTensors():
-            raise ConfigurationError(
+            raise unfit(
                 what="The architecture named-tensors only lists tensors and has no network.",
-                consequence="Nothing was trained and nothing left this site.",
                 remedy="Name an architecture with a network in the plan, for example global-layers-network.",
             )
         case _:

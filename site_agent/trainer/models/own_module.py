@@ -10,7 +10,7 @@ plan or a message. The rules:
 * an error text of the file's own code is shown to this site's operator and sent to nobody.
 
 The file defines `build(columns: int, outputs: int) -> torch.nn.Module`: rows (B, columns) to (B, outputs),
-float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.training.training_model`.
+float32 on the CPU. It may have `represent` and `decide`, see `site_agent.trainer.models.layers.Represents`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final, NoReturn
@@ -29,28 +30,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensors, TensorSpec
 from protos.plan.documents import nearest_name
 from protos.plan.initial_values import initial_values
-from site_agent.trainer.failures import ModuleDiffers
-from site_agent.trainer.training.training_model import Represents
+from site_agent.trainer.failures import ModuleDiffers, unfit
+from site_agent.trainer.models.layers import Represents
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "own_module"
 _DRY_ROWS: Final = 2
 _MOST_DIFFERENCES: Final = 10
-_CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
 
 
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
-    """Return the module that the hospital's file builds, after comparing it with the plan's shared tensors.
+    """Return the module that the hospital's file builds, in training mode, after comparing it with the plan's tensors.
 
     The file's code draws random numbers from torch's generator, set by the seed every time. The caller's own generator
-    is unchanged. The module is in training mode, and its federated parameters still have the file's first values.
-
-    Args:
-        outputs: 1 for two classes or a number, otherwise the number of classes.
+    is unchanged. Federated parameters still have the file's first values. `outputs` is 1 for two classes or a number,
+    otherwise the number of classes.
 
     Raises:
         ConfigurationError: other accounts can change the file, its code fails, or the module does not fit the plan
@@ -104,16 +101,14 @@ def _check_representations(path: Path, network: nn.Module, count: int, columns: 
         _refuse(f"The module in {path} has no represent and decide, but {needed}.", "Add both functions to the module.")
     trial = copy.deepcopy(network).eval()
     rows = torch.linspace(-1, 1, _DRY_ROWS * columns).reshape(_DRY_ROWS, columns)
-    try:
-        with torch.no_grad():
-            found = trial.represent(rows)
-            is_whole = torch.equal(trial.decide(found), trial(rows))
-    except (Exception, SystemExit) as cause:
-        raise ConfigurationError(
-            what=f"represent or decide of the module in {path} failed on {_DRY_ROWS} rows:\n{_told(cause, path)}",
-            consequence=_CONSEQUENCE,
-            remedy="`represent` returns a tuple of tensors (B, d), and `decide` maps this tuple to (B, outputs).",
-        ) from cause
+    explaining = _explaining(
+        path,
+        what=f"represent or decide of the module in {path} failed on {_DRY_ROWS} rows:",
+        remedy="`represent` returns a tuple of tensors (B, d), and `decide` maps this tuple to (B, outputs).",
+    )
+    with explaining, torch.no_grad():
+        found = trial.represent(rows)
+        is_whole = torch.equal(trial.decide(found), trial(rows))
     widths = {tuple(one.shape) for one in found}
     if not isinstance(found, tuple) or len(found) != count or len(widths) != 1:
         _refuse(
@@ -136,17 +131,15 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
     """
     trial = copy.deepcopy(network).train()
     trial.zero_grad(set_to_none=True)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            found = trial(torch.zeros(rows, columns, device=next(trial.parameters()).device))
-            found.square().sum().backward()
-    except (Exception, SystemExit) as cause:
-        raise ConfigurationError(
-            what=f"The module in {path} failed on a training batch of {rows} rows:\n{_told(cause, path)}",
-            consequence=_CONSEQUENCE,
-            remedy="Change the module so that it trains on this number of rows (batch normalisation needs two). Or "
-            "agree on fewer batches per epoch.",
-        ) from cause
+    explaining = _explaining(
+        path,
+        what=f"The module in {path} failed on a training batch of {rows} rows:",
+        remedy="Change the module so that it trains on this number of rows (batch normalisation needs two). Or "
+        "agree on fewer batches per epoch.",
+    )
+    with explaining, torch.random.fork_rng(devices=[]), torch.enable_grad():
+        found = trial(torch.zeros(rows, columns, device=next(trial.parameters()).device))
+        found.square().sum().backward()
     if not found.isfinite().all():
         _refuse(
             f"The module in {path} returns infinite or undefined numbers for rows of zeros.",
@@ -162,11 +155,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
 
 
 def read_source(path: Path) -> bytes:
-    """Return the file's bytes, after checking that only its owners can write or replace it.
-
-    Raises:
-        ConfigurationError: others can write or replace the file, or it cannot be read.
-    """
+    """Return the file's bytes. Raise ConfigurationError if it is unreadable, or if others can write or replace it."""
     try:
         real = path.resolve(strict=True)
         for folder in real.parents:
@@ -177,9 +166,8 @@ def read_source(path: Path) -> bytes:
             _check_writers(real, os.fstat(file.fileno()), is_file=True)
             source = file.read(_LARGEST_FILE_BYTES + 1)
     except OSError as cause:
-        raise ConfigurationError(
+        raise unfit(
             what=f"The module's file {path} cannot be read: {cause.strerror}.",
-            consequence=_CONSEQUENCE,
             remedy="Give the path of an existing file that this user may read.",
         ) from cause
     if len(source) > _LARGEST_FILE_BYTES:
@@ -203,15 +191,13 @@ def _built(path: Path, source: bytes, columns: int, outputs: int) -> nn.Module:
     module = ModuleType(_MODULE_NAME)
     module.__file__ = str(path)
     sys.modules[_MODULE_NAME] = module  # dataclasses find their module by name
-    try:
+    with _explaining(
+        path,
+        what=f"The module's file {path} did not build a network:",
+        remedy="Correct the file. It must define build(columns, outputs), which returns a torch.nn.Module.",
+    ):
         exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102  # the hospital's own file, checked above
         network = module.build(columns, outputs)
-    except (Exception, SystemExit) as cause:
-        raise ConfigurationError(
-            what=f"The module's file {path} did not build a network:\n{_told(cause, path)}",
-            consequence=_CONSEQUENCE,
-            remedy="Correct the file. It must define build(columns, outputs), which returns a torch.nn.Module.",
-        ) from cause
     if not isinstance(network, nn.Module):
         _refuse(
             f"build in {path} returned a value of type {type(network).__name__}.", "Let it return a torch.nn.Module."
@@ -233,10 +219,7 @@ def _check_parameters(path: Path, network: nn.Module, tensors: Sequence[TensorSp
 def _check_federated(
     path: Path, found: Mapping[str, tuple[int, ...]], tensors: Sequence[TensorSpec], verb: str = "federates"
 ) -> None:
-    """Refuse a module if a tensor of the plan is missing or has another shape.
-
-    The error names the first such tensor.
-    """
+    """Refuse a module if a tensor of the plan is missing or has another shape. The error names the first one."""
     differences, remedies = dict[str, str](), []
     free = found.keys() - {tensor.name for tensor in tensors}
     for tensor in tensors:
@@ -257,17 +240,14 @@ def _check_federated(
 
 
 def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -> None:
-    try:
+    explaining = _explaining(
+        path,
+        what=f"The module in {path} failed on {_DRY_ROWS} rows of {columns} zeros:",
+        remedy="`forward` must map float32 rows of shape (B, columns) to float32 values of shape (B, outputs).",
+    )
+    with explaining, torch.no_grad():
         # A copy is tested, so that counters and running means of the module keep their initial values.
-        trial = copy.deepcopy(network).eval()
-        with torch.no_grad():
-            found = trial(torch.zeros(_DRY_ROWS, columns))
-    except (Exception, SystemExit) as cause:
-        raise ConfigurationError(
-            what=f"The module in {path} failed on {_DRY_ROWS} rows of {columns} zeros:\n{_told(cause, path)}",
-            consequence=_CONSEQUENCE,
-            remedy="`forward` must map float32 rows of shape (B, columns) to float32 values of shape (B, outputs).",
-        ) from cause
+        found = copy.deepcopy(network).eval()(torch.zeros(_DRY_ROWS, columns))
     wanted = (_DRY_ROWS, outputs)
     if not isinstance(found, Tensor) or tuple(found.shape) != wanted or found.dtype != torch.float32:
         shown = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
@@ -277,12 +257,17 @@ def _check_outputs(path: Path, network: nn.Module, columns: int, outputs: int) -
         )
 
 
-def _told(error: BaseException, path: Path) -> str:
-    """Return the lines of a traceback that are in the hospital's file or in code that this file calls."""
-    inner: TracebackType | None = error.__traceback__
-    while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
-        inner = inner.tb_next
-    return "".join(traceback.format_exception(type(error), error, inner)).rstrip()
+@contextmanager
+def _explaining(path: Path, *, what: str, remedy: str) -> Iterator[None]:
+    """If the code in the `with` block fails, raise an error with the traceback from the hospital's file onwards."""
+    try:
+        yield
+    except (Exception, SystemExit) as cause:
+        inner: TracebackType | None = cause.__traceback__
+        while inner is not None and inner.tb_frame.f_code.co_filename != str(path):
+            inner = inner.tb_next
+        lines = "".join(traceback.format_exception(type(cause), cause, inner)).rstrip()
+        raise unfit(what=f"{what}\n{lines}", remedy=remedy) from cause
 
 
 def _some(names: list[str]) -> str:
@@ -290,4 +275,4 @@ def _some(names: list[str]) -> str:
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:
-    raise ConfigurationError(what=what, consequence=_CONSEQUENCE, remedy=remedy)
+    raise unfit(what=what, remedy=remedy)

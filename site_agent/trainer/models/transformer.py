@@ -86,13 +86,8 @@ class SelfAttention(nn.Module):
 def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropout: float) -> Tensor:
     """Apply all blocks in sequence. The result can be differentiated only once.
 
-    Args:
-        tokens: (e, d, B) or (S, e, d, B), contiguous.
-        blocks: the tensors of each block.
-        dropout: AlphaDropout's rate inside each feed-forward part; 0 outside training.
-
-    Returns:
-        The same shape; without blocks, the tokens themselves.
+    `tokens` are (e, d, B) or (S, e, d, B), contiguous. The result has the same shape; without blocks, it is the tokens
+    themselves. `dropout` is AlphaDropout's rate inside each feed-forward part; 0 outside training.
     """
     if not blocks:
         return tokens

@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import ConceptColumn, NumberConcept
-from site_agent.trainer.prior.concept_mapping import Mapped, MappedNumber
+from site_agent.trainer.prior.concept_mapping import Float64, Mapped, MappedNumber
 
-Float64: TypeAlias = npt.NDArray[np.float64]
 Found: TypeAlias = tuple[str, str]  # a suspicion's kind and words
 # Factors between units of common measurements, in both directions. A conversion of the plan is preferred.
 KNOWN_FACTORS: Final = {
@@ -54,13 +53,10 @@ _SWAPPED: Final = 3.0  # swapped codes are reported if the logarithm of the like
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumn:
-    """One column of the regression at this site, with the values of its training rows.
+    """One column of the regression at this site, with the present values of its training rows: float64.
 
-    Attributes:
-        place: the column's place in the regression.
-        values: present values, in the concept's unit and not cut at its range; for a code 0 and 1. float64 of any
-            length.
-        other_units: for a number, its values if they were in another unit of the plan, by that unit.
+    They are in the concept's unit and not cut at its range; for a code 0 and 1. For a number, `other_units` has its
+    values if they were in another unit of the plan, by that unit.
     """
 
     place: int
@@ -71,14 +67,10 @@ class OwnColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class OthersColumns:
-    """Counts, means and deviations of each column at the other sites together.
+    """Counts, means and deviations of each column at the other sites together: the announced sums minus this site's.
 
-    They are the announced sums minus this site's part.
-
-    Attributes, arrays of shape (columns,):
-        counts: the numbers of present values.
-        means, deviations: in the concept's unit, or shares of a code.
-        are_enough: whether enough other sites record the column, so that no number is of a single site.
+    All have shape (columns,). Means and deviations are in the concept's unit, or shares of a code. `are_enough` is
+    whether enough other sites record the column, so that no number is of a single site.
     """
 
     counts: Float64
@@ -109,11 +101,7 @@ def columns_here(
     features: Mapping[str, Float64],
     units: Mapping[str, str | None],
 ) -> tuple[OwnColumn, ...]:
-    """Return the columns that this site records, with their present values.
-
-    Args:
-        features: the training rows, float64 of shape (rows,), by the site's own names.
-    """
+    """Return the columns that this site records, from its training rows: float64 (rows,) by the site's own names."""
     found = []
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
         if one is None:
@@ -157,11 +145,7 @@ class Suspicion:
 def suspicions(
     columns: Sequence[ConceptColumn], own: Sequence[OwnColumn], others: OthersColumns, sums: Relations | None
 ) -> Iterator[Suspicion]:
-    """Yield each column whose difference from other sites looks like a mistake.
-
-    Args:
-        sums: relations between columns, after the first Newton round; None before.
-    """
+    """Yield each column whose difference from other sites looks like a mistake. `sums` is None before round 1 ended."""
     for one in own:
         concept, place = columns[one.place].concept, one.place
         found = None

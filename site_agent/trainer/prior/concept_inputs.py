@@ -1,48 +1,102 @@
-"""Computes the inputs of a network on concepts from a site's table.
+"""Encodes the common columns of concepts, and computes from a site's table the inputs of a network on concepts.
 
 A plan that lists concepts and no columns gives every site the same shared columns: those of the concepts. The rules:
 
-* a value is converted to the concept's unit and standardised by the plan's declaration, never by this site's rows;
-* a concept that this site does not record is 0 in every row. So is a missing value;
-* some networks also read columns of a site's own. These are the features that are mapped to no concept of the plan.
+* a value is converted to the concept's unit. A network's inputs are standardised by the plan's declaration, never by
+  this site's rows. Under federated-prior, means and deviations are those of all sites;
+* a concept that this site does not record is 0 in every row. So is a missing value: 0 is the mean over all sites, or
+  the typical value that the plan declares;
+* some networks also read columns of a site's own. These are the features that are mapped to no concept of the plan;
+* the encoding is saved with the model, so a prediction needs nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import model_validator
 
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
-from protos.plan.concepts import columns_of
+from protos.plan.concepts import ConceptColumn, columns_of, declared_standard
+from protos.plan.documents import Document
 from protos.plan.plan import Plan
+from protos.plan.prior_sums import Standard
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.data.splits import Rows, SplitRows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_encoding import ConceptEncoding
-from site_agent.trainer.prior.concept_mapping import mapped_columns
+from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber, mapped_columns, values_of
+
+
+class ConceptEncoding(Document):
+    """Converts a site's own columns to the common columns of a plan. Each attribute has one entry per common column.
+
+    `mapped` is the site's own column, None if it has none. Means and deviations are over all sites or as the plan
+    declares, of values scaled to 0..1. `used` is whether the column varies and enough sites record it.
+    """
+
+    names: tuple[str, ...]
+    mapped: tuple[MappedNumber | MappedCode | None, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    used: tuple[bool, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> ConceptEncoding:
+        if len({len(self.names), len(self.mapped), len(self.means), len(self.deviations), len(self.used)}) != 1:
+            raise ValueError("one entry for each column")
+        if any(deviation <= 0 for deviation in self.deviations):
+            raise ValueError("a deviation is above 0")
+        return self
+
+    @classmethod
+    def of(
+        cls, names: tuple[str, ...], mapped: tuple[MappedNumber | MappedCode | None, ...], standard: Standard
+    ) -> ConceptEncoding:
+        """Return an encoding whose means and deviations are computed from the statistics of all sites."""
+        return cls(
+            names=names,
+            mapped=mapped,
+            means=tuple(standard.means.tolist()),
+            deviations=tuple(standard.deviations.tolist()),
+            used=tuple(standard.is_used.tolist()),
+        )
+
+    @classmethod
+    def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
+        """Return the encoding by the plan's declared typical values and spreads. No patient influences the encoding."""
+        standards = [declared_standard(column) for column in columns]
+        return cls(
+            names=tuple(column.name for column in columns),
+            mapped=mapped,
+            means=tuple(typical for typical, _ in standards),
+            deviations=tuple(spread for _, spread in standards),
+            used=(True,) * len(columns),
+        )
+
+    def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
+        """Return standardised columns, float32 (rows, columns). `rows` are int64, in order; None takes all."""
+        features = {name: values if rows is None else values[rows] for name, values in table.features.items()}
+        values = values_of(self.mapped, features, table.rows if rows is None else len(rows))
+        used = np.array(self.used)
+        standardised = (values - np.array(self.means)) / np.array(self.deviations)
+        return np.where(np.isnan(values) | ~used, 0.0, standardised).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ConceptInputs:
-    """A site's rows, encoded for a network that reads concepts.
-
-    Attributes:
-        dataset: the site's data set, with the features and columns that the network reads.
-    """
+    """A site's data set with the features and columns that a network on concepts reads, and their encoding."""
 
     encoding: ConceptEncoding
     dataset: Dataset
 
 
 def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
-    """Return a site's rows as inputs of a network on concepts: mapped to the concepts, then encoded.
-
-    Raises:
-        ConfigurationError: the contract does not fit the concepts.
-    """
+    """Map a site's rows to the concepts, and encode them. Raise ConfigurationError if contract and concepts differ."""
     columns = columns_of(plan.concepts)
     encoding = ConceptEncoding.declared(columns, mapped_columns(plan.concepts, table.contract, site))
     places = list(read_places(plan, table.contract))

@@ -25,6 +25,7 @@ from protos.plan.documents import Document
 from protos.plan.prior_sums import FEWEST_ROWS
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature, NumericFeature
+from site_agent.trainer.failures import unfit
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 
@@ -47,9 +48,7 @@ class MappedNumber(Document):
 class MappedCode(Document):
     """One column of the regression: whether the site's own code is one of several.
 
-    Attributes:
-        ones: positions of own codes that are 1 here.
-        known: positions of own codes that are 0 or 1 here; all others are missing.
+    The own codes at the positions `ones` are 1, those at the other positions in `known` are 0. All others are missing.
     """
 
     feature: str
@@ -67,9 +66,7 @@ Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does no
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
     """Return for each common column the column of this site.
 
-    Args:
-        concepts: the concepts that the plan uses, in its order.
-        site: the site's name; None for a site that only receives, which may lack any concept.
+    `site` is None for a site that only receives, which may lack any concept.
 
     Raises:
         ConfigurationError: a concept that this site records is not mapped, is mapped twice, has a unit without a
@@ -136,10 +133,8 @@ def without_rare(
 ) -> tuple[Mapped, ...]:
     """Remove columns with too few different values or too rare codes at this site.
 
-    Args:
-        mapped: the columns as the contract declares them.
-        features: the training rows, float64 of shape (rows,) by the site's own names.
-        fewest: the least number of values that differ from the most frequent one, and of rows of a code.
+    `features` are the training rows, float64 (rows,) by the site's own names. `fewest` is the least number of values
+    that differ from the most frequent one, and of rows of a code.
     """
     codes: dict[str, dict[int, MappedCode]] = {}
     kept: list[Mapped] = [None] * len(mapped)
@@ -155,15 +150,11 @@ def without_rare(
 
 
 def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tuple[int, ...]:
-    """Return the positions of those columns of one concept that have enough rows.
+    """Return the positions of those columns of one concept that have at least `fewest` rows.
 
     Rows of the first code, rows of each code with a returned column, and all other rows are then `fewest` or more each.
-    So no linear combination of the columns distinguishes fewer rows.
-
-    Args:
-        columns: by place. The first is 1 for every code except the concept's first code, the others are single codes.
-        own: positions of this site's codes, float64 of shape (rows,).
-        fewest: the least number of rows.
+    So no linear combination of the columns distinguishes fewer rows. By place, the first of `columns` is 1 for every
+    code except the concept's first code; the others are single codes. `own` has this site's codes, float64 (rows,).
     """
     rows = {place: int(np.count_nonzero(np.isin(own, one.ones))) for place, one in columns.items()}
     any_other, *single = columns
@@ -179,10 +170,7 @@ def _common(columns: Mapping[int, MappedCode], own: Float64, fewest: int) -> tup
 
 
 def values_of(mapped: Sequence[Mapped], features: Mapping[str, Float64], rows: int) -> Float64:
-    """Return values in 0..1 of each column of the regression, float64 (rows, columns), NaN if missing.
-
-    `features` are float64 of shape (rows,) by the site's own names.
-    """
+    """Return each regression column in 0..1, float64 (rows, columns), NaN if missing, from own features (rows,)."""
     columns = [np.full(rows, np.nan) if one is None else one.values(features[one.feature]) for one in mapped]
     return np.stack(columns, axis=1) if columns else np.empty((rows, 0))
 
@@ -196,8 +184,7 @@ def _beside_commonest(values: Float64) -> int:
 
 
 def _wrong(what: str) -> ConfigurationError:
-    return ConfigurationError(
+    return unfit(
         what=what,
-        consequence="Nothing was trained and nothing left this site.",
         remedy="Correct `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the plan.",
     )

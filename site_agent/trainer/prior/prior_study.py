@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from protos.errors import ConfigurationError
@@ -46,21 +45,15 @@ from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.compared_columns import (
-    OthersColumns,
-    Relations,
-    Suspicion,
-    columns_here,
-    suspicions,
-)
-from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.failures import unfit
+from site_agent.trainer.prior.compared_columns import OthersColumns, Relations, Suspicion, columns_here, suspicions
+from site_agent.trainer.prior.concept_mapping import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.study import Answer, Asked
+from site_agent.trainer.training.bridge import Vector
 
-Float32: TypeAlias = npt.NDArray[np.float32]
-Float64: TypeAlias = npt.NDArray[np.float64]
 _SUMS: Final = "announced"
 
 
@@ -68,14 +61,10 @@ _SUMS: Final = "announced"
 class KnownByOthers:
     """The other sites' model, which this site computes from the sums of all sites after the last round.
 
-    Attributes:
-        mapped: this site's own column for each column of the regression. A rare column takes no part in the sums, but
-            the other sites' coefficient for it is used.
-        joint: coefficients of all sites, float64 of shape (outputs, columns).
-        errors: standard errors of `joint`.
-        others: coefficients without this site's own rows.
-        guard: by how much the others' scores lower the loss, summed over the sites; None in the private form, which
-            has no guard.
+    `mapped` has this site's own columns. A rare column takes no part in the sums, but the other sites' coefficient for
+    it is used. The coefficients `joint` are those of all sites, float64 (outputs, columns), with their standard
+    `errors`, and `others` those without this site's own rows. `guard` is by how much the others' scores lower the loss,
+    summed over the sites; None in the private form.
     """
 
     standard: Standard
@@ -106,10 +95,8 @@ class PriorStudy:
         self.plan, self.own, self.site, self.prior = plan, dataset, site, plan.prior
         self.dataset, self.manifest, self.rows = dataset, manifest_of(plan), 0
         self._exchanges = Exchanges(plan, self.manifest)
-        self._table, self._rows_of = (
-            table,
-            {"training": rows.training, "validation": rows.validation, "test": rows.test},
-        )
+        self._table = table
+        self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}
         self._features = self.part("training")
         self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
         # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
@@ -129,14 +116,10 @@ class PriorStudy:
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return the scalars that sites send and receive in a round.
-
-        Raises:
-            MalformedMessage: the plan allows no such round.
-        """
+        """Return the scalars of a round. Raise MalformedMessage if the plan allows no such round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
-    def train(self, asked: Asked, received: Float32) -> Answer:
+    def train(self, asked: Asked, received: Vector) -> Answer:
         """Return the numbers that this site sends in a round.
 
         Raises:
@@ -158,20 +141,12 @@ class PriorStudy:
         except (OutOfBound, Concentrated) as refused:
             raise MalformedMessage(str(refused)) from refused
 
-    def close(self, asked: Asked, received: Float32) -> None:
-        """Store the sums that this site received last. `asked.round` is the number of finished rounds.
-
-        Raises:
-            MalformedMessage: the received values are not sums.
-        """
+    def close(self, asked: Asked, received: Vector) -> None:
+        """Store the sums received last. `asked.round` is the number of finished rounds. May raise MalformedMessage."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
-        """Return the other sites' model, computed from the sums of all rounds.
-
-        Raises:
-            MalformedMessage: an honest federation cannot have these sums.
-        """
+        """Return the other sites' model from the sums of all rounds. Raise MalformedMessage if they are impossible."""
         assert self._final is not None
         found, rounds = self._final
         if self.prior.private is not None:
@@ -199,7 +174,7 @@ class PriorStudy:
         """Continue from a saved state, which another process may have saved."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
-    def _heard(self, round_number: int, received: Float32) -> AnnouncedSums:
+    def _heard(self, round_number: int, received: Vector) -> AnnouncedSums:
         """Return the sums received before a round. Raise an error if an earlier sum has changed."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
@@ -229,10 +204,7 @@ class PriorStudy:
         return clipped_terms(private, self.site, design, outcomes, self.own.training_patients)
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
-        """Fit two models from sums with noise: one from the sums of all sites, and one without this site's own terms.
-
-        Both models have this site's own share of the noise.
-        """
+        """Fit one model from all sites' noisy sums, and one without this site's terms. Both have its share of noise."""
         ridge = self.prior.method.ridge
         own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
         joint, errors = private.fitted(found.terms, ridge)
@@ -353,8 +325,7 @@ def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
 
 
 def _other_outcome(what: str) -> ConfigurationError:
-    return ConfigurationError(
+    return unfit(
         what=f"This site predicts another outcome than the plan requires: {what}.",
-        consequence="Nothing was trained and nothing left this site.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
     )

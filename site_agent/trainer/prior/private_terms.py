@@ -55,13 +55,9 @@ def summed_terms(
 ) -> tuple[int, ...]:
     """Return the sum over patients of their terms, each shortened to the norm 1 and rounded to integers.
 
-    Args:
-        terms_of: returns the terms of rows with these numbers, a new array, float64 of shape (rows, numbers). A row's
-            term must be the same whatever other rows are requested.
-        numbers: the length of one term.
-        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
-        unit: the size of the norm 1 in the terms.
-        largest: the magnitude to which a sum is clipped. Clipping never increases the distance between two sums.
+    `terms_of` returns a new array with the terms of the rows with these numbers, float64 (rows, numbers). A row's term
+    must be the same whatever other rows are requested. `patients` are as in `clipped_terms`. `unit` is the size of the
+    norm 1 in the terms. A sum is clipped to `largest`, which never increases the distance between two sums.
     """
     owners = np.arange(rows) if patients is None else patients
     order = np.argsort(owners, kind="stable")
@@ -100,10 +96,8 @@ def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float6
 def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
     """Round each term to integers, limit its norm, and return the sum of all terms: int64 of shape (numbers,).
 
-    Args:
-        terms: float64 of shape (patients, numbers); changed in place.
-        unit: the size of the norm 1 in the terms.
-        room: the largest norm of the integers, as a part of PRIVATE_SCALE.
+    Terms are float64 (patients, numbers), and changed in place. `unit` is the size of the norm 1 in the terms, and
+    `room` the largest norm of the integers, as a part of PRIVATE_SCALE.
     """
     # Rounding moves a term by at most half the root of its length. The 1 allows for float64's own rounding.
     largest = unit * (room - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)

@@ -35,12 +35,9 @@ class Concentrated(ValueError):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Rows:
-    """One site's standardised training rows.
+    """One site's standardised training rows: `design`, float64 (rows, columns), 0 if a value is missing.
 
-    Attributes:
-        design: float64 of shape (rows, columns); 0 if a value is missing.
-        targets: float64 of shape (rows, outputs): 0 and 1, or standardised numbers.
-        is_number: whether the targets are numbers, and the regression a linear one.
+    Targets are float64 (rows, outputs): 0 and 1, or, if `is_number`, standardised numbers of a linear regression.
     """
 
     design: Float64
@@ -56,10 +53,7 @@ class Rows:
 def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
     """Return the Hessian H and the gradient g of a site's rows, for intercepts that maximise the likelihood.
 
-    `coefficients` have shape (outputs, columns), float64.
-
-    Raises:
-        Concentrated: too few rows would determine H.
+    Coefficients are float64 (outputs, columns). Raise Concentrated if too few rows would determine H.
     """
     outputs, columns = coefficients.shape
     found = NewtonSums.zeros(columns, outputs)
@@ -77,11 +71,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Raise an error if a few rows have most of the weight. `weights` are float64 of shape (rows,).
-
-    Raises:
-        Concentrated: see the module's rules.
-    """
+    """Raise Concentrated if a few rows have most of the weight: see the module's rules. Weights are float64 (rows,)."""
     total = float(weights.sum())
     if total <= 0.0:
         raise Concentrated("no row has a weight")
@@ -92,12 +82,7 @@ def require_spread(weights: Float64) -> None:
 
 
 def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
-    """Return the intercept with the largest likelihood for a given linear part.
-
-    Args:
-        line: float64 of shape (rows,), the linear part without an intercept.
-        targets: float64 of shape (rows,), of both classes or numbers.
-    """
+    """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
     if is_number:
         return float((targets - line).mean())
     share = float(targets.mean())

@@ -26,13 +26,10 @@ _MIXERS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 @dataclass(frozen=True, kw_only=True)
 class Augmenting:
-    """Applies the plan's augmentation steps to the images of one site.
+    """Applies the plan's augmentation steps to the images of one site, in their order.
 
-    Attributes:
-        image: the size of the images.
-        steps: in the order in which they are applied.
-        seeds: the site's seeds, one for each copy of a stack.
-        has_masks: whether the targets are masks, which follow their images. A free pixel is outside of a mask.
+    `seeds` has the site's seed for each copy of a stack. With `has_masks` the targets are masks, which follow their
+    images. A free pixel is outside of a mask.
     """
 
     image: ImageSize
@@ -46,12 +43,9 @@ class Augmenting:
         return Rows(self.applied(batch.features, rows, epoch), targets)
 
     def applied(self, features: Tensor, rows: Tensor, epoch: int) -> Tensor:
-        """Return changed images.
+        """Return changed images: standardised pixels or masks, float32 (batch, numbers), or (copies, batch, numbers).
 
-        Args:
-            features: standardised pixels or masks, float32 of shape (batch, numbers), or (copies, batch, numbers).
-            rows: the images' numbers among the training rows, int64 of shape (batch,), or (copies, batch).
-            epoch: from 0.
+        `rows` are the images' numbers among the training rows, int64 (batch,) or (copies, batch). `epoch` is from 0.
         """
         if features.dim() == 2:
             return self._images(features, rows, epoch, self.seeds[0])

@@ -20,10 +20,7 @@ from site_agent.trainer.training.state import State, generator_state, restore_ge
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Encoded rows: features float32 (rows, columns) and targets as the task's loss requires them.
-
-    In a stack of copies both have a first axis of shape (copies,).
-    """
+    """Encoded rows: features float32 (rows, columns), and targets as the loss requires. A stack has a first axis."""
 
     features: Tensor
     targets: Tensor
@@ -44,11 +41,7 @@ class Rows:
 
 
 def check_batches(schedule: Schedule, rows: int) -> None:
-    """Refuse a plan if this site has too few training rows to fill its batches.
-
-    Raises:
-        DataError: the rows are too few; both numbers are reported.
-    """
+    """Raise DataError with both numbers if this site has too few training rows to fill a plan's batches."""
     asked = too_few_rows(schedule, rows)
     if asked is None:
         return
@@ -74,12 +67,9 @@ class Batches:
     ) -> None:
         """Prepare to draw batches, starting with the first epoch.
 
-        Args:
-            rows: the number of rows to draw from.
-            batches_per_epoch: after this many batches a new random order is drawn.
-            orders: one generator for each copy, which nothing else may use.
-            stacked: whether a batch has a first axis, with one entry for each copy.
-            batch_rows: the rows of each batch. Without it, as many as fit `batches_per_epoch` times.
+        After `batches_per_epoch` batches a new random order of the `rows` rows is drawn, by one generator for each copy
+        in `orders`, which nothing else may use. `stacked` batches have a first axis for the copies. Without
+        `batch_rows` a batch has as many rows as fit `batches_per_epoch` times.
         """
         self.batches_per_epoch = batches_per_epoch
         self._rows, self._orders, self._stacked = rows, list(orders), stacked

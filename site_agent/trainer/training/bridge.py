@@ -31,12 +31,9 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 class FlatNetwork:
     """A network whose parameters are stored in two flat tensors.
 
-    Attributes:
-        network: its parameters are views into `federated` and `private`.
-        federated: float32 of shape (federated numbers,), or (copies, federated numbers).
-        private: float32 of shape (private numbers,), or (copies, private numbers).
-        tensors: name and shape of each tensor in `federated`, read from the network.
-        device: where all tensors are, and where the network's rows must be.
+    The parameters of `network` are views into `federated` and `private`: float32 of shape (numbers,), or (copies,
+    numbers). `tensors` has name and shape of each tensor in `federated`, read from the network. All tensors are on
+    `device`, where the network's rows must be.
     """
 
     def __init__(
@@ -62,21 +59,22 @@ class FlatNetwork:
         return [stretch for stretch in (self.federated, self.private) if stretch.numel()]
 
     def start(self, tensors: Iterable[TensorSpec], origin: int | bytes, copy: int | None = None) -> None:
-        """Set the named parameters to their initial values, in one copy of the network or in all copies.
-
-        `origin` is a public seed, or 32 secret bytes.
-        """
+        """Set the named parameters to initial values from a public seed or 32 secret bytes, in one copy or in all."""
         with torch.no_grad():
             for tensor in tensors:
                 first = initial_values(tensor, origin) if isinstance(origin, int) else secret_values(tensor, origin)
                 inner = self.network.get_parameter(tensor.name)
                 (inner if copy is None else inner[copy]).copy_(torch.from_numpy(first))
 
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of `stretches`, in their order: views, not copies."""
+        return [stretch.grad for stretch in self.stretches if stretch.grad is not None]
+
     def zero_gradients(self) -> None:
         """Set all gradients to zero."""
-        for stretch in (self.federated, self.private):
-            assert stretch.grad is not None
-            stretch.grad.zero_()
+        for gradient in self.gradients:
+            gradient.zero_()
 
     @property
     def federated_values(self) -> Tensor:
@@ -90,12 +88,9 @@ class FlatNetwork:
         return self.federated.grad
 
     def take_in(self, received: Tensor, rate: float, part: slice = slice(None)) -> None:
-        """Set each shared parameter to (1 - rate) * own + rate * received.
+        """Set each shared parameter to (1 - rate) * own + rate * received. The rate is above 0; 1 overwrites.
 
-        Args:
-            received: float32 of the shape of `federated`, or of its part.
-            rate: above 0 and at most 1; 1 overwrites.
-            part: the numbers that are set.
+        `received` is float32 of the shape of `federated`, or of the part of its numbers that is set.
         """
         own = self.federated_values[..., part]
         if received.shape != own.shape or received.dtype != torch.float32:
@@ -137,11 +132,7 @@ class FlatNetwork:
         return {name: (value if copy is None else value[copy]).cpu().numpy().copy() for name, value in inner.items()}
 
     def load(self, values: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Set every parameter and buffer to a result of `values`, which another process can have saved.
-
-        Raises:
-            ValueError: names, shapes or types are not this network's.
-        """
+        """Set every parameter and buffer to a result of `values`. Raise ValueError if these are of another network."""
         mine = dict(self.network.named_parameters()) | dict(self.network.named_buffers())
         wanted = {name: (tuple(inner.shape), inner.detach().cpu().numpy().dtype.str) for name, inner in mine.items()}
         if {name: (array.shape, array.dtype.str) for name, array in values.items()} != wanted:

@@ -22,6 +22,7 @@ from torch import Tensor
 from host.heap import usable_memory_bytes
 from protos.errors import ConfigurationError
 from protos.plan.learning_rates import RateSchedule, rate_factor
+from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.convolutional_models import ReadsImages
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.augmented import Augmenting
@@ -74,9 +75,8 @@ class LocalTraining:
     def train_round(self, steps: int, received: Tensor, controls: Tensor | None = None) -> None:
         """Train for this many batches, starting where the previous round ended. An epoch can end within a round.
 
-        Args:
-            received: float32 of the shape of the federated numbers, already loaded into the shared network.
-            controls: the mean control variate of the same shape, if the method has one.
+        `received` is float32 of the shape of the federated numbers, already loaded into the shared network. `controls`
+        is the mean control variate of the same shape, if the method has one.
         """
         self._procedure.begin_round(received.to(self._device), None if controls is None else controls.to(self._device))
         for phase in self._procedure.phases(steps, self._batches.batches_per_epoch):
@@ -131,10 +131,7 @@ class LocalTraining:
         self.steps_made = int(state["steps made"])
 
     def _make(self, phase: Phase, steps: int) -> None:
-        """Make the training steps of one phase of a round.
-
-        The learning rate changes as in `steps` steps, for any number of steps in the phase.
-        """
+        """Make the steps of one phase. The learning rate changes as in `steps` steps, for any number in the phase."""
         pace = self._pace
         self._procedure.evaluated().network.train()
         with self._own_dropout():
@@ -175,11 +172,7 @@ def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
 
 
 def check_memory(flat: FlatNetwork, rows: int) -> None:
-    """Refuse a network of images if its step on this many rows needs more memory than the trainer may use.
-
-    Raises:
-        ConfigurationError: the memory is too small. The error has the memory needed and available.
-    """
+    """Raise ConfigurationError if a step on so many images needs more memory than the trainer may use."""
     if not isinstance(flat.network, ReadsImages):
         return
     is_card = flat.device.type == "cuda"
@@ -190,20 +183,18 @@ def check_memory(flat: FlatNetwork, rows: int) -> None:
     else:
         there, whose = usable_memory_bytes(), "The trainer may use"
     if needed > there:
-        raise ConfigurationError(
+        raise unfit(
             what=f"A training step on {rows} images needs at least {needed / 1e9:.2f} GB of memory with the plan's "
             f"network. {whose} {there / 1e9:.2f} GB.",
-            consequence="Nothing was trained and nothing left this site.",
             remedy="Ask the researcher for smaller batches, smaller images or a narrower network. Or train on a "
             "computer with more memory.",
         )
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
-    """Return the network's outputs, float32 (rows, outputs), for at least one row.
+    """Return the network's outputs, float32 (rows, outputs) or (copies, rows, outputs), for at least one row.
 
-    A stack returns (copies, rows, outputs). Rows are processed in blocks, whose size depends only on the number of
-    columns and copies.
+    Rows are processed in blocks, whose size depends only on the number of columns and copies.
     """
     block = rows_at_once(flat, features)
     flat.network.eval()

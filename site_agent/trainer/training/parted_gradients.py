@@ -64,11 +64,8 @@ class Channel(Protocol):
 class DescribedNetwork(Document):
     """The settings from which a helper builds a network with its loss, as rank 0 sends them in JSON.
 
-    Attributes:
-        federated: the names of the shared parameters, which are stored in one flat tensor in this order.
-        gamma: the exponent of the focal loss.
-        class_weights: the weights of the classes in the loss; None for equal weights.
-        threads: the threads of one operation, as at rank 0.
+    `federated` names the shared parameters, which are stored in one flat tensor in this order. `gamma` and
+    `class_weights` are those of the loss. `threads` are the threads of one operation, as at rank 0.
     """
 
     architecture: Architecture
@@ -125,15 +122,12 @@ def parts_of(batch: Rows, count: int) -> list[Rows]:
 
 
 def part_gradient(flat: FlatNetwork, loss: LossFunction, part: Rows, seed: int) -> list[Tensor]:
-    """Return the gradient of the part's mean loss, for each of the network's `stretches`.
-
-    The seed determines the dropout of this part. The generator of the caller does not change.
-    """
+    """Return the gradient of the part's mean loss for each of `stretches`. The seed alone determines its dropout."""
     is_card = flat.device.type == "cuda"
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if is_card else []):
         torch.manual_seed(seed)
         whole_gradient(flat, loss, part.to(flat.device))
-    return [stretch.grad.clone() for stretch in flat.stretches if stretch.grad is not None]
+    return [gradient.clone() for gradient in flat.gradients]
 
 
 class GradientParts:
@@ -153,10 +147,7 @@ class GradientParts:
     def gradient(self, flat: FlatNetwork, recipe: Recipe, batch: Rows) -> bool:
         """Set the network's gradients and return True, or return False if the batch must stay whole.
 
-        Draws one seed for each part from torch's generator.
-
-        Raises:
-            UnavailableError: a helper is lost.
+        Draw one seed for each part from torch's generator. Raise UnavailableError if a helper is lost.
         """
         described, count = recipe.described, min(self._count, len(batch))
         numbers = batch.features.numel() + batch.targets.numel()
@@ -167,11 +158,10 @@ class GradientParts:
         gradients = self._gradients(flat, recipe.loss, described, list(zip(parts, seeds, strict=True)))
         whole = recipe.loss.divisor(batch.targets)
         shares = [recipe.loss.divisor(part.targets) / whole if whole else 0.0 for part in parts]
-        for number, stretch in enumerate(flat.stretches):
-            assert stretch.grad is not None
-            torch.mul(gradients[0][number], shares[0], out=stretch.grad)
+        for number, total in enumerate(flat.gradients):
+            torch.mul(gradients[0][number], shares[0], out=total)
             for share, found in zip(shares[1:], gradients[1:], strict=True):
-                stretch.grad.add_(found[number], alpha=share)
+                total.add_(found[number], alpha=share)
         return True
 
     def beat(self) -> None:
@@ -224,15 +214,11 @@ class GradientParts:
 
 @dataclass(frozen=True)
 class _Order:
-    """What a helper does next: six numbers, int64.
+    """What a helper does next: six numbers, int64. `_BEAT` needs no action.
 
-    Attributes:
-        kind: what to do. `_BEAT` needs no action.
-        length: the bytes of a description, or the rows of a part.
-        target_width: the numbers of a row's target; 0 if targets have one axis.
-        has_class_numbers: whether targets are int64 and not float32.
-        seed: of the part's dropout.
-        is_training: whether the network is in training mode.
+    `length` is the bytes of a description, or the rows of a part. `target_width` is the numbers of a row's target, 0 if
+    targets have one axis. `has_class_numbers` is whether targets are int64 and not float32. `seed` is that of the
+    part's dropout. `is_training` is whether the network is in training mode.
     """
 
     kind: int
@@ -247,9 +233,7 @@ class _Order:
 
 
 def help_trainer(channel: Channel, local_rank: int) -> None:
-    """Compute parts for rank 0 until rank 0 ends.
-
-    `local_rank` is the number of the graphics card that this process uses with `device: cuda`.
+    """Compute parts for rank 0 until rank 0 ends. With `device: cuda` use the graphics card number `local_rank`.
 
     Raises:
         ProtocolError: rank 0 sent work that no trainer of this version sends.

@@ -44,10 +44,7 @@ class Penalties:
             self._has_left = True
 
     def term(self, batch: Rows) -> Term | None:
-        """Return a function that adds the contrastive terms to the loss of a batch.
-
-        It is None in a site's first round, and if the method has no contrastive term.
-        """
+        """Return how to add contrastive terms to a batch's loss, or None without such terms and in the first round."""
         if self._as_received is None or self._as_left is None or not self._has_left:
             return None
         with torch.no_grad():
@@ -78,16 +75,8 @@ class Penalties:
 def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
     """Compute con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
 
-    Source: Li et al. 2021 (MOON), eq. 3.
-
-    Args:
-        own: z, float32 of shape (rows, width), or (copies, rows, width).
-        alike: a, of the same shape, without gradient.
-        other: b, of the same shape, without gradient.
-        temperature: above 0.
-
-    Returns:
-        shape (); the sum over copies of their means.
+    Source: Li et al. 2021 (MOON), eq. 3. z is `own`, a is `alike` and b is `other`: float32 of shape (rows, width), or
+    (copies, rows, width), the latter two without gradient. Return shape (), the sum over copies of their means.
     """
     towards = functional.cosine_similarity(own, alike, dim=-1)
     away = functional.cosine_similarity(own, other, dim=-1)

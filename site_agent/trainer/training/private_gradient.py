@@ -26,10 +26,8 @@ import numpy.typing as npt
 
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import RandomBytes
-from site_agent.trainer.prior.private_terms import rounded_sum
+from site_agent.trainer.prior.private_terms import Float64, Integers, rounded_sum
 
-Float64: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
 Pass: TypeAlias = tuple[Float64, Float64]
 
 # Inputs and activations have 18 bits, weights 26 and derivatives 18. So a product has 44 bits, and the sum of 500
@@ -56,12 +54,7 @@ _LEAST_SQUARE: Final = 2.0**42
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer in float64.
-
-    Attributes:
-        weight: of shape (outputs, inputs).
-        bias: of shape (outputs,).
-    """
+    """A linear layer in float64: weight of shape (outputs, inputs), and bias of shape (outputs,)."""
 
     weight: Float64
     bias: Float64
@@ -73,10 +66,7 @@ class Layer:
 
     @cached_property
     def on_grid(self) -> Float64:
-        """The rounded weights as a matrix with the biases as its last column: float64 (outputs + 1, inputs + 1).
-
-        The last row returns the 1 that follows the inputs.
-        """
+        """The rounded weights with the biases as last column, and a last row for the 1: (outputs + 1, inputs + 1)."""
         outputs, inputs = self.weight.shape
         wide = np.zeros((outputs + 1, inputs + 1))
         wide[:-1, :-1], wide[:-1, -1], wide[-1, -1] = self.weight, self.bias, 1.0
@@ -107,11 +97,9 @@ class Scratch:
 class PrivateRows:
     """A site's training rows, prepared once for all rounds.
 
-    Attributes:
-        inputs: whole numbers of steps, float64 of shape (rows, inputs + 1). The last column is 1 for the bias.
-        outcomes: 0 or 1, float64 of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
-        scratch: for the computation of a block.
+    `inputs` are whole numbers of steps, float64 (rows, inputs + 1), with a last column of 1 for the bias. `outcomes`
+    are 0 or 1, float64 (rows,). `patients` are int64 (rows,), equal for rows of one patient; None if each row counts as
+    a patient. `scratch` is for the computation of a block.
     """
 
     inputs: Float64
@@ -161,12 +149,9 @@ class PrivateRows:
 class Block:
     """A block of consecutive rows that has all rows of each of its patients.
 
-    Attributes:
-        rows: the place of these rows among all rows.
-        counts: each patient's number of rows, int64 of shape (patients,).
-        runs: patients with equal counts: the places of their rows, their own places, and the count. Places start at the
-            block's first row and patient.
-        inputs: of these rows, as in `PrivateRows`.
+    `rows` is the place of these rows among all rows, and `counts` each patient's number of rows, int64 (patients,).
+    `runs` has patients with equal counts: the places of their rows, their own places, and the count. Places start at
+    the block's first row and patient. `inputs` are as in `PrivateRows`.
     """
 
     rows: slice
@@ -207,13 +192,9 @@ def clipped_gradients(
 ) -> Integers:
     """Return the site's sum of clipped gradients, int64 of shape (numbers,): for each layer its weight, then its bias.
 
-    A patient's term of norm 1 has the integer norm PRIVATE_SCALE.
-
-    Args:
-        layers: the network's layers, at most 500 inputs each; the last one has one output.
-        clip: the largest norm of one patient's gradient.
-        shared: only so many layers from the input have a gradient, and the others must be fixed; None for all.
-        room: the largest norm of a term, at most 1.
+    A patient's term of norm 1 has the integer norm PRIVATE_SCALE. `layers` have at most 500 inputs each; the last one
+    has one output. `clip` is the largest norm of one patient's gradient, and `room` that of a term, at most 1. Only
+    `shared` layers from the input have a gradient, and the others must be fixed; None for all.
     """
     few, others = rows.parts
     total = _sum_of_few_rows(layers, clip, few, shared, room)
@@ -225,12 +206,9 @@ def clipped_gradients(
 def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
     """Draw which rows take part in a round, bool of shape (rows,): each patient with all rows, or with none.
 
-    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size).
-
-    Args:
-        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
-        rate: the probability with which a patient takes part, above 0 and below 1.
-        random_bytes: the operating system's outside of tests. Nobody else may learn who takes part.
+    Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size). A patient takes part
+    with the probability `rate`, above 0 and below 1. `random_bytes` are the operating system's outside of tests,
+    because nobody else may learn who takes part. `patients` are as in `PrivateRows`.
     """
     names = np.arange(rows) if patients is None else patients
     _, places = np.unique(names, return_inverse=True)
@@ -304,10 +282,8 @@ def _lengths_of_sums(
 ) -> Float64:
     """Return the length of each patient's summed gradient: (patients,). It is a bit too large if rows nearly cancel.
 
-    Args:
-        passes: derivatives and inputs of the block's rows, for each layer.
-        own: for each layer the product of each row's gradient with itself, float64 of shape (rows,).
-        together: the sum of the lengths of each patient's rows. It is a whole number, or the length of the only row.
+    `passes` has the derivatives and inputs of the block's rows for each layer, and `own` the product of each row's
+    gradient with itself, float64 (rows,). `together` is the sum of the lengths of each patient's rows.
     """
     scale = (_STEPS_OF_LENGTH / np.maximum(together, 1.0))[:, None]
     total = np.zeros(len(together))
@@ -358,9 +334,7 @@ def _square_of_numbers(
 def _square_of_pairs(pairs: Float64, own: Float64, scale: Float64) -> Float64:
     """Return for each patient the sum of products over all pairs of rows, times `scale` squared: (patients,).
 
-    Args:
-        pairs: products of two rows' gradients as from `_pairs`; changed in place.
-        own: the product of each row's gradient with itself, float64 of shape (patients, rows of a patient).
+    `pairs` are from `_pairs`, and changed in place. `own` are the products of each row's gradient with itself.
     """
     parts = pairs.reshape(len(own), -1)
     parts *= 2.0 * (scale * scale)
@@ -409,10 +383,7 @@ def _by_patient(rows: Float64, mine: slice, each: int) -> Float64:
 
 
 def _in_order(layers: Sequence[Layer], products: Sequence[Float64]) -> Float64:
-    """Return each layer's weights, then its biases: shape (..., numbers).
-
-    Each layer's product has shape (..., outputs or more, inputs + 1).
-    """
+    """Return each layer's weights, then its biases: (..., numbers). Products are (..., outputs or more, inputs + 1)."""
     parts = []
     for layer, product in zip(layers, products, strict=False):
         mine = product[..., : layer.bias.size, :]

@@ -11,17 +11,13 @@ The mechanism is in protos/plan/private_training.py. The rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
+from site_agent.trainer.prior.private_terms import Float64, Integers
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients, drawn_rows
-
-Float64: TypeAlias = npt.NDArray[np.float64]
-Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 def private_sums(
@@ -29,9 +25,7 @@ def private_sums(
 ) -> tuple[int, ...]:
     """Return a private round's integers: the sums of `training.names` in order, then the noisy sums of private layers.
 
-    Args:
-        arrays: weight and bias of each layer of the network, in its order.
-        random_bytes: the operating system's outside of tests.
+    `arrays` are weight and bias of each layer, in order. `random_bytes` are the operating system's outside of tests.
     """
     is_own = training.is_own
     if not training.is_local:

@@ -30,7 +30,7 @@ from protos.plan.ingredients import (
     PrivateFirst,
     Together,
 )
-from site_agent.trainer.models.two_columns import Columns
+from site_agent.trainer.models.dense_models import Columns
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.penalties import Penalties
@@ -55,9 +55,7 @@ class Procedure(Protocol):
     def begin_round(self, _received: Tensor, _controls: Tensor | None, /) -> None:
         """Start a round. The shared network has already loaded the received parameters.
 
-        Args:
-            _received: float32 of the shape of the federated numbers.
-            _controls: the mean control variate, of the same shape; None if the method has none.
+        Both are float32 of the shape of the federated numbers. `_controls` is the mean control variate or None.
         """
         return
 
@@ -219,19 +217,16 @@ class _MixtureTraining(Procedure):
         self._shared.step(batch, factor)
         self._mix()
         self._mixed.gradient(batch)
-        for own, mixed in zip(self._own.flat.stretches, self._mixed.flat.stretches, strict=True):
-            assert own.grad is not None
-            assert mixed.grad is not None
-            torch.mul(mixed.grad, self._share, out=own.grad)  # the mixture's derivative by v is the share
+        for own, mixed in zip(self._own.flat.gradients, self._mixed.flat.gradients, strict=True):
+            torch.mul(mixed, self._share, out=own)  # the mixture's derivative by v is the share
         self._own.step(factor)
 
     def end_round(self, steps: int) -> None:
         self._shared.end_round(steps)
         slope = 0.02 * self._share
-        for own, shared in self._pairs():
-            assert own.grad is not None
-            assert shared.grad is not None
-            gradient = self._share * own.grad + (1.0 - self._share) * shared.grad
+        gradients = zip(self._own.flat.gradients, self._shared.evaluated().gradients, strict=True)
+        for (own, shared), (of_own, of_shared) in zip(self._pairs(), gradients, strict=True):
+            gradient = self._share * of_own + (1.0 - self._share) * of_shared
             products = (own.data - shared.data) * gradient
             slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
         self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
@@ -336,10 +331,9 @@ class _ControlledTraining(Procedure):
 class _ColumnTraining(Procedure):
     """Trains CHFL: with each batch, first the common column on its own loss, then the unique column on the joint loss.
 
-    The common column is federated. The unique column with its lateral matrices is private.
-
-    Source: Mori et al. 2022; docs/design/methods.md. The common column's outputs are computed again after its step and
-    detached, so no gradient of the joint loss reaches it.
+    Source: Mori et al. 2022; docs/design/methods.md. The common column is federated. The unique column with its lateral
+    matrices is private. The common column's outputs are computed again after its step and detached, so no gradient of
+    the joint loss reaches it.
     """
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe) -> None:

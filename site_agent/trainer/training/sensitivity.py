@@ -21,14 +21,9 @@ from site_agent.trainer.training.torch_losses import LossFunction
 
 
 def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
-    """Return the sensitivity F of every layer, in the network's order.
+    """Return the sensitivity F of every layer, float64 of shape (layers,), never falling; (copies, layers) for a stack.
 
-    Args:
-        flat: the network after its first local epoch.
-        tensors: every tensor of the network, in its order.
-
-    Returns:
-        float64 of shape (layers,), never falling; (copies, layers) for a stack.
+    `flat` is the network after its first local epoch. `tensors` are all its tensors, in its order.
     """
     block = rows_at_once(flat, rows.features)
     flat.zero_gradients()

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from protos.errors import ConfigurationError
 from protos.plan.losses import ClassWeights, Focal, Loss, TaskDefault
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.failures import unfit
 
 _NOUNS: Final[dict[Task, str]] = {"regression": "number", "segmentation": "mask"}
 
@@ -34,11 +34,8 @@ class LossFunction:
     Outputs are floats of shape (rows, 1) for binary and regression, (rows, classes) logits for multi-class, or of shape
     (S, rows, ...) for a stack. Targets are floats (rows,) from 0 to 1, int64 (rows,) class numbers or float (rows,
     classes) shares, or float (rows,) values. For a stack they are (S, rows, ...), or as for one copy if all copies have
-    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels).
-
-    Attributes:
-        gamma: the focal loss's exponent, 0 for none.
-        weights: float32 (classes,), or (S, classes) if each copy of a stack has its own; None for equal ones.
+    the same. For masks both are floats of shape (rows, pixels), or (S, rows, pixels). `gamma` is the focal loss's
+    exponent, 0 for none. `weights` are float32 (classes,), or (S, classes) for a stack; None for equal ones.
     """
 
     task: Task
@@ -68,8 +65,7 @@ class LossFunction:
     def divisor(self, targets: Tensor) -> float:
         """Return the number by which a batch's sum of losses is divided: its rows, or the sum of their weights.
 
-        The losses of two parts of a batch, weighted by their divisors, add up to the loss of the batch. Targets are
-        those of one copy.
+        The losses of parts of a batch, weighted by their divisors, add up to its loss. Targets are those of one copy.
         """
         if self.weights is None:
             return float(len(targets))
@@ -128,13 +124,7 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
     Source: Isensee et al. 2021, "nnU-Net", which adds up both; Milletari et al. 2016, "V-Net", for the soft Dice.
     Differs from the latter in two things: probabilities are not squared in the denominator, and 1 is added to numerator
     and denominator. So an image without the structure has a finite gradient, and no Dice loss if none is predicted.
-
-    Args:
-        outputs: logits, (..., pixels).
-        masks: 0 and 1, of the same shape.
-
-    Returns:
-        shape (...).
+    `outputs` are logits (..., pixels), `masks` 0 and 1 of the same shape, and the result has shape (...).
     """
     inside = torch.sigmoid(outputs)
     common, both = (inside * masks).sum(-1), inside.sum(-1) + masks.sum(-1)
@@ -143,23 +133,18 @@ def losses_of_masks(outputs: Tensor, masks: Tensor) -> Tensor:
 
 
 def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -> LossFunction:
-    """Return the loss that a plan names, for this site's target and training rows.
+    """Return the loss that a plan names. Raise ConfigurationError if it does not fit this site's target.
 
-    Args:
-        outputs: the network's outputs: 1, or the number of classes for multi-class.
-        training_targets: the targets of all training rows, in a shape that `LossFunction` accepts. Balanced weights are
-            counted from them, for each copy of a stack separately. A class without training rows has weight 0,
-            also if other rows have it.
-
-    Raises:
-        ConfigurationError: the loss does not fit the target.
+    `outputs` is 1, or the number of classes for multi-class. `training_targets` have a shape that `LossFunction`
+    accepts. Balanced weights are counted from them, for each copy of a stack separately. A class without training rows
+    has weight 0, also if other rows have it.
     """
     gamma = loss.gamma if isinstance(loss, Focal) else 0.0
     if task in ("regression", "segmentation"):
         if loss != TaskDefault(name="task-default"):
-            raise _unfit(
-                f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
-                "Agree on the loss task-default without class_weights, or train on a target with classes.",
+            raise unfit(
+                what=f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
+                remedy="Agree on the loss task-default without class_weights, or train on a target with classes.",
             )
         return LossFunction(task=task)
     classes = 2 if task == "binary" else outputs
@@ -176,9 +161,11 @@ def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tens
             return _balanced_weights(task, classes, targets)
         case tuple():
             if len(wanted) != classes:
-                raise _unfit(
-                    f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} classes.",
-                    f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced ones.",
+                raise unfit(
+                    what=f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} "
+                    "classes.",
+                    remedy=f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced "
+                    "ones.",
                 )
             return torch.tensor(wanted, dtype=torch.float32)
         case _:
@@ -200,7 +187,3 @@ def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
         rows = empty.scatter_add(-1, targets, torch.ones_like(targets, dtype=torch.float64))
     weights = rows.sum(-1, keepdim=True) / (classes * rows)
     return torch.where(rows > 0, weights, 0.0).float()
-
-
-def _unfit(what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)

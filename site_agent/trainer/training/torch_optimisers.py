@@ -95,13 +95,8 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Restore the exact state that `optimiser_tensors` returned, in this process or in another process.
 
-    Torch's own load_state_dict is not used: it casts counters to the type of the parameters.
-
-    Args:
-        optimiser: built from the same settings for parameters of the same shapes.
-
-    Raises:
-        ValueError: the names, shapes or types are not of this optimiser's state. Nothing was changed.
+    Torch's own load_state_dict is not used: it casts counters to the type of the parameters. A state of other settings
+    or parameters is a ValueError, and nothing is changed.
     """
     parameters, expected = _parameters(optimiser), _expected(optimiser)
     states: list[dict[str, Tensor]] = []

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from protos.plan.optimisers import Optimiser
+from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State, part_of, prefixed
@@ -26,23 +27,6 @@ from site_agent.trainer.training.torch_optimisers import (
     set_learning_rate,
 )
 
-
-@runtime_checkable
-class Represents(Protocol):
-    """A network whose logits are `decide(represent(rows))`. A hospital's own module can lack these two functions."""
-
-    def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the network's representation of encoded rows, (B, d) or (S, B, d), before the logits.
-
-        A network with a common and a unique extractor returns both results, in this order.
-        """
-        ...
-
-    def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) or (S, B, C) from the result of `represent`."""
-        ...
-
-
 # A function that computes a further term of the loss from the network's representations of the batch.
 Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 
@@ -51,10 +35,8 @@ Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 class Recipe:
     """The functions and settings that all models trained at a site have in common.
 
-    Attributes:
-        build: builds another network of the plan's architecture in the same layout, without first values.
-        loss: computes the loss of a batch.
-        described: the text from which another process builds the network and its loss; None if no other process can.
+    `build` builds another network of the plan's architecture in the same layout, without first values. `described` is
+    the text from which another process builds the network and its loss; None if no other process can.
     """
 
     build: Callable[[], FlatNetwork]
@@ -71,10 +53,7 @@ class InParts(Protocol):
 
 
 def as_representing(network: nn.Module) -> Represents:
-    """Return the network if it has `represent` and `decide`, which a contrastive loss needs.
-
-    Otherwise raise TypeError.
-    """
+    """Return the network if it has `represent` and `decide`, which a contrast needs. Otherwise raise TypeError."""
     if not isinstance(network, Represents):
         raise TypeError("a contrast needs a network that shows what it decides on")
     return network
@@ -87,11 +66,7 @@ def whole_gradient(flat: FlatNetwork, loss: LossFunction, batch: Rows) -> None:
 
 
 class Model:
-    """A neural network during its training, with its optimiser.
-
-    Attributes:
-        in_parts: computes the gradients of all models of this process in parts, if several processes train here.
-    """
+    """A neural network with its optimiser. `in_parts` computes gradients if several processes train here."""
 
     in_parts: ClassVar[InParts | None] = None
 

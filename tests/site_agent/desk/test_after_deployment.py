@@ -18,6 +18,7 @@ from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
 from protos.plan.sweep import Sweep
+from site_agent.desk.column_profile import rounded_outward
 from site_agent.desk.comparison.calibration import recalibration
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED
@@ -37,8 +38,7 @@ from site_agent.desk.use.recalibration import (
 )
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
-from site_agent.trainer.data.column_profile import rounded_outward
-from site_agent.trainer.kept_findings import keep_choice
+from site_agent.trainer.trainer_files import keep_choice
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 

@@ -13,8 +13,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from protos.errors import DataError
 from site_agent.desk.results.joining_models import fit_own_models
+from site_agent.desk.results.stored_arrays import baseline_arrays, baseline_of
 from site_agent.trainer import baselines
-from site_agent.trainer.baselines import FOLDS, Baseline, baseline_of, fit_baseline
+from site_agent.trainer.baselines import FOLDS, Baseline, fit_baseline
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from tests.for_each import for_each
@@ -49,7 +50,7 @@ def made_up(task: Task, seed: int, rows: int = 60, **changes: Any) -> Dataset:
 
 def bits(baseline: Baseline) -> list[bytes]:
     """All that is kept of it."""
-    return [name.encode() + array.tobytes() for name, array in sorted(baseline.arrays().items())]
+    return [name.encode() + array.tobytes() for name, array in sorted(baseline_arrays(baseline).items())]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -86,7 +87,7 @@ def test_kept_arrays_say_the_same(task: Task, seed: int) -> None:
     predictions = baseline.predictions(features)
 
     assert predictions.shape == (len(features), dataset.outputs)
-    np.testing.assert_array_equal(baseline_of(task, baseline.arrays()).predictions(features), predictions)
+    np.testing.assert_array_equal(baseline_of(task, baseline_arrays(baseline)).predictions(features), predictions)
     for row in range(0, len(features), 7):
         np.testing.assert_array_equal(baseline.predictions(features[row : row + 1])[0], predictions[row])
 
@@ -248,7 +249,7 @@ def test_large_tables_bound_each_tree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_arrays_are_no_baseline() -> None:
     """A name too few or too many, or another type: nothing is made of them."""
-    arrays = fit_baseline(made_up("binary", 0), 0).baseline.arrays()
+    arrays = baseline_arrays(fit_baseline(made_up("binary", 0), 0).baseline)
 
     for broken in (
         {name: array for name, array in arrays.items() if name != "share"},

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.trainer.kept_findings import choice_in_words, keep_choice
+from site_agent.desk.findings.kept_findings import choice_in_words
+from site_agent.trainer.trainer_files import keep_choice
 from tests.rehearsal.study import made_up_identities, plan_with
 
 

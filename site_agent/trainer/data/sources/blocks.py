@@ -51,13 +51,10 @@ _BLOCK_CELLS: Final = 1 << 18  # the text of a block fits into a CPU's cache
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Block:
-    """A number of consecutive rows of a table, without the rows that have too many or too few cells.
+    """A number of consecutive rows of a table, without the `ragged` rows that have too many or too few cells.
 
-    Attributes:
-        rows: int64 of shape (rows,), their numbers as a spreadsheet counts.
-        columns: the cells of each requested column, by place in the table. An array of texts without nulls, or of
-            whole or floating numbers, null if missing.
-        ragged: the numbers of the rows that were left out.
+    Rows have the numbers of a spreadsheet, int64 (rows,). `columns` has the cells of each requested column, by place in
+    the table: an array of texts without nulls, or of whole or floating numbers, null if missing.
     """
 
     rows: npt.NDArray[np.int64]
@@ -65,11 +62,7 @@ class Block:
     ragged: Sequence[int] = ()
 
     def texts_at(self, place: int) -> list[str]:
-        """Return the cells of one column as texts.
-
-        Raises:
-            DataError: a value cannot be written as text.
-        """
+        """Return the cells of one column as texts. Raise DataError if a value cannot be written as text."""
         texts = texts_of(self.columns[place])
         if texts is None:
             refuse([f"the column number {place + 1} has a value that cannot be written as text"])
@@ -79,11 +72,9 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Opened:
-    """A table that is being read.
+    """A table that is being read: its first row, names or not, None if the table has no rows, and the following rows.
 
-    Attributes:
-        first: the first row, names or not; None if the table has no rows.
-        rest: returns the rows after the first, from the table's width and the places of the wanted columns.
+    `rest` returns them from the table's width and the places of the wanted columns.
     """
 
     first: Record | None
@@ -97,11 +88,7 @@ def opened_records(records: Iterator[Record]) -> Opened:
 
 
 def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> Iterator[Block]:
-    """Group rows of texts into blocks.
-
-    Raises:
-        DataError: a cell is not text, because it has half a character, as in a damaged workbook or database.
-    """
+    """Group rows of texts into blocks. Raise DataError for half a character, as in a damaged workbook or database."""
     while some := list(itertools.islice(records, max(1, _BLOCK_CELLS // max(1, width)))):
         fitting = [record for record in some if len(record[1]) == width]
         yield Block(

@@ -30,12 +30,7 @@ _DAMAGED: Final = (
 
 
 def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None]:
-    """Yield the rows that are not blank, each with its number, including the header.
-
-    Raises:
-        DataError: the file is not a workbook, or the sheet is missing.
-        OSError: the file cannot be read.
-    """
+    """Yield the rows that are not blank, each with its number, including the header. Damage is a DataError."""
     with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:

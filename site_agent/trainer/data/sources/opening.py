@@ -7,18 +7,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import assert_never
 
-from protos.errors import DataError
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table. Return its first row, and its rows as blocks of columns. A library is loaded only if needed.
+    """Open a table: its first row, and its rows as blocks of columns. A library is loaded only if needed.
 
     Raises:
-        DataError: the source cannot be read or is damaged.
-        ConfigurationError: the source is not of the declared kind.
+        OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     with _telling(path):
         match form:
@@ -51,8 +50,7 @@ def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
-        raise DataError(
+        raise unusable(
             what=f"The table {path} cannot be read: {cause.strerror or type(cause).__name__}.",
-            consequence="The table was not used and nothing left this site.",
             remedy="Give the path of an existing file that the user account of the trainer may read.",
         ) from cause

@@ -24,7 +24,6 @@ def opened_parquet(handle: BinaryIO) -> Opened:
 
     Raises:
         DataError: the file is damaged, or a column has lists, bytes or other values that cannot be a cell.
-        OSError: the file cannot be read.
     """
     try:
         file = parquet.ParquetFile(handle)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,28 +22,12 @@ _WINDOW: Final = 50_000
 _QUOTE: Final = ord('"')
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The expected shape of a table: the number of columns, the places of the wanted columns, and the delimiter."""
+def plain_columns(
+    raw: bytes, width: int, places: Sequence[int], delimiter: str
+) -> tuple[int, Mapping[int, arrow.StringArray]] | None:
+    """Split complete lines of UTF-8 into columns, or return None if only Python's csv module can read them.
 
-    width: int
-    places: Sequence[int]
-    delimiter: str
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PlainColumns:
-    """The required columns of some lines by position, as texts without nulls, and the number of rows."""
-
-    rows: int
-    texts: Mapping[int, arrow.StringArray]
-
-
-def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
-    """Split complete lines into columns, or return None if only Python's csv module can read them.
-
-    Args:
-        raw: lines in UTF-8, the last one with or without its end.
+    Return the number of rows, and the columns at the wanted places as texts without nulls.
     """
     # pyarrow would remove a byte order mark from the first cell. Python's reader keeps it.
     if b"\0" in raw or raw.startswith(codecs.BOM_UTF8) or not _is_decodable(raw):
@@ -52,28 +35,27 @@ def plain_columns(raw: bytes, shape: Shape) -> PlainColumns | None:
     if b"\r" in raw and raw.count(b"\r") != raw.count(b"\r\n"):
         return None
     has_quotes = b'"' in raw
-    ends = _ends_outside_quotes(raw, shape.delimiter) if has_quotes else raw.count(b"\n")
-    if ends is None or _may_have_long_cell(raw, shape.delimiter.encode()):
+    ends = _ends_outside_quotes(raw, delimiter) if has_quotes else raw.count(b"\n")
+    if ends is None or _may_have_long_cell(raw, delimiter.encode()):
         return None
     lines = ends + (not raw.endswith(b"\n"))
     try:
-        table = _read(raw, shape, has_quotes=has_quotes)
+        table = _read(raw, width, places, delimiter, has_quotes=has_quotes)
     except arrow.ArrowInvalid:
         return None
     if table.num_rows != lines:  # a blank line, because only one of the two readers counts blank lines
         return None
-    texts = {place: _whole(table.column(str(place))) for place in shape.places}
-    return PlainColumns(rows=lines, texts=texts)
+    return lines, {place: _whole(table.column(str(place))) for place in places}
 
 
-def _read(raw: bytes, shape: Shape, *, has_quotes: bool) -> arrow.Table:
-    names = [str(place) for place in range(shape.width)]
-    wanted = [str(place) for place in shape.places]
+def _read(raw: bytes, width: int, places: Sequence[int], delimiter: str, *, has_quotes: bool) -> arrow.Table:
+    names = [str(place) for place in range(width)]
+    wanted = [str(place) for place in places]
     return arrow_csv.read_csv(
         arrow.BufferReader(raw),
         arrow_csv.ReadOptions(use_threads=False, block_size=len(raw) + 1, column_names=names),
         arrow_csv.ParseOptions(
-            delimiter=shape.delimiter,
+            delimiter=delimiter,
             quote_char='"' if has_quotes else False,
             double_quote=has_quotes,
             newlines_in_values=has_quotes,
@@ -103,10 +85,7 @@ def _is_decodable(raw: bytes) -> bool:
 
 
 def _ends_outside_quotes(raw: bytes, delimiter: str) -> int | None:
-    """Count the line ends outside of quotation marks.
-
-    Return None if only the csv module can read the quotation marks.
-    """
+    """Count line ends outside of quotation marks, or return None if only the csv module can read these marks."""
     characters = np.frombuffer(raw, dtype=np.uint8)
     quotes = np.flatnonzero(characters == _QUOTE)
     if len(quotes) % 2:

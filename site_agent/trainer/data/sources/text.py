@@ -19,7 +19,7 @@ import numpy as np
 from site_agent.trainer.data.formats import TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Block, Opened, Record, blocks_of
-from site_agent.trainer.data.sources.plain import Shape, plain_columns
+from site_agent.trainer.data.sources.plain import plain_columns
 
 LONGEST_LINE: Final = 1 << 24
 _PIECE_BYTES: Final = 1 << 21
@@ -29,14 +29,10 @@ _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """Open a text file as blocks of columns, without its blank rows.
-
-    Args:
-        file: open at its beginning, in bytes.
+    """Open a text file, at its beginning and in bytes, as blocks of columns without its blank rows.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; reported by its number.
-        OSError: the file cannot be read.
     """
     table = _Pieces(file, form)
     return Opened(first=table.first(), rest=table.rest)
@@ -85,15 +81,15 @@ class _Pieces:
         while (piece := self._next_piece()) is not None:
             raw = piece if self._encoding == "utf-8" or piece.isascii() else self._recoded(piece)
             is_short = raw is not None and len(raw) <= LONGEST_LINE
-            shape = Shape(width=width, places=places, delimiter=self._delimiter)
-            columns = plain_columns(raw, shape) if is_short and raw is not None else None
-            if columns is None:
+            found = plain_columns(raw, width, places, self._delimiter) if is_short and raw is not None else None
+            if found is None:
                 self._begin(piece)
                 yield from blocks_of(self._records_of_piece(), width, places)
                 continue
-            rows = np.arange(self.row + 1, self.row + 1 + columns.rows, dtype=np.int64)
-            self.row, self.line = self.row + columns.rows, self.line + piece.count(b"\n")
-            yield Block(rows=rows, columns=columns.texts)
+            count, columns = found
+            rows = np.arange(self.row + 1, self.row + 1 + count, dtype=np.int64)
+            self.row, self.line = self.row + count, self.line + piece.count(b"\n")
+            yield Block(rows=rows, columns=columns)
 
     def _next_piece(self) -> bytes | None:
         if self._left:

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pytest
 
 from protos.plan.documents import parse_document
+from site_agent.desk.column_profile import Profile, effective_rows, profile_of
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.drift import quality
 from site_agent.desk.drift.column_drift import Watched, share_differs, stability_by_chance, watch
 from site_agent.desk.drift.quality import expected_of, quality_of, quality_warnings
 from site_agent.desk.use.new_rows import NewRows, read_new_rows
-from site_agent.trainer.data.column_profile import Profile, effective_rows, profile_of
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each

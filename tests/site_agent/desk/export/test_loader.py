@@ -12,6 +12,7 @@ import torch
 from site_agent.desk.export import loader
 from site_agent.desk.export.export_folder import description_of
 from site_agent.desk.export.row_reader import RowReader, rule_of
+from site_agent.desk.export.rule_facts import rule_facts
 from site_agent.desk.export.written import written_down
 from site_agent.trainer.data.cell_rules import MISSING, UNDECLARED, UNKNOWN_POSITION, CodeRule, DateRule, NumberRule
 from site_agent.trainer.data.cells import Spelling, feature_parser, feature_rule
@@ -40,7 +41,7 @@ def test_an_undeclared_code_is_never_taken_for_unknown() -> None:
         keys = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["x", "y"], "missing": missing}
         feature = CategoricalFeature.model_validate_json(json.dumps(keys))
 
-        rule = rule_of(json.loads(json.dumps(feature_rule(feature, Spelling(".", ())).facts)))
+        rule = rule_of(json.loads(json.dumps(rule_facts(feature_rule(feature, Spelling(".", ()))))))
 
         assert isinstance(rule, CodeRule)
         assert [rule.read(cell) for cell in ("x", " y", "z", "X", "")] == [0.0, 1.0, UNDECLARED, UNDECLARED, absent]
@@ -53,7 +54,7 @@ def reader(rule: NumberRule | DateRule, decimal: str = ".") -> RowReader:
     if isinstance(rule, DateRule):
         interval = {"sign": 1, "divisor": 1.0, "unit": "days", "refuses_missing": False, "range": [None, None]}
         interval |= {"other": None, "day": 0.0}
-    column = {"name": "a", "required": True, "limits": [None, None], "rule": rule.facts, "interval": interval}
+    column = {"name": "a", "required": True, "limits": [None, None], "rule": rule_facts(rule), "interval": interval}
     return RowReader(json.loads(json.dumps({"decimal": decimal, "features": [column], "days": []})))
 
 

@@ -10,9 +10,10 @@ import pytest
 from sklearn.preprocessing import QuantileTransformer
 
 from protos.errors import ConfigurationError
+from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.preprocessing import Preprocessing, fit
+from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
@@ -62,13 +63,13 @@ def test_no_bit_of_validation_or_test_rows_reaches_the_preprocessing(seed: int) 
 
     fitted = fit(CONTRACT, table, parts.training)
 
-    assert fit(CONTRACT, changed, parts.training).to_json() == fitted.to_json()
+    assert fit(CONTRACT, changed, parts.training).model_dump_json(indent=2) == fitted.model_dump_json(indent=2)
     for name in (*MEASURED, *CODED):  # and each column does reach it, so the law above can fail
         touched = {key: values.copy() for key, values in mixed.items()}
         first = touched[name][parts.training[:20]]
         touched[name][parts.training[:20]] = first + 1 if name in MEASURED else (first + 1) % CODED[name]
         other = fit(CONTRACT, replace(table, features=MappingProxyType(touched)), parts.training)
-        assert other.to_json() != fitted.to_json(), name
+        assert other.model_dump_json(indent=2) != fitted.model_dump_json(indent=2), name
 
 
 @for_each("seed", range(10))
@@ -79,7 +80,7 @@ def test_a_saved_preprocessing_encodes_to_the_same_bits(seed: int) -> None:
     fitted = fit(CONTRACT, table, np.arange(40))
     rows = generator.permutation(60)[:17]
 
-    again = Preprocessing.from_json(fitted.to_json())
+    again = preprocessing_of(fitted.model_dump_json(indent=2))
 
     whole = fitted.encode(table)
     assert whole.shape == (60, len(CONTRACT.encoded_columns))
@@ -188,7 +189,7 @@ def test_codes_of_like_patients_lie_near_each_other() -> None:
 def test_a_saved_record_with_points_of_another_width_is_refused() -> None:
     """A damaged record is refused where it is read, not in a prediction."""
     fitted = fit(CONTRACT, _table(np.random.default_rng(0), 40), np.arange(40))
-    text = fitted.to_json().replace('"width": 2', '"width": 3')
+    text = fitted.model_dump_json(indent=2).replace('"width": 2', '"width": 3')
 
     with pytest.raises(ConfigurationError, match="damaged"):
-        Preprocessing.from_json(text)
+        preprocessing_of(text)

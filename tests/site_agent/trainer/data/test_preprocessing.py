@@ -13,9 +13,10 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from protos.errors import ConfigurationError, DataError
+from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.preprocessing import Preprocessing, fit
+from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import Table, read_table
 from tests.for_each import for_each
@@ -68,8 +69,8 @@ def test_no_statistic_of_other_rows_reaches_the_encoders(seed: int) -> None:
     touched[parts.training[0]] += 1
     other = fit(contract, replace(table, features=MappingProxyType({**mixed, "plain": touched})), parts.training)
 
-    assert fitted.to_json() == again.to_json()
-    assert fitted.to_json() != other.to_json()
+    assert fitted.model_dump_json(indent=2) == again.model_dump_json(indent=2)
+    assert fitted.model_dump_json(indent=2) != other.model_dump_json(indent=2)
 
 
 @for_each("seed", range(20))
@@ -80,10 +81,10 @@ def test_a_saved_record_is_the_same_to_the_last_bit(seed: int) -> None:
     table = _random_table(generator, contract, 50)
     fitted = fit(contract, table, np.arange(40))
 
-    again = Preprocessing.from_json(fitted.to_json())
+    again = preprocessing_of(fitted.model_dump_json(indent=2))
 
     assert again == fitted
-    assert again.to_json() == fitted.to_json()
+    assert again.model_dump_json(indent=2) == fitted.model_dump_json(indent=2)
     assert again.encode(table).tobytes() == fitted.encode(table).tobytes()
 
 
@@ -215,7 +216,7 @@ def test_a_table_of_another_contract_is_refused(write: Write, small_contract: Co
 def test_a_damaged_record_is_refused(write: Write, small_contract: Contract, damage: str) -> None:
     """Another version, half a file, encodings that do not belong to the contract."""
     table = read_table(write(SMALL_ROWS), small_contract)
-    text = fit(small_contract, table, np.arange(8)).to_json()
+    text = fit(small_contract, table, np.arange(8)).model_dump_json(indent=2)
     record = json.loads(text)
     match damage:
         case "version":
@@ -231,7 +232,7 @@ def test_a_damaged_record_is_refused(write: Write, small_contract: Contract, dam
     damaged = text[: len(text) // 2] if damage == "cut" else json.dumps(record)
 
     with pytest.raises(ConfigurationError, match="damaged or from another version"):
-        Preprocessing.from_json(damaged)
+        preprocessing_of(damaged)
 
 
 def test_a_fitted_record_prints_no_statistic(write: Write, small_contract: Contract) -> None:

@@ -19,6 +19,7 @@ import pytest
 from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError
+from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.sources.blocks import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
@@ -293,7 +294,7 @@ def _assert_filled(table: Table) -> None:
     assert table.features["systolic"][1] == 102
     assert table.target is not None
     assert table.target.sum() == 5
-    assert table.groups["sex"][:2] == ("female", "male")
+    assert group_labels(table)["sex"][:2] == ("female", "male")
 
 
 def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:

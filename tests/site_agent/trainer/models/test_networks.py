@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.architecture import ColumnsNetwork, DenseNetwork, FeatureTokensNetwork, network_tensors
+from site_agent.trainer.models.dense_models import Columns
+from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.models.two_columns import Columns
-from site_agent.trainer.training.training_model import Represents
 from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start

@@ -10,8 +10,8 @@ import torch
 from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, network_tensors
 from site_agent.trainer.failures import ModuleDiffers
+from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.models.own_module import build_own_module, check_batch
-from site_agent.trainer.training.training_model import Represents
 
 GOOD = """
 from __future__ import annotations

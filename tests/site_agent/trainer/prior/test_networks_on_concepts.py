@@ -25,7 +25,7 @@ from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.terms_column import TermsFeature
+from site_agent.trainer.data.terms import TermsFeature
 from site_agent.trainer.prior.concept_inputs import concept_inputs, read_columns, read_places
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study

@@ -11,6 +11,7 @@ outside of the limits, and monitoring compares new rows with the shares. The rul
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final, Literal
 
 import numpy as np
@@ -20,7 +21,9 @@ from protos.plan.documents import Document
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.splits import Rows, SplitRows
 from site_agent.trainer.data.tables import Table
 
 BINS: Final = 10
@@ -76,6 +79,18 @@ class Profile(Document):
 
     rows: int
     columns: tuple[ColumnProfile, ...]
+
+
+def prepare_with_profile(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
+    """Encode a split table as `prepare_rows` does, and add the profile of its training rows to the data set."""
+    dataset, preprocessing = prepare_rows(table, rows)
+    profile = profile_of(table.contract, table, rows.training, dataset.training_patients)
+    return replace(dataset, profile=profile), preprocessing
+
+
+def profile_in(dataset: Dataset) -> Profile | None:
+    """Return the profile that `prepare_with_profile` added to a data set, or None if there is none."""
+    return dataset.profile if isinstance(dataset.profile, Profile) else None
 
 
 def profile_of(
