@@ -1,12 +1,14 @@
 """Converts blocks of a column's cells to numbers, by the declaration of the column in the contract.
 
-cell_rules.py decides the meaning of a cell. Plain numbers in a block of cells are converted at once. Each different
-other cell is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
+cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
+other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
 have no part of the cell. No function here raises.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -21,6 +23,7 @@ from site_agent.trainer.data.cell_rules import (
     LARGEST_MAGNITUDE,
     LONGEST_NUMBER,
     MISSING,
+    PLAIN_DATE,
     UNDECLARED,
     UNKNOWN_POSITION,
     CodeRule,
@@ -42,7 +45,6 @@ from site_agent.trainer.data.sources.blocks import texts_of
 
 DAYS_PER_YEAR: Final = 365.25
 _REMEMBERED_CELLS: Final = 1 << 10
-_REMEMBERED_DAYS: Final = 1 << 15  # the days of 90 years
 _LONGEST_REMEMBERED: Final = 100
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
@@ -130,39 +132,98 @@ def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
     """Return a parser of dates, which returns days since the year 1 and NaN for a missing date."""
     rule = date_rule(column, spelling)
-    remembered = _Remembered(lambda cell: rule.read(cell, today), _REMEMBERED_DAYS)
-    return lambda cells: _each_once(cells, remembered)
+    refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
+    written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
+    absent = arrow.array(sorted(rule.markers), arrow.string())
+    remembered = _Remembered(lambda cell: rule.read(cell, today))
+
+    def parse_block(cells: arrow.Array) -> Parsed:
+        return _each_once(cells, remembered, lambda texts: _days(texts, written, absent, refuses_after))
+
+    return parse_block
+
+
+_DATE_AND_TIME: Final = r"^(?P<Y>\d{4})-(?P<m>\d{2})-(?P<d>\d{2})(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)?$"
+_PARTS: Final = {"%H": r"(?:[01]\d|2[0-3])", "%M": r"[0-5]\d", "%S": r"[0-5]\d",
+                 "%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}  # fmt: skip
+_DAYS_BEFORE_1970: Final = date(1970, 1, 1).toordinal()
+
+
+def _as_expression(pattern: str) -> str:
+    """Return a regular expression for dates written with all leading zeros. All other dates are read by strptime."""
+    pieces = re.split("(%.)", pattern)
+    return "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
+
+
+def _days(
+    texts: arrow.StringArray, written: Sequence[str], absent: arrow.Array, refuses_after: float
+) -> tuple[Numbers, Bools]:
+    """Convert texts that are plain dates to day numbers. Also return a mask of the texts that were not converted."""
+    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
+    for one in written:
+        found, is_other = _days_written(texts, one, absent, refuses_after)
+        days[~is_other] = found[~is_other]
+        is_open &= is_other
+    return days, is_open
+
+
+def _days_written(
+    texts: arrow.StringArray, written: str, absent: arrow.Array, refuses_after: float
+) -> tuple[Numbers, Bools]:
+    days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
+    is_plain = compute.and_not(compute.match_substring_regex(texts, written), compute.is_in(texts, value_set=absent))
+    parts = compute.extract_regex(texts.filter(is_plain), written)
+    iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), "-")
+    try:
+        found = iso.cast(arrow.date32()).cast(arrow.int32()).to_numpy(zero_copy_only=False)
+    except arrow.ArrowInvalid:  # including a 30th of February
+        return days, is_open
+    places = np.flatnonzero(is_plain.to_numpy(zero_copy_only=False))
+    numbers = found.astype(np.float64) + _DAYS_BEFORE_1970
+    is_sound = (numbers >= 1) & (numbers <= refuses_after)  # there is no year 0
+    days[places[is_sound]] = numbers[is_sound]
+    is_open[places[is_sound]] = False
+    return days, is_open
 
 
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
     if isinstance(rule, NumberRule):
         return _NumberColumn(rule, decimal)
     remembered = _Remembered(lambda cell: rule.read(cell, decimal))
-    return lambda cells: _each_once(cells, remembered)
+    return lambda cells: _each_once(cells, remembered, _none)
 
 
 class _Remembered(dict[str, float | Flaw]):
     """Stores the results for some cells that were parsed before, because most columns repeat their cells."""
 
-    def __init__(self, parse: Parser, most: int = _REMEMBERED_CELLS) -> None:
+    def __init__(self, parse: Parser) -> None:
         super().__init__()
-        self._parse, self._most = parse, most
+        self._parse = parse
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._parse(cell)
-        if len(self) < self._most and len(cell) <= _LONGEST_REMEMBERED:
+        if len(self) < _REMEMBERED_CELLS and len(cell) <= _LONGEST_REMEMBERED:
             self[cell] = value
         return value
 
 
-def _each_once(cells: arrow.Array, remembered: _Remembered) -> Parsed:
-    """Parse each distinct cell only once."""
+def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
+    return np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
+
+
+def _each_once(
+    cells: arrow.Array, remembered: _Remembered, at_once: Callable[[arrow.StringArray], tuple[Numbers, Bools]]
+) -> Parsed:
+    """Parse each distinct cell only once: with `at_once` if possible, otherwise cell by cell."""
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
-    places, values = encoded.indices.to_numpy(), np.full(len(encoded.dictionary), np.nan)
+    places = encoded.indices.to_numpy()
+    values, is_open = at_once(encoded.dictionary)
     wrong: dict[str, list[int]] = {}
-    for place, cell in enumerate(encoded.dictionary.to_pylist()):
+    for place, cell in zip(
+        np.flatnonzero(is_open).tolist(), encoded.dictionary.filter(arrow.array(is_open)).to_pylist(), strict=True
+    ):
         value = remembered[cell]
         if isinstance(value, Flaw):
             wrong.setdefault(value.words, []).append(place)
@@ -197,7 +258,7 @@ class _NumberColumn:
         if easy is None:
             is_plain, easy = np.zeros(len(texts), dtype=bool), np.empty(0)
         hard = texts.filter(arrow.array(~is_plain))
-        return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered))
+        return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
         """Check numbers against the rule, in place. NaN means a missing number. No number may be too large."""
