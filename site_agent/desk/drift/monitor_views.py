@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
@@ -112,7 +113,13 @@ def monitor_page(facts: Facts) -> str:
         *([paragraph(_first_score(facts))] if facts.get("first_score") else []),
     ]
     label = "population stability index"
-    rows = [_row(one) for one in facts["columns"]]
+    rows = []
+    for one in facts["columns"]:
+        row, chance = Row(label=one["name"], value=one["stability_index"]), one["by_chance"]
+        if chance is not None:
+            row = replace(row, interval=(0.0, chance), words=f"by chance up to {chance:.3f}")
+        rows.append(row)
+    drawing = intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
     keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
@@ -120,7 +127,7 @@ def monitor_page(facts: Facts) -> str:
         figures(
             figure(
                 f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}",
-                _indices(label, rows),
+                drawing,
                 is_wide=True,
             )
         ),
@@ -129,15 +136,6 @@ def monitor_page(facts: Facts) -> str:
     ]
     sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts))]
     return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
-
-
-def _row(one: Facts) -> Row:
-    words = None if one["by_chance"] is None else f"by chance up to {one['by_chance']:.3f}"
-    return Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"], words=words)
-
-
-def _indices(label: str, rows: list[Row]) -> str:
-    return intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
 
 
 def _calm(facts: Facts) -> str:

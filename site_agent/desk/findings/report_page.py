@@ -125,7 +125,10 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
 def _quality(facts: Facts) -> list[str]:
     metric, models = headline_metric(facts["task"]), models_of(facts)
     label = METRIC_NAMES[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
-    rows = [_row(title_of(name), one["metrics"][metric], one["intervals"][metric]) for name, one in models.items()]
+    rows = [
+        Row(label=title_of(name), value=one["metrics"][metric], interval=one["intervals"][metric])
+        for name, one in models.items()
+    ]
     drawing = intervals(f"{label} of every model with its 95% interval", label, rows)
     names = list(models[FEDERATED]["metrics"])
     lines = [
@@ -152,18 +155,15 @@ def _differences(facts: Facts) -> list[str]:
     found = {name: one for name, one in facts["differences"].items() if one.get(metric) is not None}
     if not found:
         return []
-    rows = [_row(title_of(name), one[metric]["difference"], one[metric]["interval"]) for name, one in found.items()]
+    rows = [
+        Row(label=title_of(name), value=one[metric]["difference"], interval=one[metric]["interval"])
+        for name, one in found.items()
+    ]
     label = f"difference in {METRIC_NAMES[metric]} (federated minus the other)"
     side = "Left" if metric == "rmse" else "Right"
     drawing = intervals(f"{label}, with paired 95% intervals", label, rows, reference=0.0)
     names = list(next(iter(found.values())))
-    lines = [
-        [
-            title_of(name),
-            *(_difference(key, one[key]) for key in names),
-        ]
-        for name, one in found.items()
-    ]
+    lines = [[title_of(name), *(_difference(key, one[key]) for key in names)] for name, one in found.items()]
     return [
         figures(figure(f"{side} of the dotted line the federated model is the better one", drawing, is_wide=True)),
         table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
@@ -221,12 +221,6 @@ def _groups(facts: Facts) -> list[str]:
         for line, one in zip(lines, found, strict=True):
             line[2:2] = [one["positive"], figure_with_interval(one["in_the_large"], one["in_the_large_interval"])]
     return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
-
-
-def _row(label: str, value: float | None, interval: Sequence[float] | None) -> Row:
-    if interval is None:
-        return Row(label=label, value=value)
-    return Row(label=label, value=value, low=interval[0], high=interval[1])
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
