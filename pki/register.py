@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pki import register_tables
 from pki.names import SiteName
@@ -113,7 +113,7 @@ class Register:
             ConfigurationError: the site is active, and would lose its membership.
         """
         with self.changing() as database:
-            row = database.execute("SELECT state FROM sites WHERE name = ?", (name,)).fetchone()
+            row = self._row("SELECT state FROM sites WHERE name = ?", name)
             if row is not None and row[0] == SiteState.ACTIVE:
                 raise ConfigurationError(
                     what=f"Site {name} is a member of the federation already.",
@@ -144,10 +144,8 @@ class Register:
                 another site.
         """
         with self.changing() as database:
-            found = database.execute(
-                "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?",
-                (asked.token_sha256,),
-            ).fetchone()
+            wanted = "SELECT site, expires_at, is_pre_approved, used_at FROM invitations WHERE token_sha256 = ?"
+            found = self._row(wanted, asked.token_sha256)
             if found is None:
                 raise _refused("this token is unknown or has been replaced by a newer invitation")
             name, (expires_at, is_pre_approved, used_at) = SiteName(found[0]), found[1:]
@@ -193,8 +191,8 @@ class Register:
             kept = self._chain_of(name, issued.tls_key_sha256)
             if site.state is SiteState.ACTIVE and kept is not None:
                 return kept
-            held = database.execute("SELECT tls_key_sha256 FROM sites WHERE name = ?", (name,)).fetchone()
-            if site.state is not SiteState.APPROVED or held[0] != issued.tls_key_sha256:
+            (held,) = self._row("SELECT tls_key_sha256 FROM sites WHERE name = ?", name)
+            if site.state is not SiteState.APPROVED or held != issued.tls_key_sha256:
                 raise _refused(f"site {name} was revoked or invited again in the meantime")
             self._insert(name, issued, now)
             database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
@@ -230,29 +228,23 @@ class Register:
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
         """Record that a site connected with this certificate. The site's earlier certificates become invalid."""
         values = (name, certificate_sha256)
-        with self.reading() as database:
+        earlier = "site = ? AND is_accepted = 1 AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)"
+        with self.reading():
             # This query needs no write lock. Nearly every call finds nothing to do.
-            older = database.execute(
-                "SELECT 1 FROM certificates WHERE site = ? AND is_accepted = 1"
-                " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
-                values,
-            ).fetchone()
+            older = self._row(f"SELECT 1 FROM certificates WHERE {earlier}", *values)  # noqa: S608  # a fixed text
         if older is not None:
             with self.changing() as database:
-                database.execute(
-                    "UPDATE certificates SET is_accepted = 0 WHERE site = ? AND is_accepted = 1"
-                    " AND rowid < (SELECT rowid FROM certificates WHERE sha256 = ?)",
-                    values,
-                )
+                database.execute(f"UPDATE certificates SET is_accepted = 0 WHERE {earlier}", values)  # noqa: S608
 
     def is_accepted(self, name: SiteName, certificate_sha256: str) -> bool:
         """Return whether a site may use this certificate now. The query is fast, because every call needs it."""
-        with self.reading() as database:
-            found = database.execute(
+        with self.reading():
+            found = self._row(
                 "SELECT 1 FROM certificates JOIN sites ON sites.name = certificates.site WHERE sha256 = ?"
                 " AND is_accepted = 1 AND sites.name = ? AND sites.state = 'active'",
-                (certificate_sha256, name),
-            ).fetchone()
+                certificate_sha256,
+                name,
+            )
             return found is not None
 
     def chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
@@ -262,17 +254,15 @@ class Register:
 
     def had_other_key(self, name: SiteName, tls_key_sha256: str) -> bool:
         """Return whether the site ever had a certificate for a TLS key other than this key."""
-        with self.reading() as database:
-            values = (name, tls_key_sha256)
-            found = database.execute("SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?", values)
-            return found.fetchone() is not None
+        with self.reading():
+            wanted = "SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?"
+            return self._row(wanted, name, tls_key_sha256) is not None
 
     def newest_chain(self, name: SiteName) -> bytes:
         """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if the site has none."""
-        with self.reading() as database:
-            row = database.execute(
-                "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC", (name,)
-            ).fetchone()
+        wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC"
+        with self.reading():
+            row = self._row(wanted, name)
         if row is None:
             raise _refused(f"site {name} has no certificate")
         return bytes(row[0])
@@ -306,8 +296,8 @@ class Register:
 
     def generation(self) -> int:
         """Return a number that grows with every change of the register by any process. The query is fast."""
-        with self.reading() as database:
-            return int(database.execute("SELECT generation FROM counter").fetchone()[0])
+        with self.reading():
+            return int(self._row("SELECT generation FROM counter")[0])
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -327,10 +317,11 @@ class Register:
         with self.reading() as database, register_tables.transaction(database):
             yield database
 
+    def _row(self, query: str, *values: str | bytes | int) -> Any:  # Any: columns of several types, or None
+        return self._connection.execute(query, values).fetchone()
+
     def _site(self, name: SiteName) -> SiteRecord:
-        row = self._connection.execute(
-            "SELECT state, identity_key, changed_at FROM sites WHERE name = ?", (name,)
-        ).fetchone()
+        row = self._row("SELECT state, identity_key, changed_at FROM sites WHERE name = ?", name)
         if row is None:
             raise _refused(f"the register knows no site {name}")
         accepted = self._connection.execute(
@@ -339,43 +330,31 @@ class Register:
         return SiteRecord(name, SiteState(row[0]), row[1], tuple(str(item[0]) for item in accepted), int(row[2]))
 
     def _asked_again(self, name: SiteName, asked: Redemption) -> SiteRecord:
-        held = self._connection.execute(
-            "SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", (name,)
-        ).fetchone()
+        held = self._row("SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", name)
         if held != (asked.identity_key, asked.tls_key_sha256):
             raise _refused("this invitation was used before, by another key")
         return self._site(name)
 
     def _check_new_keys(self, name: SiteName, asked: Redemption) -> None:
         # One key under two names would count as two sites towards the quorum.
-        other = self._connection.execute(
-            "SELECT 1 FROM sites WHERE identity_key = ? AND name <> ?", (asked.identity_key, name)
-        ).fetchone()
-        known = self._connection.execute(
-            "SELECT 1 FROM certificates WHERE tls_key_sha256 = ?"
-            " UNION SELECT 1 FROM sites WHERE tls_key_sha256 = ? AND name <> ?",
-            (asked.tls_key_sha256, asked.tls_key_sha256, name),
-        ).fetchone()
-        if other is not None or known is not None:
+        used = self._row(
+            "SELECT 1 FROM sites WHERE (identity_key = ? OR tls_key_sha256 = ?) AND name <> ?"
+            " UNION SELECT 1 FROM certificates WHERE tls_key_sha256 = ?",
+            asked.identity_key, asked.tls_key_sha256, name, asked.tls_key_sha256,
+        )  # fmt: skip
+        if used is not None:
             raise _refused("one of its keys has been used in this federation before")
 
     def _chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
-        row = self._connection.execute(
-            "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1",
-            (name, tls_key_sha256),
-        ).fetchone()
+        wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1"
+        row = self._row(wanted, name, tls_key_sha256)
         return None if row is None else bytes(row[0])
 
     def _insert(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> None:
-        known = self._connection.execute(
-            "SELECT 1 FROM certificates WHERE tls_key_sha256 = ?", (issued.tls_key_sha256,)
-        ).fetchone()
-        if known is not None:
+        if self._row("SELECT 1 FROM certificates WHERE tls_key_sha256 = ?", issued.tls_key_sha256) is not None:
             raise _refused("this TLS key had a certificate before, which is no longer accepted")
         since = _seconds(now) - _DAY_SECONDS
-        (recent,) = self._connection.execute(
-            "SELECT COUNT(*) FROM certificates WHERE site = ? AND issued_at > ?", (name, since)
-        ).fetchone()
+        (recent,) = self._row("SELECT COUNT(*) FROM certificates WHERE site = ? AND issued_at > ?", name, since)
         if recent >= MOST_EACH_DAY:  # each certificate is kept permanently
             raise _refused(f"site {name} received {recent} certificates within a day; the limit is {MOST_EACH_DAY}")
         self._connection.execute(
