@@ -47,11 +47,7 @@ def keep_adoption(state: Path, adoption: Adoption) -> None:
 
 
 def find_adoption(state: Path) -> Adoption | None:
-    """Return the decision about the adopted model, or None if nobody has adopted a model.
-
-    Raises:
-        ConfigurationError: the file exists but cannot be read.
-    """
+    """Return the decision about the adopted model, or None. Raises ConfigurationError if it cannot be read."""
     try:
         return Adoption.model_validate_json(_path(state).read_bytes())
     except FileNotFoundError:

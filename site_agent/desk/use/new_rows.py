@@ -54,10 +54,7 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value.
-
-        This is false if the value is missing or outside the training rows' limits.
-        """
+        """Whether the contract forbids the value, not if it is missing or outside the training rows' limits."""
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
@@ -104,12 +101,7 @@ class NewRows:
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return whether each row has a value that the contract forbids, bool of shape (rows,).
-
-        `column` selects a column.
-
-        In the table such a cell is NaN, or unknown.
-        """
+        """Return whether each row has a forbidden value, in any column or this one, bool of shape (rows,)."""
         found = np.zeros(self.table.rows, dtype=bool)
         for one in self.left_out:
             if one.is_off_contract and column in (None, one.column):
