@@ -67,12 +67,8 @@ def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
 
     A trusted root stays until the coordinator no longer names it and another trusted root is received. A new root is
     trusted only with a certificate for its key that a trusted root has signed. The coordinator cannot make one, because
-    it does not have the root's key.
-
-    Args:
-        trusted_pem: the roots that are trusted now.
-        told_pem: the received roots, and certificates by which one root signs the next; may be empty.
-        now: an aware time.
+    it does not have the root's key. `told_pem` has the received roots, and certificates by which one root signs the
+    next. It may be empty. `now` is an aware time.
 
     Raises:
         RefusedError: the received data cannot be read, or no trusted root has signed the new one.

@@ -91,11 +91,7 @@ def signing_request(key: Key) -> bytes:
 
 
 def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the public key of a signing request, after checking the request's size, curve and signature.
-
-    Raises:
-        RefusedError: the authority would not certify this request.
-    """
+    """Return the key of a signing request. Raises RefusedError if its size, curve or signature is not accepted."""
     if len(request_pem) > LARGEST_REQUEST_BYTES:
         raise _refused(f"it has more than {LARGEST_REQUEST_BYTES} bytes")
     if request_pem.count(b"-----BEGIN") != 1:
@@ -131,10 +127,7 @@ def issuing_certificate(
     federation: FederationName,
     now: datetime,
 ) -> x509.Certificate:
-    """Return the certificate of the authority that signs leaves with this federation's URIs.
-
-    No authority may be below it.
-    """
+    """Return the certificate of the authority for leaves with this federation's URIs. No authority may be below it."""
     until = min(now + ISSUING_LIFETIME, root.not_valid_after_utc)
     permitted = x509.NameConstraints([x509.UniformResourceIdentifier(federation)], None)
     return (

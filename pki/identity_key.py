@@ -44,11 +44,7 @@ def make_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def read_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Return the identity key, which is a secret.
-
-    Raises:
-        ConfigurationError: the key is missing, open to other accounts, or no Ed25519 key.
-    """
+    """Return the secret key. Raises ConfigurationError if it is missing, open to other accounts, or no Ed25519 key."""
     place = identity_key_path(directory)
     try:
         key = serialization.load_pem_private_key(store.read_secret(place), password=None)
@@ -75,13 +71,7 @@ def sign(identity_key: Ed25519PrivateKey, label: str, *parts: bytes) -> bytes:
 
 
 def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> None:
-    """Check that an identity key signed this statement.
-
-    Args:
-        public_key: the raw Ed25519 public key, 32 bytes.
-        signature: 64 bytes.
-        label: the purpose, as it was signed.
-        parts: the signed parts, in the same order.
+    """Check that an identity key (32 raw bytes) signed this statement, with a signature of 64 bytes.
 
     Raises:
         RefusedError: the public key is no key, or its signature is not valid.

@@ -93,9 +93,7 @@ def own_authority_in(
     """Return the only certificate in a PEM, after checking that it can be a hospital's own authority for its site.
 
     Args:
-        pem: the file from the hospital's people.
         kin: the authorities that are already accepted, each with its owner: the federation's, and those of all sites.
-        federation: the federation that would accept it.
 
     Raises:
         RefusedError: the PEM is not exactly one authority that is valid, strong and different from all others.
@@ -123,8 +121,6 @@ def own_certificate_in(
     Args:
         chain: the leaf first, then the intermediate authorities in any order. Certificates outside the path are
             ignored.
-        anchors: the authorities' certificates.
-        federation: the federation that the certificate must name.
 
     Raises:
         RefusedError: the leaf is below an authority but is no correct certificate of a site.

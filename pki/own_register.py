@@ -37,10 +37,7 @@ class OwnAuthorities:
             return _all(database)
 
     def valid(self, now: datetime) -> tuple[OwnAuthority, ...]:
-        """Return the authorities that are valid now.
-
-        TLS would stop at an expired one, even if another has the same name.
-        """
+        """Return the authorities that are valid now. TLS would stop at an expired one with another's name."""
         return tuple(
             one
             for one in self.all()
@@ -64,9 +61,7 @@ class OwnAuthorities:
         """Accept a hospital's own certificate authority (PEM) for one site from now on.
 
         Args:
-            site: the only site for which it is accepted.
             fingerprint: the fingerprint that the hospital's people have read aloud.
-            federation: the federation that would accept it.
             kin: the federation's own authorities, each with its title.
             now: an aware time.
 
@@ -95,10 +90,7 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Stop accepting all authorities of a site, or the authority with this fingerprint, and their certificates.
-
-        Returns:
-            The removed authorities.
+        """Stop accepting a site's authorities, or the one with this fingerprint, and their certificates. Return them.
 
         Raises:
             RefusedError: there is no such authority.

@@ -118,14 +118,7 @@ class SiteKeys:
         return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
 
     def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
-        """Store the certificate from enrolment, after checking its content.
-
-        Args:
-            chain_pem: leaf, then issuing authority.
-            root_pem: the root certificate of the invitation.
-            site: the name in the invitation.
-            federation: the federation in the invitation.
-            now: an aware time.
+        """Store a checked certificate from enrolment: leaf, then issuing authority, under the root of the invitation.
 
         Raises:
             RefusedError: the certificate is not for our key and our name, or not under this root.
