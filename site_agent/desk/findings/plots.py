@@ -72,13 +72,9 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draw lines and points in a plot with two axes. Parts outside the range of the axes are not visible.
+    """Return an `svg` with lines and points between two axes, and its legend. The last series is on top.
 
-    Args:
-        series: in the order of drawing, the last one on top.
-
-    Returns:
-        an `svg` element followed by its legend.
+    Parts outside the range of the axes are not visible.
     """
     frame = f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
     lines = "".join(_drawn(one, x, y) for one in series)
@@ -100,7 +96,6 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
     Args:
         rows: from top to bottom. A row without a value shows "not defined".
-        reference: the position of the line.
     """
     shown = [number for row in rows for number in (row.value, *(row.interval or ())) if number is not None]
     low, high = _room([*shown, *([] if reference is None else [reference])])

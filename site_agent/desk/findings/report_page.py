@@ -13,13 +13,7 @@ from typing import Any, Final
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, RECEIVED, SILOED
-from site_agent.desk.findings.clinical_parts import (
-    at_threshold,
-    calibration,
-    compared,
-    figure_with_interval,
-    verdict,
-)
+from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
 from site_agent.desk.findings.drawings import (
     Facts,
     importance_plot,
@@ -258,7 +252,8 @@ def received_lines(facts: Facts) -> Iterator[str]:
     yield found["sentence"]
     if not found["has_model"]:
         return
-    yield f"Columns of the score that this site records: {_recorded(found)}."
+    used = [one["is_recorded_here"] for one in found["coefficients"] if one["is_used"]]
+    yield f"Columns of the score that this site records: {sum(used)} of {len(used)}."
     if facts["task"] == "binary":
         share, origin = found["prevalence"], found["prevalence_is_of"]
         told = f"the share with the outcome at {origin}" if share is None else f"{share:.1%}, as {origin} says"
@@ -278,11 +273,6 @@ def received_page(facts: Facts) -> str:
     ]
     sections = [Section(heading="What the other hospitals found", parts=parts)]
     return page(f"{facts['site']}: the model that was received in the run {facts['run']}", opening, sections)
-
-
-def _recorded(found: Mapping[str, Any]) -> str:
-    used = [one for one in found["coefficients"] if one["is_used"]]
-    return f"{sum(one['is_recorded_here'] for one in used)} of {len(used)}"
 
 
 def _where(one: Mapping[str, Any]) -> str:

@@ -24,14 +24,9 @@ NOBODY_ADOPTED: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInUse:
-    """The model that predictions, exports and monitoring use.
+    """The model that predictions, exports and monitoring use, by its name in the run's report.
 
-    Attributes:
-        run: the run of the model.
-        name: the model's name in the run's report.
-        model: the model.
-        adoption: a person's decision; None if nobody decided.
-        notices: notes to read with the result, each a sentence or two.
+    `adoption` is a person's decision; None if nobody decided. `notices` are sentences to read with the result.
     """
 
     run: str

@@ -40,11 +40,7 @@ Rows = npt.NDArray[np.int64]
 class LeftOut:
     """The rows that the model does not predict for one reason, because of one column.
 
-    Attributes:
-        column: the name of the column.
-        flaw: the reason.
-        places: int64, the rows, counted from 0, rising.
-        values: for each of these rows the value to show to a person; empty if there is none.
+    `places` are int64, counted from 0, rising. `values` are shown to a person, one for each place, or none.
     """
 
     column: str
@@ -71,12 +67,10 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NewRows:
-    """A table of new patients, with the rows that the model does not predict.
+    """A table of new patients, with the rows that the model does not predict, whose cells may be NaN.
 
-    Attributes:
-        table: the table that was read. Cells of skipped rows may be NaN.
-        left_out: why rows are skipped, by column in the contract's order.
-        others: by name the unchanged cells of columns that the contract ignores or does not name.
+    `left_out` is why rows are skipped, by column in the contract's order. `others` has by name the unchanged cells of
+    columns that the contract ignores or does not name.
     """
 
     table: Table

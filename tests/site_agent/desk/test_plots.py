@@ -93,8 +93,7 @@ def test_a_line_that_leaves_a_plot_ends_at_its_border() -> None:
     markup = plot("", UNIT, UNIT, [Series(label="", xs=[0.0, 0.5, 1.0], ys=[0.5, 1.5, 0.5], colour=0)])
 
     (inner,) = re.findall(
-        r'<svg x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" viewBox="([^"]+)" aria-hidden="true">(<path[^>]+>)</svg>',
-        markup,
+        r'<svg x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" viewBox="([^"]+)"[^>]*>(<path[^>]+>)</svg>', markup
     )
 
     assert [int(number) for number in inner[:4]] == [LEFT - 2, TOP - 2, WIDTH + 4, HEIGHT + 4]
