@@ -53,12 +53,9 @@ def _is_taken(family: int, place: tuple[object, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Target:
-    """The address to which a site connects.
+    """The address to which a site connects, and the certificates that must be above the peer's.
 
-    Attributes:
-        host: a name or an address.
-        root_pem: the certificates that must be above the peer's certificate.
-        own: this site's chain and key, if it has them. Without them the port closes the connection after the handshake.
+    `own` is this site's chain and key, if it has them. Without them the port closes the connection after the handshake.
     """
 
     host: str
@@ -85,11 +82,7 @@ class _Unreachable(Exception):  # has a finding, is never shown
 
 
 def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that gRPC would use for a host, or None.
-
-    Raises:
-        ValueError: the variable names no usable proxy.
-    """
+    """Return the proxy that gRPC would use for a host, or None. Raises ValueError if the variable names no proxy."""
     names = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
     found = next((environment[name] for name in names if environment.get(name)), None)
     exempt = environment.get("no_grpc_proxy") or environment.get("no_proxy") or environment.get("NO_PROXY") or ""

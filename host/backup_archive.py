@@ -71,8 +71,6 @@ def write_backup(
     """Write whole directories into a new backup file. The caller prevents changes to these directories.
 
     Args:
-        path: the new file. Its folder exists and the file does not.
-        roots: the directories by their names in the backup.
         name: the program's name in the federation, such as the site's name; empty for the coordinator.
         made: the time, UTC.
         key: seals the archive, 32 bytes.
@@ -136,10 +134,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
-    """Return the catalogue of a backup, after checking all its bytes.
-
-    Args:
-        key: the key that sealed it; None only if a person has confirmed that it need not be authentic.
+    """Return a backup's catalogue after checking all bytes. `key` is None only if a person accepts an unproven backup.
 
     Raises:
         ConfigurationError: the file cannot be read, was changed, cut or forged, or is of a later version.

@@ -61,11 +61,7 @@ def kept_key(folder: Path) -> str | None:
 
 
 def typed_key(path: Path) -> str:
-    """Read the backup key from a file into which a person copied the key from paper.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has no such key.
-    """
+    """Read the key that a person copied from paper. Raises ConfigurationError for an unreadable file or key."""
     try:
         return _words(path.read_bytes()[:100], str(path))
     except OSError as cause:
@@ -76,9 +72,7 @@ def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: b
     """Return the backup key for a restore, or None if a person confirmed that the backup may have no seal.
 
     Args:
-        folder: the folder of the current state's key.
         key_file: a file that a person wrote from the paper.
-        unauthenticated: whether the person has confirmed a restore without a key.
 
     Raises:
         ConfigurationError: there is no key, and nobody has confirmed a restore without it.

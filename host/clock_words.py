@@ -29,10 +29,7 @@ def spelled(seconds: float) -> str:
 
 
 def outside(start: datetime, end: datetime, now: datetime) -> str:
-    """Describe a time before or after an interval in two sentences, with the interval's limits and the difference.
-
-    Empty if it is inside.
-    """
+    """Describe a time outside an interval in two sentences, with limits and difference. Empty if it is inside."""
     if now < start:
         apart = f"{spelled((start - now).total_seconds())} before the start"
     elif now >= end:

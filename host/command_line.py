@@ -38,10 +38,7 @@ class Following(io.TextIOBase):
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default that of this process. Return the exit status.
-
-    A command that ends with its own status calls `sys.exit`, which is not caught here.
-    """
+    """Run a command line, by default this process's. Return its status. A command's `sys.exit` is not caught."""
     try:
         status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):

@@ -105,13 +105,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check of `doctor`.
-
-    Attributes:
-        identifier: of AILMENTS.
-        says: the result, a sentence.
-        remedy: what to do, empty if all is well.
-    """
+    """The result of one check of `doctor`: an identifier of AILMENTS, a sentence, and a remedy, empty if it is fine."""
 
     identifier: str
     severity: Severity
@@ -174,15 +168,10 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """Check how many days remain before a certificate expires, by this computer's clock.
+    """Check how many days remain before a certificate expires, by this computer's clock. All times are aware.
 
-    Args:
-        owner: the owner of the certificate, as the sentence's subject.
-        start: the beginning of its validity.
-        end: the end of its validity.
-        now: the time of this computer's clock; all three are aware.
-        renewal: how its owner gets a new one.
-        late_days: with fewer days left the owner is warned.
+    `owner` is the sentence's subject. `renewal` explains how to get a new certificate. With fewer than `late_days`
+    left, the owner is warned.
     """
     if now < start:
         return failure("D404", f"{owner} is not valid yet. {outside(start, end, now)}", SET_CLOCK)

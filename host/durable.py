@@ -88,9 +88,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def new_file(path: Path) -> int:
-    """Create a file with mode 0600 and return its open descriptor.
-
-    A file that root creates is given to the folder's owner.
+    """Create a file, mode 0600, and return its open descriptor. Root gives the file to the folder's owner.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -224,12 +222,7 @@ MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states an
 
 @contextmanager
 def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = UnavailableError) -> Iterator[None]:
-    """If the disk of the state directory fails inside the block, raise an error with three sentences.
-
-    Args:
-        what: the failed action, without the reason.
-        consequence: the meaning for the data.
-    """
+    """If the disk of the state directory fails inside the block, raise an error with three sentences."""
     try:
         yield
     except OSError as cause:

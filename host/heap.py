@@ -94,10 +94,6 @@ def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
     """Return the smallest of the computer's memory and the limits (memory.max) of this process's control groups.
 
     Memory that other processes use now is not subtracted, so a later start gets the same result.
-
-    Args:
-        groups: where the control groups of version 2 are mounted.
-        own: the file that names this process's group.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):

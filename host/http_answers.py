@@ -36,12 +36,7 @@ def text(status: int, words: str) -> Page:
 
 
 def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
-    """Return the whole HTTP response to a request.
-
-    Args:
-        request: the received bytes up to the empty line, at most LONGEST_REQUEST_BYTES.
-        pages: path -> a function that makes its page.
-    """
+    """Return the whole response to a request, received up to the empty line. `pages` has a function for each path."""
     page = _page(request, pages)
     head = (
         f"HTTP/1.1 {page.status} {REASONS[page.status]}\r\nContent-Type: {page.kind}\r\n"

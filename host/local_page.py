@@ -92,12 +92,7 @@ async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[s
 
 
 def document(title: str, main: str) -> bytes:
-    """Return the complete HTML page that contains this main part.
-
-    Args:
-        title: plain text.
-        main: sections, each with an `id`, as escaped HTML.
-    """
+    """Return the page with a plain title and sections, each with an `id`, as escaped HTML."""
     script = _SCRIPT.replace("REFRESH", str(REFRESH_SECONDS * 1000))
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; style-src '{source_digest(_STYLE)}'; "
@@ -118,25 +113,15 @@ def document(title: str, main: str) -> bytes:
 
 
 def curve(points: Points, *, what: str) -> str:
-    """Return a line over rounds as SVG, with the lowest point marked. The text is empty if there is no point.
-
-    Args:
-        points: round and value, in the order of rounds; the first round is 1.
-        what: a description in words, for people who cannot see the line.
-    """
+    """Return a line over rounds as SVG, its lowest point marked; empty without a point. `what` describes it."""
     return curves({"": points}, what=what, lowest_is_best=True)
 
 
 def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool) -> str:
     """Return one or two lines over the same rounds as SVG, with the first line's best point and a legend.
 
-    Args:
-        lines: name -> round and value, in the order of rounds. A line without points is not drawn. Few points have
-            dots.
-        what: a description in words.
-
-    Returns:
-        markup; empty if nothing can be drawn.
+    A line has round and value, in the order of rounds. Few points have dots. A line without points is not drawn, and
+    without a line the markup is empty. `what` is a description in words.
     """
     drawn = [(name, points) for name, points in lines.items() if points]
     if not drawn:

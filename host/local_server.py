@@ -32,8 +32,6 @@ async def serving_pages(
 
     Args:
         listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
-        pages: path -> a function that makes its page.
-        consequence: what a failure to listen means for the program.
         file: where the program's address is written.
 
     Raises:
@@ -153,11 +151,7 @@ def listen_option(port: int, *, has_socket: bool = True) -> Callable[[Command], 
 
 
 def check_local(listen: str, consequence: str) -> None:
-    """Check that `--listen` names loopback or a Unix socket.
-
-    Raises:
-        UsageError: it does not; `consequence` is its second sentence.
-    """
+    """Raise UsageError, with `consequence` as second sentence, unless `--listen` is loopback or a Unix socket."""
     try:
         TypeAdapter(LocalAddress).validate_python(listen)
     except ValidationError as cause:
@@ -190,9 +184,7 @@ async def until_ended(server: asyncio.Server, listen: str) -> None:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to the same file, valid inside the block. A socket that was bound to this path remains.
-
-    Linux allows at most 107 characters for a socket's address.
+    """Yield a short path to a file inside the block. A socket bound there remains. Linux allows 107 characters.
 
     Raises:
         OSError: there is no such folder, or this user may not enter it.

@@ -17,12 +17,7 @@ from protos.plan.documents import nearest_name
 
 @dataclass(frozen=True)
 class ExitCode:
-    """One exit status.
-
-    Attributes:
-        who: the person who can correct it.
-        is_restarted: whether the service starts again after it.
-    """
+    """One exit status: who can correct it, and whether the service starts again after it."""
 
     number: int
     meaning: str
@@ -46,19 +41,12 @@ EXIT_CODES: Final = (
 
 @dataclass(frozen=True)
 class Entry:
-    """An error or event of the catalogue: its identifier, its name and its help.
-
-    Attributes:
-        identifier: a letter and three digits.
-        name: the event's name in the log, or a name for the failure.
-        meaning: the meaning for the federation and the data.
-        remedy: the action for the reader; "Nothing." if none is needed.
-    """
+    """An error or event of the catalogue: a letter and three digits, a name, its meaning and what the reader does."""
 
     identifier: str
     name: str
     meaning: str
-    remedy: str
+    remedy: str = "Nothing."
 
     @property
     def lines(self) -> str:
@@ -188,11 +176,7 @@ def identify(
 
 
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
-    """Return the help on an identifier or an event's name, or a list of all identifiers.
-
-    Raises:
-        UsageError: there is no such identifier or name.
-    """
+    """Return the help on an identifier or event, or a list of all. Raises UsageError if there is no such identifier."""
     if wanted is None:
         return "\n".join(f"{entry.identifier}  {entry.name}" for entry in entries)
     for entry in entries:

@@ -41,16 +41,9 @@ def restore(
     stamp: str,
     mark: Callable[[Mapping[str, Path]], None],
 ) -> list[Path]:
-    """Restore directories from a checked backup. The caller has reserved the places of these directories.
+    """Restore directories from a checked backup. Return the new places of the earlier ones, named with `stamp`.
 
-    Args:
-        catalogue: the checked catalogue of the backup.
-        roots: the place of each directory of the backup.
-        stamp: the time in the names of the earlier directories.
-        mark: a function that records the restoration in the restored directories, by name, before they are used.
-
-    Returns:
-        the new places of the earlier directories.
+    The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
     Raises:
         ConfigurationError: the current state is newer, or the backup lacks a directory.
@@ -87,11 +80,7 @@ def restore(
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
-    """Check that replacing this directory by the backup loses no record that was written after the backup.
-
-    Raises:
-        ConfigurationError: a record would be lost.
-    """
+    """Raise ConfigurationError if this directory has a record that was written after the backup."""
     if not root.exists():
         return
     for place in sorted(found for found in root.rglob("*") if found.is_file()):
@@ -127,10 +116,7 @@ def refuse_unfinished(root: Path) -> None:
 
 
 def _put_in_place(staged: Path, root: Path, before: Path) -> list[Path]:
-    """Rename the completely restored directory to its final name.
-
-    Return the new name of the directory that had it before, if any.
-    """
+    """Rename the restored directory to its final name. Return the new name of the earlier directory, if any."""
     with opened_folder(root.parent) as around:
         try:
             os.rename(root.name, before.name, src_dir_fd=around, dst_dir_fd=around)

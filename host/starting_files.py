@@ -31,11 +31,7 @@ _OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
-    """Return the values of a plan's starting file by tensor name. The result is empty if the plan has no such file.
-
-    Args:
-        folder: the folder with files called SHA256.safetensors.
-        plan: its tensors must be those of the file.
+    """Return a plan's starting values by tensor name, from SHA256.safetensors in `folder`; empty if it has none.
 
     Raises:
         ConfigurationError: the file is missing, too large, a different one, or does not fit the plan.

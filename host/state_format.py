@@ -37,11 +37,7 @@ def settle_format(state: Path, program: str) -> int:
 
 
 def format_of(state: Path, program: str) -> int:
-    """Return the number of a state's format.
-
-    Raises:
-        ConfigurationError: the state is of a later version or of another program.
-    """
+    """Return a state's format. Raises ConfigurationError if it is of a later version or of another program."""
     try:
         content = json.loads((state / FILE).read_bytes())
         owner, number = content["program"], content["format"]
@@ -56,11 +52,7 @@ def format_of(state: Path, program: str) -> int:
 
 
 def check_number(number: object, place: str) -> None:
-    """Check that this program supports the format number of a state directory.
-
-    Raises:
-        ConfigurationError: this program does not support it.
-    """
+    """Raise ConfigurationError if this program does not support the format number of a state directory."""
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= STATE_FORMAT:
         raise _refused(
             f"{place} has state format {number}, and this program knows formats up to {STATE_FORMAT}",

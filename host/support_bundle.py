@@ -74,11 +74,7 @@ def _bundle_of(program: str, findings: Sequence[Finding]) -> dict[str, Any]:  # 
 
 
 def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a support bundle with mode 0600. An existing file is an error.
-
-    Raises:
-        ConfigurationError: the file exists, or it cannot be written.
-    """
+    """Write a bundle with mode 0600. Raises ConfigurationError if the file exists or cannot be written."""
     try:
         descriptor = new_file(place)
     except OSError as cause:

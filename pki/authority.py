@@ -139,18 +139,12 @@ class Authority:
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """Return the root certificates that the coordinator sends to sites, as PEM.
-
-        During a change: both roots, and the certificate that joins them.
-        """
+        """Return the roots that sites receive, as PEM. During a change: both, and the certificate that joins them."""
         during_a_change = (self.next_root_path, self.vouching_path)
         return _pem_in(self.previous_root_path) + self.root_pem() + b"".join(map(_pem_in, during_a_change))
 
     def accepted_roots_pem(self) -> bytes:
-        """Return the roots under which sites' certificates are accepted, as PEM.
-
-        During a change also the previous root.
-        """
+        """Return the roots of accepted sites' certificates, as PEM. During a change also the previous root."""
         return self.root_pem() + _pem_in(self.previous_root_path)
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:

@@ -45,11 +45,7 @@ def make_identity_key(directory: Path) -> Ed25519PrivateKey:
 
 
 def read_identity_key(directory: Path) -> Ed25519PrivateKey:
-    """Return the identity key, which is a secret.
-
-    Raises:
-        ConfigurationError: the key is missing, open to other accounts, or no Ed25519 key.
-    """
+    """Return the secret key. Raises ConfigurationError if it is missing, open to other accounts, or no Ed25519 key."""
     place = identity_key_path(directory)
     try:
         key = serialization.load_pem_private_key(store.read_secret(place), password=None)

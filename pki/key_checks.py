@@ -129,11 +129,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Return findings about each site's certificate and each hospital's own certificate authority.
-
-    Raises:
-        OperatorError: the register cannot be read.
-    """
+    """Check each site's certificate and own authority. Raises OperatorError if the register cannot be read."""
     with Register(authority.register_path) as register:
         own = OwnAuthorities(register)
         authorities, in_use = own.all(), own.sites_in_use()
@@ -147,11 +143,7 @@ def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
 
 
 def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check a site's certificate and its hospital's own authority, if the site uses one.
-
-    Raises:
-        OperatorError: the certificate cannot be read.
-    """
+    """Check the certificate from a site's own authority, if it has one. Raises OperatorError for an unreadable one."""
     if not own_keys.is_of_own_authority(keys):
         return []
     owner = "This site's certificate, of its hospital's own authority,"

@@ -67,7 +67,6 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
     """Store a certificate from the hospital's own authority until the coordinator accepts this certificate.
 
     Args:
-        keys: of an enrolled site with a waiting key.
         chain_pem: the certificate first, then any intermediate authorities, and the authority last.
         now: an aware time.
 

@@ -83,10 +83,7 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Stop accepting all authorities of a site, or the authority with this fingerprint, and their certificates.
-
-        Returns:
-            The removed authorities.
+        """Stop accepting a site's authorities, or the one with this fingerprint, and their certificates. Return them.
 
         Raises:
             RefusedError: there is no such authority.

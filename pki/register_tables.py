@@ -142,20 +142,12 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Return for each site when its newest accepted certificate expires, in UTC. Omit sites without such a certificate.
-
-    Raises:
-        OperatorError: the register's file cannot be read.
-    """
+    """Return when each site's newest accepted certificate expires, in UTC. Raises as `newest_certificates` does."""
     return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
-    """Return for each site the accepted certificate that expires last. Omit sites without an accepted certificate.
-
-    Raises:
-        OperatorError: the register's file cannot be read.
-    """
+    """Return each site's accepted certificate that expires last. Raises OperatorError if the file cannot be read."""
     with store.explained(register, "read"), closing(connect(register)) as connection:
         rows = connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()
     newest: dict[str, x509.Certificate] = {}

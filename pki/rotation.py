@@ -49,11 +49,7 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
 
 
 def complete(authority: Authority, now: datetime) -> None:
-    """Let the next authority issue certificates from now on. After a crash, call this function again.
-
-    Raises:
-        ConfigurationError: no change was begun.
-    """
+    """Let the next authority issue from now on; repeat it after a crash. Raises ConfigurationError if none is begun."""
     if not authority.next_root_path.exists():
         raise _not_begun()
     if not authority.previous_root_path.exists():

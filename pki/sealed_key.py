@@ -26,11 +26,7 @@ _SALT_BYTES, _NONCE_BYTES = 16, 12
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
-    """Encrypt a secret of any size. Two encryptions of the same secret give different bytes.
-
-    Raises:
-        ConfigurationError: the passphrase has fewer than 12 characters.
-    """
+    """Encrypt a secret, each time to other bytes. Raises ConfigurationError for a passphrase below 12 characters."""
     if len(passphrase) < SHORTEST_PASSPHRASE:
         raise ConfigurationError(
             what=f"The passphrase has fewer than {SHORTEST_PASSPHRASE} characters.",

@@ -102,10 +102,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def hold_directory(directory: Path, program: str) -> int:
-    """Reserve a state directory for this process until the process ends. Two programs at once would damage the state.
-
-    Returns:
-        The descriptor that has the lock; the caller need not keep it.
+    """Lock a state directory until the process ends, because two programs would damage it. Return the descriptor.
 
     Raises:
         ConfigurationError: another process has the lock, or the directory cannot be written.

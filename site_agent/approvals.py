@@ -81,14 +81,9 @@ class Approval(Document):
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain valid.
+    """Record that a person approves a plan and its sweep's alternatives. Earlier approvals stay valid until withdrawn.
 
-    After a withdrawal, earlier approvals are no longer valid.
-
-    Args:
-        by: the person's name for the audit log.
-        at: an aware time.
-        until: an aware time at which this approval ends; None for no end.
+    `at` and `until` are aware times. Without `until` the approval has no end.
     """
     ends = None if until is None else until.isoformat(timespec="seconds")
     signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
@@ -159,9 +154,7 @@ def announced_plans(state: Path) -> list[Path]:
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """Return the approval of exactly this plan and manifest, or None.
-
-    `why_not` checks whether the approval is still valid.
+    """Return the approval of exactly this plan and manifest, or None. `why_not` checks whether it is still valid.
 
     Raises:
         RefusedError: the file exists but is not an approval.
@@ -183,10 +176,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
 
 
 def find_refusal(state: Path, plan: Plan) -> Refusal | None:
-    """Return the last refusal of this plan, or None.
-
-    A damaged file counts as no refusal, because a refusal changes nothing.
-    """
+    """Return the last refusal of this plan, or None, also if it is damaged: a refusal changes nothing."""
     try:
         refusal = Refusal.model_validate_json(_refusal_path(state, plan).read_bytes())
     except (OSError, ValidationError):
@@ -195,12 +185,7 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Return why an approval does not permit training, as part of a sentence. Return None if training is permitted.
-
-    Args:
-        approvers: the number of different persons that this hospital's policy requires.
-        now: an aware time.
-    """
+    """Return why an approval does not permit training at an aware time, as part of a sentence; None if it does."""
     if approval is None:
         return "nobody here has approved exactly this plan"
     if approval.withdrawn is not None:

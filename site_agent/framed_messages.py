@@ -57,10 +57,7 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Return the header and facts of a message.
-
-        After them, the sender writes the payload and `more` further bytes.
-        """
+        """Return header and facts. The payload and `more` further bytes follow them."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -68,11 +65,7 @@ class Framing(Generic[Message]):
     def sizes(
         self, header: bytes | memoryview, largest_payload: Callable[[type[Message]], int]
     ) -> tuple[type[Message], int, int]:
-        """Return the kind of a message, and the number of bytes of facts and payload after its header.
-
-        Args:
-            header: HEADER.size bytes.
-            largest_payload: the largest payload of a kind in bytes.
+        """Return a message's kind, and its bytes of facts and payload. `largest_payload` is in bytes for each kind.
 
         Raises:
             MalformedMessage: there is no such kind, or the payload is larger than that.
@@ -119,11 +112,7 @@ class FramedSocket(Generic[Message]):
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Send one complete message.
-
-        Raises:
-            OSError: the other side has closed.
-        """
+        """Send one complete message. Raises OSError if the other side has closed."""
         loop = asyncio.get_running_loop()
         parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
         with suppress(BlockingIOError):
@@ -162,10 +151,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other process closed the socket and all bytes were read.
-
-        Call this only while no task receives.
-        """
+        """Return whether the other process closed the socket and all was read. Call it only while no task receives."""
         if self._unread:
             return False
         try:
@@ -240,11 +226,7 @@ def packed(parts: Iterable[bytes]) -> bytes:
 
 
 def unpacked(payload: bytes | memoryview, count: int) -> tuple[bytes, ...]:
-    """Split a payload of `packed` into exactly `count` byte strings.
-
-    Raises:
-        MalformedMessage: there are fewer or more, or bytes follow.
-    """
+    """Split a payload of `packed` into `count` byte strings. Raises MalformedMessage if it has fewer or more."""
     found, rest = list[bytes](), bytes(payload)
     for _ in range(count):
         if len(rest) < _PART.size:

@@ -103,10 +103,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The gate reports whether a renewed certificate works. The agent then deletes or restores the old certificate.
-
-    The agent replies Shown.
-    """
+    """The gate reports if a renewed certificate works. The agent deletes or restores the old one, and replies Shown."""
 
     works: bool
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -131,10 +128,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The gate confirms that it handled `count` messages of the coordinator.
-
-    The agent may forward `count` more messages.
-    """
+    """The gate confirms that it handled `count` messages of the coordinator. The agent may forward as many more."""
 
     stream: int
     count: int
@@ -146,10 +140,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The gate reports that it sends no more messages on a stream.
-
-    The agent waits briefly for the coordinator to end the stream.
-    """
+    """The gate sends no more messages on a stream. The agent waits briefly for the coordinator to end it."""
 
     stream: int
     payload: bytes | memoryview = field(default=b"", repr=False)
@@ -202,10 +193,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Unable:
-    """The agent reports to the gate that an instruction failed. `status` shows how a request to the coordinator ended.
-
-    An empty `status` means that the agent's own log explains the error.
-    """
+    """The agent reports a failed instruction. `status` is a request's end; if empty, the agent's log has the error."""
 
     exit_status: int
     status: str
@@ -217,10 +205,7 @@ class Unable:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The agent reports that the coordinator accepted a stream.
-
-    The coordinator's time is in ms since 1970, -1 if unknown.
-    """
+    """The agent reports that the coordinator accepted a stream, with its time in ms since 1970, -1 if unknown."""
 
     stream: int
     milliseconds: int

@@ -6,29 +6,26 @@ from typing import Final
 
 from host.message_catalogue import Entry
 
-_NOTHING: Final = "Nothing."
-
 EVENTS: Final = (
-    Entry("I200", "enrolled", "This site received its certificate.", _NOTHING),
-    Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved.", _NOTHING),
+    Entry("I200", "enrolled", "This site received its certificate."),
+    Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved."),
     Entry("I202", "contribution_released",
-          "A contribution left this site. The audit log has the hash of the contribution.", _NOTHING),
-    Entry("I203", "run_finished", "A run ended. The model and the report are in the state folder.", _NOTHING),
+          "A contribution left this site. The audit log has the hash of the contribution."),
+    Entry("I203", "run_finished", "A run ended. The model and the report are in the state folder."),
     Entry("I211", "sweep_decided",
           "All alternatives of a sweep are complete. The run that the key `run` names has the lowest mean validation "
           "loss over all sites.",
           "If the person responsible at this hospital agrees, run `site-agent adopt` with --run and the name of the "
           "run."),
-    Entry("I204", "coordinator_parted", "The coordinator closed the stream. The log line states the reason.", _NOTHING),
+    Entry("I204", "coordinator_parted", "The coordinator closed the stream. The log line states the reason."),
     Entry("I205", "configuration_taken_over",
-          "hospital.yaml was read again. The log line names the keys that need a restart.", _NOTHING),
+          "hospital.yaml was read again. The log line names the keys that need a restart."),
     Entry("I206", "hours_awaited",
           "The current time is outside the hours that the policy allows. This site connects when the allowed hours "
           "start.",
           "No action is needed. To change the hours, edit `hours` in the policy."),
-    Entry("I207", "certificate_renewed", "This site received its next certificate, with a new key.", _NOTHING),
-    Entry("I210", "agent_kept_from_patients",
-          "The kernel prevents the agent's user account from reading the table.", _NOTHING),
+    Entry("I207", "certificate_renewed", "This site received its next certificate, with a new key."),
+    Entry("I210", "agent_kept_from_patients", "The kernel prevents the agent's user account from reading the table."),
     Entry("W256", "agent_may_read_patients",
           "The agent and the trainer run under one user account. Only the program, not the kernel, prevents the agent "
           "from reading the table.",
@@ -74,20 +71,17 @@ EVENTS: Final = (
     Entry("E280", "configuration_kept",
           "hospital.yaml was read again and has mistakes. The site still uses the old settings.",
           "Run `site-agent check`, which lists every mistake. Correct the mistakes and reload."),
-    Entry("I300", "trainer_started", "The trainer process started without network access.", _NOTHING),
-    Entry("I301", "study_prepared",
-          "The neural network of a run is ready, and this site's table has no errors.", _NOTHING),
-    Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer.", _NOTHING),
-    Entry("I302", "study_restored", "Training continues from a state on disk.", _NOTHING),
-    Entry("I303", "study_reported", "The report on this site's gain was written.", _NOTHING),
-    Entry("I306", "others_weighed",
-          "The weight of the other hospitals' score in this site's model was computed.", _NOTHING),
-    Entry("I307", "model_awaited",
-          "This site only receives. This site waits for the result of the other sites.", _NOTHING),
+    Entry("I300", "trainer_started", "The trainer process started without network access."),
+    Entry("I301", "study_prepared", "The neural network of a run is ready, and this site's table has no errors."),
+    Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer."),
+    Entry("I302", "study_restored", "Training continues from a state on disk."),
+    Entry("I303", "study_reported", "The report on this site's gain was written."),
+    Entry("I306", "others_weighed", "The weight of the other hospitals' score in this site's model was computed."),
+    Entry("I307", "model_awaited", "This site only receives. This site waits for the result of the other sites."),
     Entry("I308", "model_received",
-          "This site received the other hospitals' model. This site sent no data about its patients.", _NOTHING),
+          "This site received the other hospitals' model. This site sent no data about its patients."),
     Entry("I309", "helpers_joined",
-          "Torchrun started the trainer with further processes, which compute parts of each batch.", _NOTHING),
+          "Torchrun started the trainer with further processes, which compute parts of each batch."),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
           "codes. The mistake may also be at the other sites, or there may be no mistake.",
@@ -98,7 +92,7 @@ EVENTS: Final = (
           "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces. If torchrun starts "
           "the trainer on several computers, this warning always appears."),
     Entry("W351", "agent_gone_without_its_answer",
-          "The agent process ended before the trainer had finished its work for the agent.", _NOTHING),
+          "The agent process ended before the trainer had finished its work for the agent."),
     Entry("W352", "saved_state_damaged",
           "A saved state on disk is damaged. The trainer uses an older state and repeats rounds.",
           "Check the disk of the state folder."),

@@ -42,11 +42,7 @@ def is_run_name(run: str) -> bool:
 
 
 def require_run_name(run: str) -> None:
-    """Check that a run's name is safe as a folder name.
-
-    Raises:
-        UsageError: it is not safe.
-    """
+    """Raise UsageError if a run's name is not safe as a folder name."""
     if not is_run_name(run):
         raise UsageError(
             what="A run's name has only letters, digits, dots, underscores and hyphens.",

@@ -71,9 +71,7 @@ class Train:
 class Conclude:
     """The gate instructs the trainer to choose and test a model and to write the report.
 
-    The payload has final parameters.
-
-    The other fields are as in Train. `alternative` is the chosen alternative of a sweep, or -1.
+    The payload has final parameters. Other fields are as in Train. `alternative` is the chosen one of a sweep, or -1.
     """
 
     round: int
@@ -135,13 +133,7 @@ class Failed:
 
 Message: TypeAlias = Check | Prepare | Train | Conclude | Agreed | Prepared | Trained | Failed
 _KINDS: Final[tuple[type[Message], ...]] = (Check, Prepare, Train, Conclude, Agreed, Prepared, Trained, Failed)
-
-
 FRAMING: Final = Framing[Message](b"GLH1", _KINDS)
-
-
-def _frame(message: Message) -> bytes:
-    return FRAMING.frame(message)
 
 
 class TrainerGone(OperatorError):
@@ -174,7 +166,7 @@ class TrainerEnd:
 
     def send(self, message: Message) -> None:
         """Send one complete message to the gate process."""
-        rest = [memoryview(_frame(message)), memoryview(message.payload)]
+        rest = [memoryview(FRAMING.frame(message)), memoryview(message.payload)]
         while rest:
             try:
                 written = self._socket.sendmsg(rest)  # header and payload together wake the gate once
@@ -218,10 +210,7 @@ class GateEnd:
         self._socket = FramedSocket(connection, FRAMING)
 
     async def ask(self, message: Message, largest_payload: int = 0) -> Message:
-        """Send a message to the trainer and wait for the reply.
-
-        Args:
-            largest_payload: the largest payload of the reply, in bytes.
+        """Send a message and return the trainer's reply, whose payload has at most `largest_payload` bytes.
 
         Raises:
             TrainerGone: the trainer has ended.
@@ -234,11 +223,7 @@ class GateEnd:
             raise _gone() from cause
 
     def require(self) -> None:
-        """Check that the trainer is still connected. Use this only between requests.
-
-        Raises:
-            TrainerGone: the trainer has ended.
-        """
+        """Check, only between requests, that the trainer is connected. Raises TrainerGone if it has ended."""
         if self._socket.has_ended():
             raise _gone()
 

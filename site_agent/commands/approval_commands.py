@@ -22,20 +22,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.approvals import (
-    Approval,
-    all_approvals,
-    announced_plans,
-    find_approval,
-    find_refusal,
-    last_approved,
-    newest_version,
-    others_approved,
-    why_not,
-)
-from site_agent.approvals import approve as record_approval
-from site_agent.approvals import refuse as record_refusal
-from site_agent.approvals import withdraw as record_withdrawal
+from site_agent import approvals
 from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
@@ -81,8 +68,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @by_option
 @click.option("--yes", is_flag=True, help="Approve without asking for y or n. Scripts need this option.")
 @click.option(
-    "--until",
-    help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone.",
+    "--until", help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone."
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.
@@ -113,11 +99,12 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
         )
     if not yes:
         _ask(hospital, plan, by, ends)
-    earlier, older = last_approved(hospital.state_path, plan), newest_version(hospital.state_path, plan.study)
+    earlier = approvals.last_approved(hospital.state_path, plan)
+    older = approvals.newest_version(hospital.state_path, plan.study)
     until_text = None if ends is None else ends.isoformat(timespec="seconds")
     for alternative in plan.alternatives:
         log.write("plan_approved", until=until_text, **_facts(alternative, by))
-    approval = record_approval(hospital.state_path, plan, by=by, at=now, until=ends)
+    approval = approvals.approve(hospital.state_path, plan, by=by, at=now, until=ends)
     _print([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)])
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
@@ -126,17 +113,13 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
         click.echo(f"This approval covers all {len(plan.alternatives)} alternatives of the plan's sweep.")
     if ends is not None:
         click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
-    missing = why_not(approval, approvers=hospital.policy.approvers, now=now)
+    missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=now)
     if missing is not None:
         click.echo(f"Nothing trains yet: {missing}.")
 
 
 def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None:
-    """Show a summary of the plan, and require the answer `y`.
-
-    Raises:
-        UsageError: the answer was not `y`, or there is no terminal.
-    """
+    """Show a summary of the plan. Raises UsageError unless a person at a terminal answers `y`."""
     if not sys.stdin.isatty():
         raise UsageError(
             what="There is no terminal at which a person can answer.",
@@ -170,7 +153,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     hospital = read_hospital(path)
     plan, by = _plan_to_withdraw(hospital, plan_path), person(by)
     # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
-    if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
+    if approvals.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
             consequence="Nothing was changed. Nothing is sent under this plan.",
@@ -201,7 +184,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     """
     hospital = read_hospital(path)
     plan, by, reason = read_plan(hospital, plan_path), person(by), person(because, "--because")
-    approval = find_approval(hospital.state_path, plan)
+    approval = approvals.find_approval(hospital.state_path, plan)
     if approval is not None and approval.withdrawn is None:
         raise UsageError(
             what=f"{approval.names} approved {plan.study} version {plan.version} here.",
@@ -209,7 +192,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
             remedy="To end the approval, use `site-agent withdraw`.",
         )
     audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
-    record_refusal(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
+    approvals.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
     click.echo(
         f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
     )
@@ -218,22 +201,20 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
 def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan of `read_plan`. If nobody approved this plan, return that of the only study approved here."""
     plan = read_plan(hospital, path)
-    if path is not None or find_approval(hospital.state_path, plan) is not None:
+    if path is not None or approvals.find_approval(hospital.state_path, plan) is not None:
         return plan
-    valid = [(one.signatures[-1].at, each) for each, one in all_approvals(hospital.state_path) if not one.withdrawn]
+    valid = [
+        (one.signatures[-1].at, each) for each, one in approvals.all_approvals(hospital.state_path) if not one.withdrawn
+    ]
     approved = [each for _, each in sorted(valid, key=lambda entry: entry[0]) if each is not None]
     return approved[-1] if len({each.study for each in approved}) == 1 else plan
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:
-    """Return the plan from the file of --plan, or the last plan that was announced or approved here.
-
-    Raises:
-        OperatorError: the plan is wrong, or there is none.
-    """
+    """Return the plan of --plan, or the last announced or approved. Raises OperatorError if it is wrong or missing."""
     if path is not None:
         return read_document(path, Plan, consequence=_NOTHING_APPROVED)
-    announced = announced_plans(hospital.state_path)
+    announced = approvals.announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
@@ -256,7 +237,8 @@ def _write_page(page: Path | None, title: str, sections: Sequence[Section], sign
 
 def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Section]:
     """Return the sections of the review about this hospital: earlier plans, policy and approvals."""
-    earlier, approval = last_approved(hospital.state_path, plan), find_approval(hospital.state_path, plan)
+    earlier = approvals.last_approved(hospital.state_path, plan)
+    approval = approvals.find_approval(hospital.state_path, plan)
     sentences = [f"The policy refuses this plan: {reason}." for reason in refused] or ["The policy allows this plan."]
     if own_fingerprint(hospital) is None:
         sentences.append(
@@ -268,13 +250,13 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
     return [*compared, Section("This hospital's own policy", tuple(sentences)), Section("Who decided", tuple(said))]
 
 
-def _said(hospital: Hospital, plan: Plan, approval: Approval | None, *, is_refused: bool) -> Iterator[str]:
+def _said(hospital: Hospital, plan: Plan, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
     """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
-    if (refusal := find_refusal(hospital.state_path, plan)) is not None:
+    if (refusal := approvals.find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."
-    missing = why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
+    missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=datetime.now(UTC))
     if missing is not None:
         yield f"Training with this plan is not permitted here: {missing}."
     elif is_refused:
@@ -293,7 +275,7 @@ def _since(plan: Plan, earlier: tuple[Plan, object]) -> Section:
 
 
 def _beside_others(hospital: Hospital, plan: Plan) -> list[Section]:
-    others = [other for other, _ in others_approved(hospital.state_path, plan)]
+    others = [other for other, _ in approvals.others_approved(hospital.state_path, plan)]
     found = compared_with_others(plan, others, hospital.policy.uncounted_runs)
     return [] if found is None else [found]
 
@@ -333,10 +315,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 
 def _table(hospital: Hospital, plan: Plan) -> tuple[Section, bool]:
-    """Compare the plan with the row counts that `data check` stored. The table itself is not read.
-
-    Return a section of the review, and whether the table is too small.
-    """
+    """Compare the plan with the stored row counts. Return a section, and whether the table is too small."""
     heading, rows = "This site's table", find_counted_rows(hospital.state_path)
     if plan.tier_of(hospital.site) == "receiving":
         told = (
@@ -373,14 +352,11 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
             "A dry run", ("This site only receives: table and contract fit the plan, and nothing would leave.",)
         )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
-    words = ("The process without network trained one round here. Nothing was sent.", _of_bytes(plan))
-    return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
-
-
-def _of_bytes(plan: Plan) -> str:
+    really = "In a real round, these bytes would be masked first. The masked bytes differ each time."
     if plan.secure_aggregation == "off":
-        return "In a real round, exactly these bytes would leave this site."
-    return "In a real round, these bytes would be masked first. The masked bytes differ each time."
+        really = "In a real round, exactly these bytes would leave this site."
+    words = ("The process without network trained one round here. Nothing was sent.", really)
+    return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
 
 
 def _facts(plan: Plan, by: str) -> dict[str, str | int]:

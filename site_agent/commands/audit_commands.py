@@ -16,9 +16,8 @@ from audit.reading.log_verification import KnownKeys
 from host.command_line import PATH
 from pki.identity_key import has_identity_key, public_bytes, read_identity_key
 from pki.store import hold_directory, write_public
-from protos.errors import UsageError
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-from site_agent.commands.site_options import config_option
+from site_agent.commands.site_options import by_option, config_option, person
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
@@ -58,19 +57,14 @@ def checkpoints(path: Path, output: Path) -> None:
 
 @audit.command(name="restart")
 @config_option
-@click.option("--by", required=True, help="Name of the person who decided this.")
+@by_option
 @click.option("--because", required=True, help="Reason in a few words, for the audit log.")
 def restart_log(path: Path, by: str, because: str) -> None:
     """Rename a lost or damaged audit log, and start a new log. The coordinator and every reader see the restart.
 
     Example: site-agent audit restart --config hospital.yaml --by "Anna Jones" --because "disk failed"
     """
-    if not all(text.strip() and text.isprintable() for text in (by, because)):
-        raise UsageError(
-            what="--by or --because is empty.",
-            consequence="The log is unchanged.",
-            remedy="Enter the person's name and the reason for the audit log.",
-        )
+    by, because = person(by), person(because, "--because")
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
     log_path, known = audit_log_path(hospital.state_path), own_checkpoint(gate_folder(hospital.state_path) / "witness")

@@ -16,7 +16,7 @@ import click
 from host.command_line import PATH
 from protos.errors import OperatorError, UsageError
 from protos.plan.concepts import read_concepts
-from site_agent.commands.site_options import audit_log_of, config_option
+from site_agent.commands.site_options import audit_log_of, by_option, config_option, person
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network
@@ -107,7 +107,7 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
 
 @data.command()
 @config_option
-@click.option("--by", required=True, help="Name of the person who accepts the warnings.")
+@by_option
 @click.option(
     "--digest", required=True, help="Digest of the examination that the person read, as printed by `data check`."
 )
@@ -118,8 +118,7 @@ def accept(path: Path, by: str, digest: str) -> None:
     """
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
-    if not by.strip() or not by.isprintable():
-        raise _refused("--by is empty.", "Give the name of the person who accepts.")
+    by = person(by)
 
     from site_agent.desk.examination.admitted_rows import check_errors, examined
     from site_agent.desk.examination.finding import Acceptance, counted
@@ -172,8 +171,8 @@ def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
         path.unlink(missing_ok=True)
         return
     at = datetime.now(UTC).isoformat(timespec="minutes")
-    counted = CountedRows(training=rows["training"], validation=rows["validation"], test=rows["test"], at=at)
-    write_result(path, counted.content)
+    counted = CountedRows.model_validate(dict(rows) | {"at": at})
+    write_result(path, counted.model_dump_json().encode())
 
 
 def _write_new(path: Path, content: bytes) -> None:

@@ -116,9 +116,9 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
 
 def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption | None) -> Iterator[str]:
     """Record in the audit log that a person adopts a model. Then put the model in use."""
-    from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.results.saved_model import load_model
     from site_agent.desk.use.adoption import Adoption, keep_adoption
+    from site_agent.desk.use.model_in_use import title_of_model
 
     state, name = hospital.state_path, _name_of(hospital.state_path, run, model)
     digest = load_model(state, run, name).digest
@@ -130,10 +130,10 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
         "model_adopted", run=run, model=name, digest=digest, by=by, account=account(), **former
     )
     keep_adoption(state, adoption)
-    yield f"{by} adopted {MODEL_TITLES.get(name, name)} of the run {run}."
+    yield f"{by} adopted {title_of_model(name, run)}."
     yield "Predictions, exports and monitoring use it until a person adopts another model."
     if before is not None:
-        yield f"Until now {MODEL_TITLES.get(before.model, before.model)} of the run {before.run} was in use."
+        yield f"Until now {title_of_model(before.model, before.run)} was in use."
 
 
 def _name_of(state: Path, run: str, model: str) -> str:
@@ -146,11 +146,7 @@ def _name_of(state: Path, run: str, model: str) -> str:
 
 
 def _names_of(state: Path, run: str) -> tuple[str, ...]:
-    """Return the names of a run's models. Raise an error if the run has no model.
-
-    Raises:
-        UsageError: there is no such run here.
-    """
+    """Return the names of a run's models. Raises UsageError if the run has no model here."""
     from site_agent.desk.results.saved_model import saved_names
     from site_agent.state_folders import saved_runs
 
@@ -182,7 +178,7 @@ def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
     """Return the models that can be adopted, the recommended model, and the model in use."""
     from site_agent.desk.comparison.recommendation import MODEL_TITLES
     from site_agent.desk.findings.facts import saved_facts
-    from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, newer_models
+    from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words, newer_models
 
     state, notices = hospital.state_path, []
     names = _names_of(state, run)
@@ -191,9 +187,7 @@ def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
     if adoption is None:
         notices.append(NOBODY_ADOPTED)
     else:
-        title = MODEL_TITLES.get(adoption.model, adoption.model)
-        notices.append(f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}.")
-        notices += newer_models(state, adoption)
+        notices += [in_words(adoption), *newer_models(state, adoption)]
     used = None if adoption is None or adoption.run != run else adoption.model
     models = [_Model(name=name, title=MODEL_TITLES.get(name, name), in_use=name == used) for name in names]
     return _Listed(run=run, models=models, notices=notices)

@@ -30,11 +30,7 @@ _MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpos
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the text of --by, or of another option with a person's name, with single blanks between words.
-
-    Raises:
-        UsageError: the text is empty.
-    """
+    """Return the text of an option, with single blanks between words. Raises UsageError if the text is empty."""
     if not by.strip() or not by.isprintable():
         meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(

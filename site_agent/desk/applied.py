@@ -27,11 +27,7 @@ class AppliedModel:
     """A saved model that is ready to compute scores."""
 
     def __init__(self, model: SavedModel, run: str, training: Training) -> None:
-        """Build the network and load its values.
-
-        Raises:
-            ConfigurationError: the values are those of another network.
-        """
+        """Build the network and load its values. Raises ConfigurationError if they are of another network."""
         self.model = model
         if model.joined is not None or model.own is not None:
             return
@@ -60,12 +56,9 @@ class AppliedModel:
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the weighted outputs of network and baseline: float32 (rows, outputs).
+        """Return network and baseline, weighted: float32 (rows, outputs) of encoded (rows, columns).
 
         A simple model has no such outputs.
-
-        Args:
-            features: (rows, columns), as the model encodes them; at least one row.
         """
         model = self.model
         if model.joined is not None:

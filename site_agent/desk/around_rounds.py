@@ -119,13 +119,10 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """Return the numbers that this site sends in the round of statistics.
-
-    Without privacy, `folder` records the numbers first.
+    """Return the numbers of the round of statistics. Without privacy, `folder` records the numbers first.
 
     Raises:
-        OperatorError: the table cannot be used, was used for another run, or the record cannot be written to the
-            disk.
+        OperatorError: the table cannot be used, was used for another run, or the record cannot be written.
     """
     from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.own_statistics import numbers_of_table

@@ -8,11 +8,12 @@ approve. A person reads the number of the list and the hospital's own line to ev
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from protos.fingerprints import grouped
 from protos.plan.canonical import digest
-from protos.plan.plan import ListedSite, Plan
+from protos.plan.plan import Plan
 from site_agent.desk.plan_review import Section, Table
 
 SIGNATURES: Final = 2
@@ -20,11 +21,10 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return a short fingerprint of a plan's list of sites: 8 groups of 4 characters.
-
-    If two such fingerprints are equal, the lists have the same names, keys and tiers.
-    """
-    fields = [field for site in sorted(plan.sites, key=_name) for field in (site.name, site.identity, site.tier)]
+    """Return a fingerprint of the sites' names, keys and tiers in a plan: 8 groups of 4 characters."""
+    fields = [
+        field for site in sorted(plan.sites, key=attrgetter("name")) for field in (site.name, site.identity, site.tier)
+    ]
     return grouped(digest("list of identity keys", len(plan.sites), *fields)[:_NUMBER_BYTES])
 
 
@@ -32,8 +32,6 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
     """Yield all sections of the sheet of identity keys.
 
     Args:
-        plan: the plan that the hospital has to approve.
-        site: this hospital's name in it.
         own: the fingerprint of the identity key on this computer; None if this user cannot read it.
     """
     yield Section(
@@ -41,7 +39,7 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
         (f"Plan digest {plan.digest.hex()}", f"Number of the list: {list_number(plan)}"),
     )
     yield Section("This hospital", (own_line(plan, site=site, own=own),))
-    rows = tuple((entry.name, entry.identity, "", "") for entry in sorted(plan.sites, key=_name))
+    rows = tuple((entry.name, entry.identity, "", "") for entry in sorted(plan.sites, key=attrgetter("name")))
     head = ("site", "identity key", "heard from (person, number called)", "equal? day and initials")
     yield Section("Every site of the plan", _TO_DO, Table(head, rows))
     yield Section("What equal sheets show, and what not", _LIMITS)
@@ -59,10 +57,6 @@ def own_line(plan: Plan, *, site: str, own: str | None) -> str:
     if own != listed:
         return f"The plan lists {listed} for {site}, and the key on this computer is {own}. Do not approve it."
     return f"The plan lists the key of this computer for {site}: {own}."
-
-
-def _name(site: ListedSite) -> str:
-    return site.name
 
 
 _TO_DO: Final = (

@@ -46,14 +46,7 @@ _NOT_FOR: Final = (
 
 
 def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """Return the content of a model card as plain values.
-
-    Args:
-        hospital: this site, whose report of the run is read.
-
-    Raises:
-        OperatorError: the run's scores were not stored.
-    """
+    """Return a model card's content as plain values. Raises OperatorError if the run's scores were not stored."""
     run, model, plan = used.run, used.model, used.model.plan
     contract = model.preprocessing.contract
     saved: dict[str, Any] = saved_facts(hospital.state_path, run)
@@ -159,7 +152,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
         f"**Not for.** {facts['not_for']}",
-        *_asked(facts),
+        *(["## The question", _list(facts["question"])] if facts["question"] else []),
         "## Training",
         _list(
             {
@@ -203,12 +196,6 @@ def _rounds(facts: Mapping[str, Any]) -> str:
     return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
 
 
-def _asked(facts: Mapping[str, Any]) -> list[str]:
-    if facts["question"] is None:
-        return []
-    return ["## The question", _list({name.replace("_", " "): text for name, text in facts["question"].items()})]
-
-
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:
     lines = []
     for name, value in facts["metrics"].items():
@@ -219,7 +206,7 @@ def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _list(facts: Mapping[str, Any]) -> str:
-    return "\n".join(f"* {name}: {value}" for name, value in facts.items())
+    return "\n".join(f"* {name.replace('_', ' ')}: {value}" for name, value in facts.items())
 
 
 def _told(gain: Mapping[str, Any]) -> str:
@@ -252,11 +239,7 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _audit_position(hospital: Hospital) -> dict[str, Json]:
-    """Return the position of the last record in this site's audit log.
-
-    Raises:
-        ConfigurationError: the last record is damaged.
-    """
+    """Return the last position of this site's audit log. Raises ConfigurationError if the last record is damaged."""
     path = audit_log_path(hospital.state_path)
     try:
         files = [file for file in all_files(path) if file.stat().st_size]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
@@ -55,6 +55,11 @@ _MEANING: Final = {
     "hessian": "the sum of the products of these two columns over its training rows, with a weight for each row",
     "gradient": "the sum over its training rows of this column's value times the error of the prediction",
     "guard": "how much the score of the other sites lowers the loss on its training rows (below 0: it raises the loss)",
+}
+_KEPT: Final = {
+    "latest": "of the last round",
+    "local": "that is best on its own validation rows",
+    "global": "with the lowest validation loss, summed over sites",
 }
 
 
@@ -393,15 +398,7 @@ def _choices(plan: Plan) -> Iterator[str]:
     yield from _of_columns(plan)
     if plan.private_training is not None:
         yield from _of_private_training(plan, plan.private_training)
-    match plan.checkpoint:
-        case "latest":
-            yield "Every site keeps the model of the last round (checkpoint: latest)."
-        case "local":
-            yield "Every site keeps the model that is best on its own validation rows (checkpoint: local)."
-        case "global":
-            yield "Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global)."
-        case _:
-            assert_never(plan.checkpoint)
+    yield f"Every site keeps the model {_KEPT[plan.checkpoint]} (checkpoint: {plan.checkpoint})."
     stopping = plan.early_stopping
     if stopping is not None:
         whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"

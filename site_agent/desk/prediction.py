@@ -33,6 +33,7 @@ import numpy.typing as npt
 from protos.errors import DataError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
+from site_agent.desk.examination.code_spellings import is_plain_number
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -52,14 +53,10 @@ _INSIDE: Final = 255
 
 @dataclass(frozen=True)
 class Predicted:
-    """A summary of a table of predictions that was written.
+    """A summary of a table of predictions that was written, with notes to read with the result.
 
-    Attributes:
-        rows: the number of rows.
-        abstained: the number of rows without a prediction.
-        why: a line for each column and error.
-        model: the name of the predicting model, for a sentence.
-        notices: notes to read with the result.
+    `abstained` is the number of rows without a prediction. `why` has a line for each column and error. `model` names
+    the model in sentences.
     """
 
     rows: int
@@ -82,7 +79,6 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
-        output: the file for the predictions, in an existing folder.
         run: the run whose model is used; None means the adopted model, or that of the latest run if there is none.
 
     Raises:
@@ -125,14 +121,7 @@ def _check_name(output: Path) -> None:
 
 
 def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the model's scores of the usable rows, recalibrated if the site requested a recalibration.
-
-    Returns:
-        shape (usable rows,), or (usable rows, classes).
-
-    Raises:
-        DataError: a prediction is not a finite number.
-    """
+    """Return the (recalibrated) scores: (usable rows,) or (usable rows, classes). Raises DataError if not finite."""
     from site_agent.desk.use.recalibration import recalibration_of
 
     scores = scores_before_recalibration(hospital, used, new)
@@ -178,10 +167,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
 def dice_of_new_rows(
     hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """Return the Dice coefficient of the predicted mask of each usable row, shape (usable rows,).
-
-    `masks` has the true masks of all rows.
-    """
+    """Return the Dice of each usable row, shape (usable rows,). `masks` has the true masks of all rows."""
     found, rows = [np.empty(0)], new.usable
     for scores in scores_in_parts(hospital, used, new):
         found.append(dice_of_images(masks[rows[: len(scores)]], scores >= 0.5))
@@ -205,17 +191,19 @@ def outcomes_of_new_rows(used: ModelInUse, new: NewRows) -> HeldOutRows | None:
 
 
 def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
-    """Return the names of the output's columns.
-
-    Raises:
-        DataError: a column of the table has the name of a column of the output.
-    """
+    """Return the names of the output's columns. Raises DataError if the table has a column with one of these names."""
     columns = _columns(contract)
     named = contract.patient if new.table.patients is not None else None
     first = "row" if named is None else named.name
     # If the patient column has the name of an output column, it is renamed.
     first = "patient" if first in (*columns, _ABSTAINED) else harmless(first)
-    _check_names(new, [first, *columns, _ABSTAINED])
+    for name in (first, *columns, _ABSTAINED):
+        if name in new.others:
+            raise DataError(
+                what=f"The table has a column {name}. The predictions need a column with the same name.",
+                consequence="Nothing was predicted or overwritten.",
+                remedy=f"Rename the column {name} in the table, or remove this column from the table.",
+            )
     return [first, *new.others, *columns, _ABSTAINED]
 
 
@@ -226,16 +214,6 @@ def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]])
         who: str | float = number + 1 if table.patients is None else table.patients[number]
         said: list[str | float | None] = [None] * width if reason else [*next(cells)]
         yield [who, *(column[number] for column in others), *said, reason]
-
-
-def _check_names(new: NewRows, ours: Sequence[str]) -> None:
-    twice = [name for name in ours if name in new.others]
-    if twice:
-        raise DataError(
-            what=f"The table has a column {twice[0]}. The predictions need a column with the same name.",
-            consequence="Nothing was predicted or overwritten.",
-            remedy=f"Rename the column {twice[0]} in the table, or remove this column from the table.",
-        )
 
 
 def _as_text(lines: list[list[str | float | None]]) -> bytes:
@@ -253,10 +231,7 @@ def _quoted(cell: str | float | None) -> str:
 
 
 def as_parquet(lines: Sequence[Sequence[str | float | None]]) -> bytes:
-    """Return a table as Parquet. The first line has the names of the columns.
-
-    No program reads Parquet cells as formulas, so identifiers stay unchanged.
-    """
+    """Return a table as Parquet, its names in the first line. No program reads Parquet cells as formulas."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -284,7 +259,7 @@ def _columns(contract: Contract) -> list[str]:
 def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list[float | str]]:
     if contract.target.task != "multi-class":
         return ([float(score)] for score in scores)
-    names = [code if _is_number(code) else harmless(code) for code in contract.target.classes]
+    names = [code if is_plain_number(code) else harmless(code) for code in contract.target.classes]
     return ([*map(float, row), names[int(row.argmax())]] for row in scores)
 
 
@@ -293,17 +268,8 @@ def harmless(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
-def _is_number(code: str) -> bool:
-    """Whether a code is a plain number, such as -1. A spreadsheet does not compute it as a formula."""
-    return code.removeprefix("-").replace(".", "", 1).isdecimal()
-
-
 def check_mask_folder(output: Path) -> None:
-    """Raise an error if the folder for masks already exists. This is checked before anything is computed.
-
-    Raises:
-        UsageError: the folder exists.
-    """
+    """Raise UsageError, before anything is computed, if the folder for masks already exists."""
     folder = _folder(output)
     if folder.exists() or folder.is_symlink():
         raise UsageError(

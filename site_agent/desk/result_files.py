@@ -11,9 +11,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a result file with this file mode, and replace an earlier file.
-
-    Call `check_place` before computing the result.
+    """Write a result file with this mode, and replace an earlier file. Call `check_place` before computing the result.
 
     Raises:
         ConfigurationError: root would follow another user's link.
@@ -48,12 +46,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
 
 
 def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check that a result can be written to a path, before the result is computed.
-
-    Args:
-        option: the name of the option, such as --html.
-        hospital: the site, whose table and contract are never overwritten.
-        others: further input files that must not be overwritten.
+    """Check, before a result is computed, that it can be written to a path and replaces no input.
 
     Raises:
         UsageError: it is in the state folder, would replace an input, is not a file, or its folder does not exist.

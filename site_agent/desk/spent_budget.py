@@ -26,8 +26,6 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
     """Return each budget payment as JSON, with its run, the office that requested the plan, and the plan's approvers.
 
     Args:
-        payments: the ledger's payments as JSON.
-        state: the site's state folder.
         audit: this site's log; it also has approvals whose files were replaced or lost.
 
     Raises:

@@ -33,7 +33,7 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.study import Study
 from site_agent.trainer.trainer_files import SECRET_BYTES, write_whole
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Check, Conclude, Failed, Message, Prepare, Trained, _frame
+from site_agent.trainer_socket import FRAMING, Check, Conclude, Failed, Message, Prepare, Trained
 from tests.laws.catalogue import NAMES, catalogue_plan
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.site_agent.trainer.asked import ScriptedSocket, as_bytes, question
@@ -106,7 +106,7 @@ class Watched(ScriptedSocket):
 
     def send(self, message: Message) -> None:
         """Keep an answer, and its very bytes."""
-        self.frames.append(_frame(message) + bytes(message.payload))
+        self.frames.append(FRAMING.frame(message) + bytes(message.payload))
         super().send(message)
 
     def _ask(self) -> Iterator[Message]:

@@ -147,7 +147,7 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
     site.allow(smallest_training_rows=5)
     if rows is not None:
         counted = CountedRows(training=rows, validation=1, test=2, at="2026-11-22T04:00+00:00")
-        write_result(counted_rows_path(site.folder / "state"), counted.content)
+        write_result(counted_rows_path(site.folder / "state"), counted.model_dump_json().encode())
 
     assert site("review") == status
     batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"

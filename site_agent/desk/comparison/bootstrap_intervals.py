@@ -88,13 +88,7 @@ def is_lower_better(metric: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compared:
-    """The metrics of several models on the same rows and the same resamples.
-
-    Attributes:
-        metrics: of each model, by the model's name.
-        resampled: each model's metrics on the same resamples.
-        resamples: the number of resamples.
-    """
+    """The metrics of several models by name, on the same rows and on the same resamples, and the number of these."""
 
     metrics: Mapping[str, Metrics]
     resampled: Mapping[str, Values]
@@ -137,7 +131,6 @@ def compare(rows: HeldOutRows, models: Mapping[str, Scores], seed: int, resample
 
     Args:
         models: each model's scores by name, as `evaluate` takes them.
-        seed: of the resamples; not negative.
     """
     metrics = {name: rows.evaluate(scores) for name, scores in models.items()}
     prepared = {name: resampled_metrics(rows, scores) for name, scores in models.items()}
@@ -165,10 +158,7 @@ def _interval(values: npt.NDArray[np.float64] | None) -> Interval | None:
 class Resampling:
     """The parameters of a bootstrap of whole patients. Equal parameters draw equal resamples.
 
-    Attributes:
-        owners: int64 of shape (rows,): the patient of each row, numbered from 0.
-        seed: of the draws, not negative.
-        number: the number of resamples.
+    `owners` is int64 of shape (rows,): the patient of each row, numbered from 0. `number` is that of the resamples.
     """
 
     owners: npt.NDArray[np.int64]
@@ -206,9 +196,6 @@ def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, 
 
 def resampled_metrics(rows: HeldOutRows, scores: Scores) -> Resampled:
     """Return a function that computes one model's metrics on many resamples of the rows.
-
-    Args:
-        scores: one model's, as `evaluate` takes them.
 
     Returns:
         a function from counts of shape (resamples, rows) to each metric of `measure` that is defined on the rows:

@@ -1,5 +1,6 @@
 """Measures calibration: whether 20 of 100 patients with a predicted probability of 20% have the outcome.
 
+Functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and `scores`, probabilities of shape (rows,).
 A measure is None if it is undefined, as with test rows of one class. A probability is limited to 1e-8 to 1 - 1e-8, so
 that its logit is finite.
 """
@@ -53,9 +54,6 @@ class Calibration:
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
     """Return how well each class's predicted probability is calibrated. A binary outcome has only the positive class.
 
-    Args:
-        scores: one model's, as `evaluate` takes them.
-
     Returns:
         an empty mapping for regression and segmentation.
     """
@@ -63,12 +61,7 @@ def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]
 
 
 def calibration(happened: npt.NDArray[np.generic], scores: Scores) -> Calibration:
-    """Return how well the predicted probabilities of one outcome are calibrated.
-
-    Args:
-        happened: 0 and 1, or false and true, shape (rows,).
-        scores: probabilities, shape (rows,).
-    """
+    """Return how well the predicted probabilities of one outcome are calibrated."""
     line = recalibration(happened, scores)
     smooth = smoothed(happened, scores)
     return Calibration(
@@ -137,10 +130,7 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """Return the basis functions of a spline at each logit, without the constant; None if all logits are equal.
-
-    The shape is (rows, number of different knots): 2 or 3 columns.
-    """
+    """Return a spline's basis at each logit, (rows, 2 or 3), without the constant; None if all logits are equal."""
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
         return None

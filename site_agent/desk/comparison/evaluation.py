@@ -108,14 +108,9 @@ class HeldOutRows:
 
 
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
-    """Convert a network's outputs to probabilities, or to numbers in the target's own unit.
+    """Convert outputs (rows, outputs) to probabilities, or a regression's z-scores to the target's own unit.
 
-    Args:
-        preprocessing: the preprocessing that encoded the site's rows.
-        outputs: shape (rows, outputs); a regression's are z-scores.
-
-    Returns:
-        float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
+    The result is float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
     """
     task = preprocessing.contract.target.task
     scores = probabilities(task, outputs)
@@ -123,29 +118,17 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Convert a network's outputs to the scores that `measure` requires: probabilities, numbers, or masks' Dice.
-
-    Args:
-        preprocessing: the preprocessing that encoded the site's rows.
-        outputs: shape (rows, outputs).
-        targets: encoded, of the same rows.
-    """
+    """Convert outputs (rows, outputs) to the scores for `measure`: probabilities, numbers, or the Dice to `targets`."""
     if preprocessing.contract.target.task == "segmentation":
         return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
     return scores_of(preprocessing, outputs)
 
 
 def dice_of_images(masks: npt.NDArray[np.generic], predicted: npt.NDArray[np.bool_]) -> Scores:
-    """Return each image's Dice coefficient: twice the pixels in both masks, divided by the sum of each mask's pixels.
+    """Return each image's Dice coefficient, float64 (rows,) from 0 to 1: twice the common pixels by both masks' pixels.
 
-    Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right.
-
-    Args:
-        masks: 0 and 1, shape (rows, pixels).
-        predicted: whether a pixel's probability is at least 0.5; of the same shape.
-
-    Returns:
-        float64 of shape (rows,), from 0 to 1.
+    Source: Dice 1945. If both masks are empty the coefficient is 1, because the prediction is right. `masks` has 0 and
+    1. `predicted` is whether a pixel's probability is at least 0.5. Both are of shape (rows, pixels).
     """
     is_inside = masks.astype(bool)
     both = is_inside.sum(axis=1) + predicted.sum(axis=1)
@@ -261,14 +244,9 @@ def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
 
 
 def auroc(targets: npt.NDArray[np.int64], scores: Scores) -> float | None:
-    """Return the area under the ROC curve as `measure` does, without the other metrics.
+    """Return the mean area under the ROC curve of one class against the rest, as `measure` does; None for one class.
 
-    Args:
-        targets: shape (rows,): 0 and 1, or indices of the classes.
-        scores: probabilities, shape (rows,) or (rows, classes).
-
-    Returns:
-        the mean of one against the rest over the classes in `targets`; None if they are of one class.
+    `targets` are 0 and 1 or indices of classes, shape (rows,). `scores` are (rows,) or (rows, classes).
     """
     from sklearn.metrics import roc_auc_score
 

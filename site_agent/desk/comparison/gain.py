@@ -54,10 +54,8 @@ _PLACEBOS: Final = {
 class Baselines:
     """Names the local model and the placebo (copies of this site) with which the federated model is compared.
 
-    Attributes:
-        best_local: a simple model's name; None means SILOED if there is one.
-        placebo: PLACEBO, or SILOED if that is the same recipe without the others.
-        why_none: the reason why there is no local model, as part of a sentence.
+    `best_local` is a simple model; None means SILOED if there is one. The placebo is SILOED if that is the same recipe
+    without the others. `why_none` is why there is no local model, as part of a sentence.
     """
 
     best_local: str | None = None
@@ -122,10 +120,7 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """Return the numbers that this site adds to sums over all sites.
-
-        If the outcome has no AUROC, they are zeros.
-        """
+        """Return the numbers that this site adds to sums over all sites: zeros if the outcome has no AUROC."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
@@ -174,12 +169,7 @@ def assess(
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """Return how much the federated model is better than the best local model of this site.
-
-    Args:
-        compared: the tested models by name: FEDERATED, and SILOED, PLACEBO and the simple models of
-            `simple_models.TITLES` if there are any.
-    """
+    """Return how much the federated model is better than the best local model, from all tested models by name."""
     metric = headline_metric(rows.task)
     values = {name: metrics[metric] for name, metrics in compared.metrics.items()}
     best = baselines.best_local or (SILOED if SILOED in values else None)

@@ -33,7 +33,6 @@ def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
 
     Args:
         kept: the run's scores. Only those of the validation rows are read.
-        seed: of the resamples.
 
     Returns:
         `model` by its name in the report, `sentence`, `metric`, `rows`, and `losses` of all models by name. None if

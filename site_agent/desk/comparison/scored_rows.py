@@ -29,14 +29,10 @@ _FEDERATED_ONCE: Final = "validation scores"  # the only scores that version 0.1
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoredRows:
-    """The test rows with every model's scores, and the validation rows with the scores of every usable model.
+    """The test rows and the validation rows, each with the scores of the models by their names in the report.
 
-    Attributes:
-        test: the test rows.
-        scores: by the model's name in the report, in its order.
-        validation: the validation rows.
-        validation_scores: by the model's name; the placebo and the guess have none.
-        dataset: digest of the encoded table, so that a later change of the table is detected.
+    The placebo and the guess have no validation scores. `dataset` is the digest of the encoded table, so that a later
+    change of the table is detected.
     """
 
     test: HeldOutRows
@@ -51,10 +47,7 @@ class ScoredRows:
 
 
 def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
-    """Write the scores into the state directory with mode 0600.
-
-    After a crash the file is complete or does not exist.
-    """
+    """Write the scores with mode 0600. After a crash the file is complete or does not exist."""
     facts: dict[str, Json] = {
         "task": kept.test.task,
         "classes": list(kept.test.classes),
@@ -74,11 +67,7 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
 
 
 def scored_rows(state: Path, run: str) -> ScoredRows:
-    """Read the stored scores of a run.
-
-    Raises:
-        ConfigurationError: none were stored, or the file is damaged or of another version.
-    """
+    """Read a run's scores. Raises ConfigurationError if there are none, or they are damaged or of another version."""
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(
             what=f"The models' predictions for the test rows were not stored for the run {run}.",

@@ -27,20 +27,9 @@ _NAME: Final = re.compile(
 _LATE: Final = re.compile(r"time|follow|surviv|discharg|death|died|event|outcome|length.?of.?stay|^los$", re.I)
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-_YES: Final = {
-    "yes",
-    "true",
-    "y",
-    "positive",
-    "present",
-    "dead",
-    "died",
-    "deceased",
-    "malignant",
-    "case",
-    "ill",
-    "sick",
-}
+_YES: Final = (
+    "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
+)  # fmt: skip
 _MOST_WHOLE_CODES: Final = 10
 _MOST_WORDS: Final = 30
 
@@ -144,10 +133,7 @@ def scalar(text: str) -> str:
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Return rounded limits below and above two values, in steps of about a tenth of their range.
-
-    Amounts stay at least 0.
-    """
+    """Return rounded limits around two values, in steps of about a tenth of their range. Amounts stay at least 0."""
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)

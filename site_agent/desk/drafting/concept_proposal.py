@@ -44,13 +44,10 @@ _MOST_WORDS: Final = 4  # words that one word abbreviates
 
 @dataclass(frozen=True, kw_only=True)
 class Proposed:
-    """The proposal that one column records one concept.
+    """The proposal that one column records one concept, with reasons for a person to read.
 
-    Attributes:
-        concept: the name of the concept.
-        unit: of the column, with its name in the plan; None if there is no evidence for one.
-        codes: for a concept with codes, the concept's code for each code of the column; None if not all are known.
-        reasons: reasons for a person to read.
+    `unit` is the column's, with its name in the plan; None if there is no evidence for one. `codes` has the concept's
+    code for each code of the column; None if not all are known.
     """
 
     concept: str
@@ -68,12 +65,7 @@ class Proposal:
 
 
 def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> Proposal:
-    """Propose a column for each concept.
-
-    Args:
-        numbers: columns that are drafted as numbers or dates.
-        coded: columns that are drafted with codes.
-    """
+    """Propose a column for each concept: drafted as a number or date in `numbers`, or with codes in `coded`."""
     fits = {concept.name: _fits(concept, numbers, coded) for concept in concepts}
     by_column: dict[str, Proposed] = {}
     without: dict[str, str] = {}
@@ -180,12 +172,7 @@ def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str
 
 
 def likeness(column: str, names: Sequence[str]) -> float:
-    """Return how similar a column's name is to the nearest name of a concept, from 0 to 1.
-
-    Args:
-        column: the column's name in the table.
-        names: of one concept, including its synonyms.
-    """
+    """Return how similar a column's name is to the nearest name of a concept, from 0 to 1."""
     own = words_of(column)
     return max((_of_two(own, words_of(name)) for name in names), default=0.0)
 

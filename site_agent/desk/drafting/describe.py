@@ -62,8 +62,6 @@ def describe(
 
     Args:
         path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
-        sheet: the sheet of a workbook.
-        query: the query if the table is a database.
         concepts: of a plan; the draft proposes the matching column of each.
 
     Raises:

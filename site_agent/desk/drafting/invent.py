@@ -38,12 +38,9 @@ Cells = list[str]
 
 
 def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
-    """Make up a table that satisfies a contract, and return it as rows of text.
+    """Make up a table that satisfies a contract, as at least 20 rows of text, and 5 for each class.
 
     The first row has the names if the contract's format has such a row.
-
-    Args:
-        rows: the number of rows without the names; at least twenty, and five for each class.
 
     Raises:
         UsageError: the rows are too few, or a spreadsheet would take a name or code for a formula.
@@ -89,11 +86,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
 
 
 def write_table(table: list[Cells], contract: Contract) -> bytes:
-    """Return the made-up table as the bytes of a file in the contract's format.
-
-    Raises:
-        UsageError: the contract reads from a database.
-    """
+    """Return the table as a file in the contract's format. Raises UsageError if the contract reads from a database."""
     match contract.format:
         case TableFormat(delimiter=delimiter, encoding=encoding):
             text = io.StringIO()

@@ -146,10 +146,7 @@ class ColumnDraft:
 
     @property
     def ambiguous_patterns(self) -> tuple[str, ...]:
-        """The date formats if several formats fit nearly all dates, such as day first and month first.
-
-        Otherwise empty.
-        """
+        """The date formats if several fit nearly all dates, such as day first and month first; otherwise empty."""
         counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
         ways = tuple(one for one, count in counts.items() if self._are_dates(count))
         return ways if len(ways) > 1 else ()

@@ -88,7 +88,6 @@ def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
     """Compare each column of new rows with the profile of the training rows.
 
     Args:
-        profile: of the model's training rows.
         new: the new rows. Rows of one patient are combined if the table identifies patients.
     """
     generator, level = np.random.default_rng(_SEED), LEVEL / max(1, len(profile.columns))
@@ -153,12 +152,9 @@ def _percent(share: float) -> str:
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Return the population stability index: Σ (found - expected)·ln(found / expected) over the frequencies of bins.
+    """Return the population stability index of shares (bins,): Σ (found - expected)·ln(found / expected).
 
     A share is set to at least 1e-4, so that an empty bin does not make the sum infinite.
-
-    Args:
-        expected, found: shares, each of shape (bins,).
     """
     return float(_indices(expected[None], found[None])[0])
 
@@ -199,14 +195,10 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Return whether the frequencies in training rows and in new rows differ by more than chance.
+    """Return whether the shares of training rows and new rows differ by more than chance. `rows` are effective rows.
 
-    Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows.
-
-    Args:
-        shares: of training and new rows.
-        rows: effective rows of both.
-        level: of the two-sided test, between 0 and 1.
+    Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows. `level`
+    is of the two-sided test.
     """
     before, now = (
         math.asin(math.sqrt((share * size + 0.375) / (size + 0.75))) for share, size in zip(shares, rows, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
@@ -15,10 +16,10 @@ from site_agent.desk.findings.plots import Row, intervals
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
     f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
-    "same hospital differ by chance, and small tables differ more. Therefore the report calls a "
-    "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
-    "this limit by chance. Values are grouped as in the "
-    "training rows. Several rows of one patient count as fewer rows, because they are similar.",
+    "same hospital differ by chance, and small tables differ more. Therefore the report calls a change drift only if "
+    "its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above this limit by "
+    "chance. Values are grouped as in the training rows. Several rows of one patient count as fewer rows, because they "
+    "are similar.",
     "Every percentage is relative to all new rows. Missing: the cell has no value. Outside of the training rows: the "
     "value is below the lowest or above the highest training value (both rounded). Not allowed: the value has an "
     "undeclared code, is outside the contract's range or in the future, or is text instead of a number. Values that "
@@ -26,8 +27,8 @@ _READING: Final = (
 )
 _INTERVALS: Final = (
     "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
-    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has "
-    "changed, about 1 of 100 tables shows 'worse' by chance."
+    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has changed, about 1 of "
+    "100 tables shows 'worse' by chance."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
@@ -99,54 +100,39 @@ def _first_score(facts: Facts) -> str:
 
 def monitor_page(facts: Facts) -> str:
     """Return the results of monitoring as an HTML page."""
+    compared = "The section Quality shows the metrics for the known outcomes."
+    if facts["quality"] is None:
+        compared = "The outcome was not compared."
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
-        *([] if facts["warnings"] else [paragraph(_calm(facts), "lead")]),
+        *([] if facts["warnings"] else [paragraph(f"No column has drifted much. {compared}", "lead")]),
         paragraph(
             f"{facts['rows']} new rows are compared with {facts['training_rows']} training rows. The model does not "
             f"predict for {facts['abstained']} of these rows. Everything on this page was computed at this site and "
-            "stays "
-            "here.",
+            "stays here.",
             "soft",
         ),
         *([paragraph(_first_score(facts))] if facts.get("first_score") else []),
     ]
     label = "population stability index"
-    rows = [_row(one) for one in facts["columns"]]
+    rows = []
+    for one in facts["columns"]:
+        row, chance = Row(label=one["name"], value=one["stability_index"]), one["by_chance"]
+        if chance is not None:
+            row = replace(row, interval=(0.0, chance), words=f"by chance up to {chance:.3f}")
+        rows.append(row)
+    drawing = intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
     keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
+    caption = f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}"
     inputs = [
-        figures(
-            figure(
-                f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}",
-                _indices(label, rows),
-                is_wide=True,
-            )
-        ),
+        figures(figure(caption, drawing, is_wide=True)),
         table("Inputs", [*head, "not allowed by the contract"], lines),
         *(paragraph(text) for text in _READING),
     ]
     sections = [Section(heading="Inputs", parts=inputs), Section(heading="Quality", parts=_quality(facts))]
     return page(f"{facts['site']}: monitoring of the run {facts['run']}", opening, sections)
-
-
-def _row(one: Facts) -> Row:
-    words = None if one["by_chance"] is None else f"by chance up to {one['by_chance']:.3f}"
-    return Row(label=one["name"], value=one["stability_index"], low=0.0, high=one["by_chance"], words=words)
-
-
-def _indices(label: str, rows: list[Row]) -> str:
-    return intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
-
-
-def _calm(facts: Facts) -> str:
-    quality = (
-        "The outcome was not compared."
-        if facts["quality"] is None
-        else "The section Quality shows the metrics for the known outcomes."
-    )
-    return f"No column has drifted much. {quality}"
 
 
 def monitor_metrics(facts: Facts) -> str:

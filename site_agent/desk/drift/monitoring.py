@@ -84,10 +84,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
 
 
 def _scores(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the scores of the usable rows.
-
-    For masks, return Dice scores, or nothing if the true masks are not known.
-    """
+    """Return the scores of the usable rows. For masks it is their Dice, or nothing without the true masks."""
     if used.model.preprocessing.contract.mask is None:
         return scores_of_new_rows(hospital, used, new)
     masks = new.table.masks

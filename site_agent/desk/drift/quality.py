@@ -50,11 +50,9 @@ class Expected:
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return a model's metrics and calibration on new rows and on its test rows, with intervals of the differences.
+    """Return metrics and calibration on new rows and on the run's test rows, with intervals of the differences.
 
-    Args:
-        new, test: new rows with outcomes, and the test rows of the run.
-        scores, then: the model's scores of both, with the same recalibration.
+    `scores` and `then` are the model's for both, with the same recalibration.
     """
     now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
     before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)
@@ -110,13 +108,9 @@ def expected_of(
 ) -> Expected:
     """Return the mean prediction, the observed mean of the outcome, and the standard deviation of their difference.
 
-    Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters.
-
-    Args:
-        happened: 0 and 1, or numbers, of shape (rows,).
-        scores: probabilities, or numbers, of shape (rows,).
-        patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
-        is_number: whether scores are numbers.
+    Source: Liang and Zeger 1986, the variance of a mean from the sums of its residuals within clusters. `happened` and
+    `scores` are of shape (rows,), probabilities unless `is_number`. `patients` are int64 (rows,), equal for rows of one
+    patient, or None if every row is a patient.
     """
     wrong = scores - happened.astype(np.float64)
     rows = len(wrong)

@@ -57,7 +57,7 @@ def two_spellings(codes: Sequence[str]) -> TwoSpellings | None:
         twice = [alike for alike in found if len(alike) > 1]
     if twice:
         return TwoSpellings(one=tuple(alike[0] for alike in twice), other=tuple(alike[1] for alike in twice))
-    numbers = [code for code in codes if _is_number(code)]
+    numbers = [code for code in codes if is_plain_number(code)]
     words = [code for code in codes if not any(letter.isdigit() for letter in code)]
     words = [code for code in words if _letters(code) not in _NO_VALUE]
     is_known = any(_letters(code) in _KNOWN for code in words)
@@ -70,7 +70,8 @@ def _letters(code: str) -> str:
     return "".join(letter for letter in code.casefold() if letter.isalnum()) or code
 
 
-def _is_number(code: str) -> bool:
+def is_plain_number(code: str) -> bool:
+    """Return whether a code is a plain number, such as -1. A spreadsheet does not compute it as a formula."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()
 
 

@@ -18,12 +18,7 @@ _MOST_COLUMNS = 1000
 
 
 def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
-    """Return the HTML page of an examination.
-
-    Args:
-        accepted_by: who accepted the warnings, and when; None if nobody has.
-        warnings_stop: whether this hospital trains only after a person has accepted the warnings.
-    """
+    """Return the page. `accepted_by` accepted the warnings, or is None. `warnings_stop`: they stop training."""
     head, *lines = examination.table_one
     return page(
         f"The table of {site}",

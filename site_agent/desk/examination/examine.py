@@ -114,11 +114,7 @@ class Examination:
 
 
 def examine(survey: Survey, split: Split) -> Examination:
-    """Examine a table that was read, and return the findings.
-
-    Args:
-        split: how the rows are divided into training, validation and test.
-    """
+    """Examine a table that was read, and return the findings."""
     table = survey.table
     found = [
         Finding(

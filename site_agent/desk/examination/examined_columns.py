@@ -51,7 +51,12 @@ def column_findings(table: Table) -> Iterator[Finding]:
             yield from _spellings(table, feature.name, feature.codes, values)
         else:
             markers = disguised_numbers(values)
-            yield from _disguised(table, feature, values, markers)
+            for marker in markers:
+                words = (
+                    f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?"
+                )
+                key = f"disguised:{feature.name}:{marker:g}"
+                yield row_finding(table, key, words, np.flatnonzero(values == marker))
             yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
 
 
@@ -112,12 +117,6 @@ def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]
         words = f"{what}{lie} too far from the others; is a decimal point missing, or is the unit another one?"
     if places.size:
         yield row_finding(table, key, words, places)
-
-
-def _disguised(table: Table, feature: Feature, values: Numbers, markers: tuple[float, ...]) -> Iterator[Finding]:
-    for marker in markers:
-        words = f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?"
-        yield row_finding(table, f"disguised:{feature.name}:{marker:g}", words, np.flatnonzero(values == marker))
 
 
 def row_finding(table: Table, key: str, words: str, places: npt.NDArray[np.int64], level: Level = "warning") -> Finding:

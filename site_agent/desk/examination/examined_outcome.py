@@ -185,10 +185,7 @@ def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """Return the area under the ROC curve.
-
-    Pairs with equal scores count half. Both outcomes must occur. NaN is not allowed.
-    """
+    """Return the area under the ROC curve. Equal scores count half. Both outcomes must occur, and NaN may not."""
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -197,12 +194,9 @@ def auroc(values: Numbers, truth: Truth) -> float:
 
 
 def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None:
-    """Return the area under the ROC curve of one column alone. Return None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of one column alone; None if an outcome has fewer than ten rows.
 
-    Args:
-        values: float64 of shape (rows,); missing values are NaN, or -1 for a code.
-        truth: of shape (rows,).
-        is_code: whether the order of the values has no meaning.
+    `values` are float64 (rows,), missing as NaN, or as -1 for a code, whose order has no meaning.
     """
     if min(truth.sum(), (~truth).sum()) < _FEWEST:
         return None
@@ -215,12 +209,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the area under the ROC curve of the single best term, or None if an outcome has fewer than ten rows.
-
-    Args:
-        has_term: of shape (rows, terms).
-        truth: of shape (rows,).
-    """
+    """Return the area of the best of (rows, terms), or None if an outcome of (rows,) has fewer than ten rows."""
     if min(truth.sum(), (~truth).sum()) < _FEWEST:
         return None
     # A column of two values has one corner in its ROC curve.

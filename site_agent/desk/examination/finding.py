@@ -64,11 +64,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
 
 
 def find_acceptance(state: Path, digest: str) -> Acceptance | None:
-    """Return the acceptance of exactly this examination's warnings, or None if nobody accepted the warnings.
-
-    Raises:
-        DataError: the file exists but is not an acceptance.
-    """
+    """Return the acceptance of exactly these warnings, or None. Raises DataError if the file is no acceptance."""
     try:
         found = Acceptance.model_validate_json(_path(state, digest).read_bytes())
     except FileNotFoundError:

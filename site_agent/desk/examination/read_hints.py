@@ -29,11 +29,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
-    """Read a table in which every row satisfies the contract.
-
-    Raises:
-        DataError: the table cannot be read, or does not fit the contract. The error has all findings and suggestions.
-    """
+    """Read a table that satisfies its contract. Raises DataError with all findings and suggestions if it does not."""
     survey = survey_with_hints(path, contract, scratch=scratch)
     if survey.mistakes:
         refuse([mistake.line for mistake in survey.mistakes], survey.hints)
@@ -83,11 +79,7 @@ def _units(survey: Survey) -> Iterator[str]:
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess the format of a table from the name of its file and the first 256 KiB.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Guess a table's format from its name and its first 256 KiB. Raises OSError if the file cannot be read."""
     if query is not None:
         return SqlFormat(kind="sql", query=query)
     suffix = path.suffix.lower()
@@ -104,8 +96,6 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
     """Advise which setting of the contract makes a text file readable, or return None.
 
     Args:
-        path: a table in which mistakes were found.
-        declared: the format that the contract declares.
         is_new: whether the file has new patients for a trained model; its contract no longer changes.
     """
     if not isinstance(declared, TableFormat):

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from site_agent.desk.examination.examined_outcome import auroc
 from site_agent.trainer.data.cells import Numbers
 
 FEWEST_VALUES: Final = 40
@@ -143,12 +144,7 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise in one sentence how to correct numbers whose unit seems to differ from the unit of the declared range.
-
-    Args:
-        inside: float64 of shape (rows,), NaN if missing or outside the range.
-        outside: float64, the numbers outside the range.
-    """
+    """Advise how to correct numbers in another unit. Both are float64, `inside` NaN if missing or outside the range."""
     found = mixed_units(np.concatenate([inside, outside])) if len(outside) >= FEWEST_IN_A_UNIT else None
     if found is None:
         return None
@@ -156,13 +152,9 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values are so far from the other values that a decimal point is probably missing.
+    """Return which positive values, bool (rows,), are so far from the others that a decimal point may be missing.
 
-    Args:
-        values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
-
-    Returns:
-        bool of shape (rows,).
+    `values` are float64 (rows,), NaN if missing. A column with negative numbers is skipped.
     """
     is_there, nothing = values > 0, np.zeros(len(values), dtype=bool)
     there = values[is_there]
@@ -179,10 +171,7 @@ def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
 
 
 def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float, float]] | None:
-    """Return which values are in the upper of two groups, the ratio of both groups' medians, and these medians.
-
-    None for one group.
-    """
+    """Return which values are in the upper of two groups, the ratio of their medians, and these; None for one group."""
     ordered = np.sort(logs)
     if len(ordered) < FEWEST_VALUES or len(np.unique(ordered)) < _FEWEST_DIFFERENT:
         return None
@@ -203,7 +192,9 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
     heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
     valley = _within(ordered, middle, quarter)
     most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY
-    if valley > most * heaps or _surprise(valley, heaps) < least:
+    # How much emptier the valley is than the smaller group, in standard deviations.
+    surprise = (heaps - valley) / math.sqrt(heaps + valley) if heaps + valley else 0.0
+    if valley > most * heaps or surprise < least:
         return None
     return logs >= (lower[-1] + upper[0]) / 2, math.exp(distance), (math.exp(low), math.exp(high))
 
@@ -227,11 +218,6 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
     return int(high - low)
 
 
-def _surprise(valley: int, heap: int) -> float:
-    """Return by how many standard deviations a gap between two groups has fewer values than the smaller group has."""
-    return (heap - valley) / math.sqrt(heap + valley) if heap + valley else 0.0
-
-
 def _conversion(low: float, high: float) -> Conversion | None:
     """Return the known pair of units whose conversion explains two medians best, or None if no pair explains them."""
 
@@ -246,11 +232,9 @@ def _conversion(low: float, high: float) -> Conversion | None:
 def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
     """Return whether another column nearly determines a value's scale: area under the ROC curve at least 0.9."""
     both = is_there & ~np.isnan(column)
-    upper, lower = column[both & is_upper], np.sort(column[both & ~is_upper])
-    if not len(upper) or not len(lower):
+    if is_upper[both].all() or not is_upper[both].any():
         return False
-    below = np.searchsorted(lower, upper, side="left") + np.searchsorted(lower, upper, side="right")
-    area = float(below.mean()) / (2 * len(lower))
+    area = auroc(column[both], is_upper[both])
     return max(area, 1 - area) >= _SEPARATES
 
 

@@ -87,9 +87,7 @@ def export_model(
     """Write a run's model into an empty or new folder.
 
     Args:
-        folder: a new or empty folder.
         run: the run's name; None takes the run of the model in use.
-        has_onnx: whether model.onnx is written too.
         name: the name of one of the run's models, as in the report; None takes the model in use.
         record: receives the run, the model's name and the digest of its file, before the first file is written.
 
@@ -150,7 +148,13 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
         parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
         differences.append(_difference(model, said, np.concatenate(parts)))
     if max(differences) > LARGEST_DIFFERENCE:
-        raise _differs(max(differences))
+        raise OperatorError(
+            what="The predictions of the exported model would differ from those of the original model by up to "
+            f"{max(differences):.2g}.",
+            consequence="Nothing was written, and nothing left this site.",
+            remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
+            "`site-agent predict`.",
+        )
     return files, differences
 
 
@@ -282,13 +286,3 @@ def _check_folder(folder: Path) -> None:
             consequence="Nothing was written, and nothing left this site.",
             remedy="Name a new or empty folder with --output.",
         )
-
-
-def _differs(difference: float) -> OperatorError:
-    return OperatorError(
-        what="The predictions of the exported model would differ from those of the original model by up to "
-        f"{difference:.2g}.",
-        consequence="Nothing was written, and nothing left this site.",
-        remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
-        "`site-agent predict`.",
-    )

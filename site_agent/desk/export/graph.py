@@ -63,10 +63,7 @@ class Graph:
 class Value:
     """A value of a graph. Arithmetic with a value adds an operation to its graph.
 
-    Attributes:
-        graph: the computation to which the value belongs.
-        name: the name of the value in the graph.
-        dtype: the type of its numbers. A number or an array beside it becomes a constant of the same type.
+    A number or an array beside it becomes a constant of the same `dtype`.
     """
 
     graph: Graph

@@ -86,7 +86,6 @@ def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
     """Load the model from a folder with model.json and model.safetensors.
 
     Args:
-        folder: of the export.
         allow_code: whether to run a hospital's own network, which is Python code from a file in the folder.
             model.json has its SHA-256. It proves that the file belongs to this export, but not that it does no harm.
             Allow it only if you trust the person who gave you the folder.

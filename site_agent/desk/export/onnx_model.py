@@ -59,11 +59,7 @@ def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None =
 
 
 def run_onnx(content: bytes, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the predictions of onnxruntime for float64 rows (rows, inputs).
-
-    Raises:
-        ConfigurationError: the package onnxruntime is not installed.
-    """
+    """Return onnxruntime's predictions for float64 (rows, inputs). Raises ConfigurationError if it is not installed."""
     try:
         import onnxruntime as runtime
     except ImportError as cause:

@@ -15,21 +15,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.architecture import (
-    Architecture,
-    ColumnsNetwork,
-    ConvolutionalNetwork,
-    DenseNetwork,
-    EfficientNetwork,
-    FeatureTokensNetwork,
-    GlobalLayersNetwork,
-    ImageNetwork,
-    NamedTensors,
-    NoteSize,
-    ParallelConvolutionalNetwork,
-    ParallelNetwork,
-    UNetNetwork,
-)
+from protos.plan import architecture as networks
 from protos.plan.networks.convolutional_networks import is_halved, sides_after
 from protos.plan.networks.dense_networks import ActivationName
 from site_agent.desk.export.graph import MODULE, Graph, Value
@@ -132,45 +118,41 @@ def attended(queries: Value, keys: Value, values: Value, width: int, hidden: Val
     return (scores if hidden is None else scores + hidden).apply("softmax") @ values
 
 
-def network_outputs(layers: Layers, architecture: Architecture, rows: Value, columns: int, common: int) -> Value:
-    """Add a network to the graph, and return its outputs.
-
-    Args:
-        rows: the encoded rows, (rows, columns).
-        columns: the number of columns that the network reads.
-        common: the number of first columns that are common to all sites.
-    """
+def network_outputs(
+    layers: Layers, architecture: networks.Architecture, rows: Value, columns: int, common: int
+) -> Value:
+    """Add a network to the graph, from encoded rows (rows, columns), the `common` columns first, to its outputs."""
     match architecture:
-        case GlobalLayersNetwork():
+        case networks.GlobalLayersNetwork():
             return _global_layers(layers, architecture, rows, columns)
-        case DenseNetwork():
+        case networks.DenseNetwork():
             hidden = _chain(layers, architecture, "input", rows, 1, min(1, len(architecture.hidden)))
             hidden = _chain(layers, architecture, "body", hidden, 2, len(architecture.hidden))
             return layers.linear(hidden, f"head.layer{len(architecture.hidden) + 1}")
-        case ParallelNetwork():
+        case networks.ParallelNetwork():
             shared = _chain(layers, architecture, "common", rows.columns(0, common), 1, len(architecture.common))
             own = _chain(layers, architecture, "unique", rows, 1, len(architecture.unique))
             head = _chain(layers, architecture, "head", shared.beside(own), 1, len(architecture.head))
             return layers.linear(head, "head.output")
-        case ColumnsNetwork():
+        case networks.ColumnsNetwork():
             return _columns(layers, architecture, rows, columns, common)
-        case FeatureTokensNetwork():
+        case networks.FeatureTokensNetwork():
             return _feature_tokens(layers, architecture, rows, columns)
-        case ConvolutionalNetwork():
+        case networks.ConvolutionalNetwork():
             parts = ["input", *["body"] * (len(architecture.blocks) - 1)]
             flat, first = _blocks(layers, architecture, _images(architecture, rows), parts), len(parts) + 1
             flat = _chain(layers, architecture, "body", flat, first, len(parts) + len(architecture.hidden))
             return layers.linear(flat, "head.output")
-        case ParallelConvolutionalNetwork():
+        case networks.ParallelConvolutionalNetwork():
             images = _images(architecture, rows)
             both = (("common", architecture.common), ("unique", architecture.unique))
             shared, own = (_blocks(layers, architecture, images, [part] * len(blocks)) for part, blocks in both)
             return layers.linear(shared.beside(own), "head.output")
-        case EfficientNetwork():
+        case networks.EfficientNetwork():
             return _efficient(layers, architecture, rows)
-        case UNetNetwork():
+        case networks.UNetNetwork():
             return _u_net(layers, architecture, rows)
-        case NamedTensors():
+        case networks.NamedTensors():
             layers.graph.constants.update({f"{MODULE}{name}": array for name, array in layers.tensors.items()})
             return rows.apply("module")
         case _:
@@ -179,7 +161,7 @@ def network_outputs(layers: Layers, architecture: Architecture, rows: Value, col
 
 def _chain(
     layers: Layers,
-    architecture: DenseNetwork | ParallelNetwork | ConvolutionalNetwork,
+    architecture: networks.DenseNetwork | networks.ParallelNetwork | networks.ConvolutionalNetwork,
     part: str,
     value: Value,
     first: int,
@@ -190,21 +172,18 @@ def _chain(
     return value
 
 
-def _images(architecture: ImageNetwork | UNetNetwork, rows: Value) -> Value:
+def _images(architecture: networks.ImageNetwork | networks.UNetNetwork, rows: Value) -> Value:
     image = architecture.image
     return rows.reshape(-1, image.channels, image.height, image.width)
 
 
 def _blocks(
     layers: Layers,
-    architecture: ConvolutionalNetwork | ParallelConvolutionalNetwork,
+    architecture: networks.ConvolutionalNetwork | networks.ParallelConvolutionalNetwork,
     value: Value,
     parts: Sequence[str],
 ) -> Value:
-    """Add the blocks of an image network in sequence, each with the prefix of its tensors.
-
-    The result is (rows, numbers).
-    """
+    """Add the blocks of an image network in sequence, each with the prefix of its tensors, up to (rows, numbers)."""
     for number, part in enumerate(parts, start=1):
         size = sides_after(architecture.image, number - 1)
         value = layers.block(value, f"{part}.block{number}", architecture.activation, size)
@@ -213,7 +192,7 @@ def _blocks(
     return value.reshape(-1, channels * height * width)
 
 
-def _efficient(layers: Layers, network: EfficientNetwork, rows: Value) -> Value:
+def _efficient(layers: Layers, network: networks.EfficientNetwork, rows: Value) -> Value:
     """Add an EfficientNet to the graph: a convolution, the stages, a convolution, and a linear map of the means."""
     size = (network.image.height, network.image.width)
 
@@ -249,7 +228,7 @@ def _silu(value: Value) -> Value:
     return value * value.apply("sigmoid")
 
 
-def _u_net(layers: Layers, network: UNetNetwork, rows: Value) -> Value:
+def _u_net(layers: Layers, network: networks.UNetNetwork, rows: Value) -> Value:
     """Add a U-Net to the graph: the path down, the path up, and a logit for each pixel."""
     down, up = network.ways
 
@@ -275,7 +254,7 @@ def _u_net(layers: Layers, network: UNetNetwork, rows: Value) -> Value:
     return layers.linear(pixels, "head.output").reshape(-1, network.image.pixels)
 
 
-def _columns(layers: Layers, architecture: ColumnsNetwork, rows: Value, columns: int, common: int) -> Value:
+def _columns(layers: Layers, architecture: networks.ColumnsNetwork, rows: Value, columns: int, common: int) -> Value:
     depth = len(architecture.hidden)
 
     def heard(value: Value, name: str, other: Value | None) -> Value:
@@ -293,7 +272,7 @@ def _columns(layers: Layers, architecture: ColumnsNetwork, rows: Value, columns:
     return layers.linear(shared, "common.output") + heard(own, "unique.output", shared)
 
 
-def _global_layers(layers: Layers, architecture: GlobalLayersNetwork, rows: Value, columns: int) -> Value:
+def _global_layers(layers: Layers, architecture: networks.GlobalLayersNetwork, rows: Value, columns: int) -> Value:
     value = rows
     if architecture.input_normalisation:
         value = layers.normalised(value, "input.normalisation")
@@ -308,7 +287,7 @@ def _global_layers(layers: Layers, architecture: GlobalLayersNetwork, rows: Valu
     return logits + layers.linear(rows, "unique.path") if architecture.linear_path else logits
 
 
-def _entities(layers: Layers, architecture: GlobalLayersNetwork, value: Value, columns: int) -> Value:
+def _entities(layers: Layers, architecture: networks.GlobalLayersNetwork, value: Value, columns: int) -> Value:
     spread = value.reshape(-1, columns, 1)
     tokens = spread * layers.tensors["input.embedding.weight"] + layers.tensors["input.embedding.bias"]
     tokens = layers.normalised_columns(tokens, "input.embedding.normalisation")
@@ -317,7 +296,9 @@ def _entities(layers: Layers, architecture: GlobalLayersNetwork, value: Value, c
     return tokens.reshape(-1, columns * architecture.entity_width)
 
 
-def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: Value, columns: int, name: str) -> Value:
+def _entity_block(
+    layers: Layers, architecture: networks.GlobalLayersNetwork, tokens: Value, columns: int, name: str
+) -> Value:
     heads, channels = architecture.heads, architecture.entity_width // architecture.heads
     normal = layers.normalised_columns(tokens, f"{name}.normalisation")
     projected = layers.linear(normal, f"{name}.attention.projections")
@@ -332,7 +313,7 @@ def _entity_block(layers: Layers, architecture: GlobalLayersNetwork, tokens: Val
     return layers.linear(hidden, f"{inner}.outer").apply("selu") + between
 
 
-def _feature_tokens(layers: Layers, architecture: FeatureTokensNetwork, rows: Value, columns: int) -> Value:
+def _feature_tokens(layers: Layers, architecture: networks.FeatureTokensNetwork, rows: Value, columns: int) -> Value:
     note, hidden = architecture.note, None
     if note is None:
         own = _of_columns(layers, rows, columns, "")
@@ -360,18 +341,15 @@ def _of_columns(layers: Layers, rows: Value, columns: int, kind: str) -> Value:
     return rows.reshape(-1, columns, 1) * weight + layers.tensors[f"input.tokenizer.{kind}bias"]
 
 
-def _words(layers: Layers, note: NoteSize, codes: Value) -> Value:
-    """Add the computation of each word's token to the graph: (rows, places, width).
-
-    A code is a bucket's number, from 1.
-    """
+def _words(layers: Layers, note: networks.NoteSize, codes: Value) -> Value:
+    """Add each word's token to the graph, (rows, places, width). A code is a bucket's number, from 1."""
     weight = layers.graph.constant(layers.tensors["input.tokenizer.weight"])
     # A look-up drops the fraction, so a whole number minus one half selects the next lower number.
     places = (codes - [0.5]).clipped([0.0], [note.buckets - 1.0])
     return weight.apply("lookup", places) + layers.tensors["input.tokenizer.bias"]
 
 
-def _hidden(note: NoteSize, codes: Value, others: int) -> Value:
+def _hidden(note: networks.NoteSize, codes: Value, others: int) -> Value:
     """Add an attention mask to the graph, (rows, 1, 1, tokens). It excludes the places without a word."""
     negative = (codes.apply("greater", [0.5]).cast("float32") - [1.0]) * [_NEVER]
     together = (codes.columns(0, 1) * ([0.0] * (others + 1))).beside(negative)
@@ -379,7 +357,12 @@ def _hidden(note: NoteSize, codes: Value, others: int) -> Value:
 
 
 def _attention(
-    layers: Layers, architecture: FeatureTokensNetwork, tokens: Value, count: int, name: str, hidden: Value | None
+    layers: Layers,
+    architecture: networks.FeatureTokensNetwork,
+    tokens: Value,
+    count: int,
+    name: str,
+    hidden: Value | None,
 ) -> Value:
     width, heads = architecture.width, architecture.heads
     projected = layers.linear(layers.layer_normalised(tokens, f"{name}.normalisation"), f"{name}.projections")
@@ -391,7 +374,7 @@ def _attention(
     return layers.linear(together.reshape(-1, count, width), f"{name}.output")
 
 
-def _token_feed_forward(layers: Layers, architecture: FeatureTokensNetwork, tokens: Value, name: str) -> Value:
+def _token_feed_forward(layers: Layers, architecture: networks.FeatureTokensNetwork, tokens: Value, name: str) -> Value:
     hidden = architecture.hidden
     inner = layers.linear(layers.layer_normalised(tokens, f"{name}.normalisation"), f"{name}.inner")
     if architecture.activation == "reglu":

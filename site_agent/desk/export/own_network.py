@@ -42,11 +42,7 @@ class OwnNetwork:
 
 
 def own_network(path: str | None, network: nn.Module, columns: int, outputs: int) -> OwnNetwork:
-    """Load the hospital's own module from the file that hospital.yaml names.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or others can write it.
-    """
+    """Load the hospital's own module. Raises ConfigurationError if it cannot be read, or others can write it."""
     if path is None:
         raise ValueError("a network of named tensors is built from a file")
     return OwnNetwork(source=read_source(Path(path)), network=network, columns=columns, outputs=outputs)

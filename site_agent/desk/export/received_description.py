@@ -153,10 +153,7 @@ class Description(Document):
 
     @property
     def reader(self) -> RowReader:
-        """Return an object that reads this hospital's rows by the rules of the other hospital's model.
-
-        The limits of values in the other hospital's training rows are not applied.
-        """
+        """Return a reader of this hospital's rows by the other hospital's rules, without its training rows' limits."""
         features: list[dict[str, Any]] = [one.model_dump() | {"limits": (None, None)} for one in self.features]
         days: list[dict[str, Any]] = [one.model_dump() for one in self.days]
         for one in (*features, *days):

@@ -79,22 +79,12 @@ class ReceivedExport:
     constants: Mapping[str, Tensor]
 
     def check_rows(self, rows: int) -> None:
-        """Raise an error if the inputs of this number of rows need too much memory. No row is read before this check.
-
-        Raises:
-            ConfigurationError: they do.
-        """
+        """Raise ConfigurationError, before a row is read, if this number of rows needs too much memory."""
         if rows * self.description.inputs > _MOST_NUMBERS:
             raise refused("Its columns need too much memory for this number of test rows.")
 
     def scores(self, values: npt.NDArray[np.float64] | Intensities) -> npt.NDArray[np.float64]:
-        """Compute the scores of rows with the other hospital's model.
-
-        Args:
-            values: float64 (rows, inputs), as `RowReader.read` returns them; at least one row.
-
-        Returns:
-            probabilities or numbers in the target's unit, float64 of shape (rows,), or (rows, classes).
+        """Compute the model's scores, float64 (rows,) or (rows, classes), from float64 (rows, inputs).
 
         Raises:
             ConfigurationError: the operations do not match the columns, need too much memory or time, or return no
@@ -174,11 +164,7 @@ class ReceivedExport:
 
 
 def _depth(forest: Forest) -> int:
-    """Return the number of nodes on the longest path of a forest.
-
-    Raises:
-        ValueError: a path is too long, or a node is on several paths.
-    """
+    """Return the nodes on the longest path. Raises ValueError if it is too long, or a node is on several paths."""
     at, left, depth = forest.roots, len(forest.columns), 0
     while len(at) and left >= 0 and depth < _DEEPEST:
         at = at[~np.isinf(forest.thresholds[at])]
@@ -212,11 +198,7 @@ def _patches(images: Tensor, filters: Tensor, result: Tensor) -> int:
 
 
 def read_received(folder: Path) -> ReceivedExport:
-    """Read another hospital's export of a model of a table's columns or of images.
-
-    Raises:
-        ConfigurationError: the folder is not such an export.
-    """
+    """Read another hospital's export of a table's or images' model. Raises ConfigurationError if it is none."""
     try:
         description = Description.model_validate_json(_content(folder, "model.json", LARGEST_DESCRIPTION_BYTES))
     except ValidationError as error:

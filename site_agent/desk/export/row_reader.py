@@ -144,10 +144,7 @@ class RowReader:
         return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
 
     def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
-        """Return the problem with a column's value, if there is one, and the value.
-
-        Dates are first converted to intervals.
-        """
+        """Return the problem with a column's value, if any, and the value. A date becomes an interval first."""
         value, interval = cells[column["name"]], column.get("interval")
         assert isinstance(value, float)
         if interval is not None:

@@ -94,10 +94,7 @@ def _of_lines(wide: Value, lines: Lines) -> Value:
 
 
 def _of_forest(trees: Forest, features: Value) -> Value:
-    """Add a forest to the graph. The result is the mean over trees, float64 of shape (rows, answers).
-
-    `features` are float32 columns. See `Forest.answers`.
-    """
+    """Add a forest on float32 columns to the graph: the mean of its trees, float64 (rows, answers). See `Forest`."""
     # A float32 value is above a float64 threshold exactly if it is above the largest float32 that is not above the
     # threshold.
     thresholds = trees.thresholds.astype(np.float32)
@@ -196,10 +193,7 @@ def _others(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, 
 
 
 def _concept_columns(concepts: ConceptEncoding, contract: Contract, own: Value) -> Value:
-    """Add to the graph the operations of `ConceptEncoding.encode`. The result is float32 of shape (rows, columns).
-
-    Only the number of rows of `own` is used.
-    """
+    """Add `ConceptEncoding.encode` to the graph: float32 (rows, columns). Of `own` only the number of rows is used."""
     nothing = own.columns(0, 1).cast("float64") * [[0.0]]
     first, *rest = [
         nothing if one is None or not concepts.used[place] else _concept(own.graph, concepts, contract, place)
@@ -267,10 +261,7 @@ def _encoded(graph: Graph, preprocessing: Preprocessing) -> Value:
 
 
 def _value_of(graph: Graph, contract: Contract, place: int) -> Value:
-    """Add to the graph the value of the feature at `place`: float64 (rows, 1). A date becomes its interval.
-
-    See `cells.interval_of`.
-    """
+    """Add a feature's value to the graph, float64 (rows, 1). A date becomes its interval, see `cells.interval_of`."""
     feature, own = contract.features[place], graph.input.columns(place, place + 1)
     if not isinstance(feature, DateFeature):
         return own
@@ -298,32 +289,22 @@ def _pixels(intensities: Value, column: ImageColumn, scales: Sequence[Scale]) ->
 
 
 def _feature(feature: Feature, encoding: Encoding, value: Value) -> Value:
-    match encoding:
-        case OrdinalEncoding() | OneHotEncoding() | EmbeddingEncoding():
-            assert isinstance(feature, CategoricalFeature)
-            return _coded(feature, encoding, value)
-        case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
-            is_there = value.apply("equal", value)  # only NaN differs from itself
-            filled = value
-            if encoding.fill is not None:
-                filled = is_there.chosen(value, [[encoding.fill]])
-            columns = _measured(encoding, filled)
-            has_flag = feature.missing.endswith("-and-flag")
-            return columns.beside(is_there.apply("not").cast("float64")) if has_flag else columns
-        case _:
-            assert_never(encoding)
-
-
-def _measured(encoding: NumericEncoding | QuantileEncoding | PiecewiseEncoding, value: Value) -> Value:
+    if isinstance(encoding, OrdinalEncoding | OneHotEncoding | EmbeddingEncoding):
+        assert isinstance(feature, CategoricalFeature)
+        return _coded(feature, encoding, value)
+    is_there = value.apply("equal", value)  # only NaN differs from itself
+    filled = value if encoding.fill is None else is_there.chosen(value, [[encoding.fill]])
     match encoding:
         case NumericEncoding(scale=scale):
-            return (value - [[scale.mean]]) / [[scale.deviation]]
+            columns = (filled - [[scale.mean]]) / [[scale.deviation]]
         case QuantileEncoding(values=knots, scores=scores):
-            return value.interpolated(knots, scores)
+            columns = filled.interpolated(knots, scores)
         case PiecewiseEncoding(ends=ends):
-            return _shares(np.array(ends), value)
+            columns = _shares(np.array(ends), filled)
         case _:
             assert_never(encoding)
+    has_flag = feature.missing.endswith("-and-flag")
+    return columns.beside(is_there.apply("not").cast("float64")) if has_flag else columns
 
 
 def _shares(ends: np.ndarray[tuple[int], np.dtype[np.float64]], value: Value) -> Value:

@@ -1,5 +1,8 @@
 """Computes 95% intervals of the measures of a model's calibration. See comparison/calibration.py.
 
+Functions take `happened`, 0 and 1 (or false and true) of shape (rows,), `scores`, probabilities of shape (rows,),
+`patients`, equal for rows of one patient or None if every row is a patient, and `seed` of the resamples, not negative.
+
 The bootstrap draws whole patients, and fits each resample by Newton's method, all of a block at once. The interval of
 the calibration in the large, the intercept or the slope is None if a resample has no such line, for example because
 the prediction separates the classes.
@@ -46,12 +49,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def intervals_by_outcome(rows: HeldOutRows, scores: Scores, seed: int) -> dict[str, Json]:
-    """Return the 95% intervals of all measures of calibration, for each predicted class by its name.
-
-    Args:
-        scores: one model's, as `HeldOutRows.evaluate` takes them.
-        seed: of the resamples, not negative.
-    """
+    """Return all measures' intervals, by class. `scores` are one model's, as `HeldOutRows.evaluate` takes them."""
     return {
         name: calibration_spans(happened, said, rows.patients, seed)
         | distance_spans(happened, said, rows.patients, seed)
@@ -60,14 +58,7 @@ def intervals_by_outcome(rows: HeldOutRows, scores: Scores, seed: int) -> dict[s
 
 
 def calibration_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return 95% intervals of a model's calibration in the large, intercept and slope, by these names.
-
-    Args:
-        happened: 0 and 1, or false and true, shape (rows,).
-        scores: probabilities, shape (rows,).
-        patients: equal for rows of one patient; None if every row is a patient.
-        seed: of the resamples, not negative.
-    """
+    """Return 95% intervals of a model's calibration in the large, intercept and slope, by these names."""
     outcome, logit = happened.astype(np.float64), logits(scores)
     names = ("in_the_large", "intercept", "slope")
     if not 0.0 < outcome.mean() < 1.0 or logit.min() == logit.max():
@@ -78,7 +69,10 @@ def calibration_spans(happened: Happened, scores: Scores, patients: Patients, se
         lines.append(_fitted(counts, outcome, logit, has_slope=True))
     line = np.concatenate(lines)
     drawn = dict(zip(names, (np.concatenate(shifts), line[:, 0], line[:, 1]), strict=True))
-    return {name: None if np.isnan(values).any() else _percentiles(values) for name, values in drawn.items()}
+    return {
+        name: None if np.isnan(values).any() else np.percentile(values, _PERCENTILES).tolist()
+        for name, values in drawn.items()
+    }
 
 
 def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) -> Float64:
@@ -103,20 +97,8 @@ def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) 
     return line
 
 
-def _percentiles(values: Float64) -> list[Json]:
-    low, high = np.percentile(values, _PERCENTILES)
-    return [float(low), float(high)]
-
-
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the 95% intervals of both calibration errors by name, or None if all rows have the same class.
-
-    Args:
-        happened: 0 and 1, or false and true, shape (rows,).
-        scores: probabilities, shape (rows,).
-        patients: equal for rows of one patient; None if every row is a patient.
-        seed: of the resamples, not negative.
-    """
+    """Return the 95% intervals of both calibration errors by name, or None if all rows have the same class."""
     outcome = happened.astype(np.float64)
     if not 0.0 < outcome.mean() < 1.0:
         return dict.fromkeys(NAMES)

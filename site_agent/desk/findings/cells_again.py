@@ -35,8 +35,6 @@ def cells_again(path: Path, table: Table, rows: Rows, names: Set[str]) -> dict[s
     """Return dates as days since the year 1, and lists and notes as text, None where missing.
 
     Args:
-        path: the table's file.
-        table: what was read from it.
         rows: int64 of shape (rows,), their places in the table; the cells are in this order.
         names: of columns. Those that are neither dates, lists nor notes are not returned.
 

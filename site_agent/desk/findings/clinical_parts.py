@@ -16,11 +16,7 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, models: Sequence[str]) -> str:
-    """Return a table that describes the comparison: site, run, sites, outcome, rows and models.
-
-    Args:
-        models: the models with results.
-    """
+    """Return a table that describes the comparison: site, run, sites, outcome, rows and models."""
     rows, sites = facts["rows"], facts["sites"]
     dropped = facts["rows_without_outcome"]
     counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
@@ -107,7 +103,6 @@ def verdict(metric: str, difference: float, interval: Sequence[float] | None) ->
 
     Args:
         difference: the first model's metric minus the second one's.
-        interval: the difference's 95% interval.
     """
     if interval is None or interval[0] <= 0.0 <= interval[1]:
         return "no clear difference"

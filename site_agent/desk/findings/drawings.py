@@ -174,23 +174,17 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
     """Draw the headline metric, such as AUROC, in each subgroup."""
     rows = []
     for one in found:
-        low, high = one["interval"] or (None, None)
         few = " (few)" if one["is_small"] else ""
-        rows.append(Row(label=f"{one['group']}: {one['value']}{few}", value=one[metric], low=low, high=high))
+        rows.append(Row(label=f"{one['group']}: {one['value']}{few}", value=one[metric], interval=one["interval"]))
     return figure(f"{label} by group", intervals(f"{label} in every subgroup", label, rows), is_wide=True)
 
 
 def importance_plot(found: Sequence[Facts], label: str) -> str:
     """Draw the importance of the most important features, with bars of one standard deviation in both directions."""
-    rows = [
-        Row(
-            label=one["feature"],
-            value=one["loss"],
-            low=one["loss"] - one["deviation"],
-            high=one["loss"] + one["deviation"],
-        )
-        for one in found[:_MOST_FEATURES]
-    ]
+    rows = []
+    for one in found[:_MOST_FEATURES]:
+        loss, deviation = one["loss"], one["deviation"]
+        rows.append(Row(label=one["feature"], value=loss, interval=(loss - deviation, loss + deviation)))
     words = f"loss in {label} when shuffled (± one standard deviation)"
     return figure("Permutation importance", intervals(words, words, rows, reference=0.0), is_wide=True)
 

@@ -20,7 +20,6 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
@@ -37,7 +36,7 @@ from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.desk.use.adoption import find_adoption
-from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
+from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
@@ -117,9 +116,10 @@ def site_facts(
     facts["sweep"] = choice_in_words(hospital.state_path, model.plan)
     facts["in_use"] = _in_use(hospital.state_path, name)
     facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
+    prior = cast(Mapping[str, Json], facts.get("prior") or {})  # columns with a suspected unit, or swapped codes
     facts["warnings"] = [
         *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
-        *_suspicions(facts),
+        *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
         *_warnings(facts, kept, found),
         *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
         *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
@@ -128,12 +128,7 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """Return the report that was written at the end of a run, unchanged.
-
-    Raises:
-        UsageError: `run` cannot be a run's name.
-        ConfigurationError: there is no readable report.
-    """
+    """Return a run's report, unchanged. Raises UsageError for no run's name, ConfigurationError without a report."""
     require_run_name(run)
     try:
         return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
@@ -149,11 +144,8 @@ def _in_use(state: Path, run: str) -> str:
     adoption = find_adoption(state)
     if adoption is None:
         return NOBODY_ADOPTED
-    title = MODEL_TITLES.get(adoption.model, adoption.model)
-    words = f"In use: {title} of the run {adoption.run}, adopted by {adoption.by} at {adoption.at}."
-    if adoption.run == run:
-        return words
-    return f"{words} The models of this run are not in use until a person adopts one."
+    others = "" if adoption.run == run else " The models of this run are not in use until a person adopts one."
+    return f"{in_words(adoption)}{others}"
 
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
@@ -282,12 +274,6 @@ def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Js
     }
 
 
-def _suspicions(facts: Mapping[str, Json]) -> Sequence[str]:
-    """Return warnings about columns that seem to have a wrong unit or swapped codes, compared with the other sites."""
-    prior = cast(Mapping[str, Json], facts.get("prior") or {})
-    return [f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())]
-
-
 def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgroup]) -> list[str]:
     """Return the reasons not to rely on the report. The reasons about the gain come first."""
     gain = cast(Mapping[str, Json], facts["gain"])
@@ -327,15 +313,10 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return the values of the requested rows in each group column, such as the sex of each patient.
+    """Return the values of rows, int64 (rows,), in each group column, such as the sex of each patient.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
-    training rows.
-
-    Args:
-        profile: of the training rows; without it a number cannot form groups.
-        rows: int64 of shape (rows,), the requested rows.
-        features: names of features, in addition to the columns that the contract declares as groups.
+    training rows, whose profile it needs. `features` are added to the columns that the contract declares as groups.
 
     Raises:
         UsageError: a name is not that of a feature.

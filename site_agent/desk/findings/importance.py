@@ -48,16 +48,10 @@ def importances(
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
-    """Return how important each feature is for the model, the most important first.
+    """Return how important each feature is, the most important first; none if the headline metric is undefined.
 
-    Args:
-        features: float32 of shape (rows, columns), as the model's preprocessing encodes them. The first MOST_FEATURES
-            features and MOST_ROWS drawn rows are used.
-        columns: by the feature's name the positions of its columns.
-        seed: of the drawn rows and of the shuffles.
-
-    Returns:
-        nothing if the headline metric is undefined, and for a model of images, which has no features.
+    `features` are float32 (rows, columns), encoded. The first MOST_FEATURES features and MOST_ROWS drawn rows are used.
+    `columns` has the positions of each feature's columns. A model of images has no features.
     """
     if not columns:
         return ()

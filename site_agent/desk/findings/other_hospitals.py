@@ -25,25 +25,14 @@ from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED, RECEIVED, SILOED
 from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.desk.export.received_description import kind_of_list
-from site_agent.desk.export.received_export import (
-    Intensities,
-    ReceivedExport,
-    read_received,
-    refused,
-)
+from site_agent.desk.export.received_export import Intensities, ReceivedExport, read_received, refused
 from site_agent.desk.export.row_reader import FIRST_DAY, shown
 from site_agent.desk.export.rule_facts import image_facts
 from site_agent.desk.findings.cells_again import cells_again
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import ABSENT
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import (
-    CategoricalFeature,
-    DateFeature,
-    DayColumn,
-    Feature,
-    NumericFeature,
-)
+from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.splits import Rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.data.terms import TermsFeature

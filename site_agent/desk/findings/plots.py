@@ -10,15 +10,13 @@ and on paper. The rules:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["line", "points", "points and line"]
-Point: TypeAlias = tuple[float, float]
+Kind: TypeAlias = Literal["line", "points"]
 COLOURS: Final = 8
 REFERENCE: Final = -1
 OTHER_REFERENCE: Final = -2
@@ -32,6 +30,7 @@ _ROW: Final = 26
 _SHORTEST_LABELS: Final = 120
 _LONGEST_LABEL: Final = 48  # characters
 _CHARACTER: Final = 7.8  # the width of a wide character
+_ON_BORDER: Final = 2  # half the width of a line on the border of a plot
 _FIGURES: Final = 190
 
 
@@ -68,24 +67,22 @@ class Row:
 
     label: str
     value: float | None
-    low: float | None = None
-    high: float | None = None
+    interval: Sequence[float] | None = None
     words: str | None = None
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Draw lines and points in a plot with two axes. Parts outside the range of the axes are removed.
+    """Return an `svg` with lines and points between two axes, and its legend. The last series is on top.
 
-    Args:
-        series: in the order of drawing, the last one on top.
-
-    Returns:
-        an `svg` element followed by its legend.
+    Parts outside the range of the axes are not visible.
     """
     frame = f'<path class="axis" d="M{_LEFT} {_TOP}V{_HEIGHT - _BOTTOM}H{_WIDTH - _RIGHT}"/>'
-    parts = [frame, *_grid(x, y)]
-    for one in series:
-        parts.extend(_drawn(one, x, y))
+    lines = "".join(_drawn(one, x, y) for one in series)
+    left, top = _LEFT - _ON_BORDER, _TOP - _ON_BORDER
+    width, height = _WIDTH - _RIGHT - left + _ON_BORDER, _HEIGHT - _BOTTOM - top + _ON_BORDER
+    # A browser shows no part of an inner svg outside its own room.
+    size = f'width="{width}" height="{height}" viewBox="{left} {top} {width} {height}"'
+    parts = [frame, *_grid(x, y), f'<svg x="{left}" y="{top}" {size} aria-hidden="true">{lines}</svg>']
     legend = "".join(
         f'<span class="key"><svg width="26" height="10" aria-hidden="true">{_mark(one)}</svg>{escape(one.label)}</span>'
         for one in series
@@ -99,9 +96,8 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
     Args:
         rows: from top to bottom. A row without a value shows "not defined".
-        reference: the position of the line.
     """
-    shown = [number for row in rows for number in (row.value, row.low, row.high) if number is not None]
+    shown = [number for row in rows for number in (row.value, *(row.interval or ())) if number is not None]
     low, high = _room([*shown, *([] if reference is None else [reference])])
     longest = min(_LONGEST_LABEL, max((len(row.label) for row in rows), default=0))
     left = max(_SHORTEST_LABELS, round(_CHARACTER * longest) + 14)
@@ -130,22 +126,6 @@ def ticks(low: float, high: float) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     count = math.floor((high - first * step) / step + 1e-9)
     return [round((first + number) * step, 12) for number in range(count + 1)]
-
-
-def visible(points: Sequence[Point], x: Axis, y: Axis) -> list[list[Point]]:
-    """Return the parts of a line that are inside the range of two axes. Nothing is drawn along the border."""
-    if len(points) == 1:
-        return [list(points)] if x.low <= points[0][0] <= x.high and y.low <= points[0][1] <= y.high else []
-    pieces: list[list[Point]] = []
-    for start, end in itertools.pairwise(points):
-        shown = _clipped(start, end, x, y)
-        if shown is None:
-            continue
-        if pieces and pieces[-1][-1] == shown[0]:
-            pieces[-1].append(shown[1])
-        else:
-            pieces.append([*shown])
-    return pieces
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
@@ -188,22 +168,12 @@ def _grid(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _drawn(one: Series, x: Axis, y: Axis) -> list[str]:
-    points, parts = list(zip(one.xs, one.ys, strict=True)), []
-    if one.kind != "points":
-        path = "".join(
-            f"M{'L'.join(f'{_across(across, x):.1f} {_up(up, y):.1f}' for across, up in piece)}"
-            for piece in visible(points, x, y)
-        )
-        parts += [f'<path class="{_style(one)}" d="{path}"/>'] if path else []
-    if one.kind != "line":
+def _drawn(one: Series, x: Axis, y: Axis) -> str:
+    points = [(f"{_across(across, x):.1f}", f"{_up(up, y):.1f}") for across, up in zip(one.xs, one.ys, strict=True)]
+    if one.kind == "points":
         style = f"dot c{one.colour % COLOURS}"
-        parts.extend(
-            f'<circle class="{style}" cx="{_across(across, x):.1f}" cy="{_up(up, y):.1f}" r="3"/>'
-            for across, up in points
-            if x.low <= across <= x.high and y.low <= up <= y.high
-        )
-    return parts
+        return "".join(f'<circle class="{style}" cx="{across}" cy="{up}" r="3"/>' for across, up in points)
+    return f'<path class="{_style(one)}" d="M{"L".join(map(" ".join, points))}"/>' if points else ""
 
 
 def _interval_row(row: Row, middle: int, left: int, place: Callable[[float], float]) -> list[str]:
@@ -212,9 +182,10 @@ def _interval_row(row: Row, middle: int, left: int, place: Callable[[float], flo
     if row.value is None:
         return [*parts, _words(left + 350, middle + 4, "not defined", "start")]
     figures = _short(row.value)
-    if row.low is not None and row.high is not None:
-        parts.append(f'<path class="span" d="M{place(row.low):.1f} {middle}H{place(row.high):.1f}"/>')
-        figures += f" ({row.words or f'{_short(row.low)} to {_short(row.high)}'})"
+    if row.interval is not None:
+        low, high = row.interval
+        parts.append(f'<path class="span" d="M{place(low):.1f} {middle}H{place(high):.1f}"/>')
+        figures += f" ({row.words or f'{_short(low)} to {_short(high)}'})"
     parts.append(f'<circle class="dot c0" cx="{place(row.value):.1f}" cy="{middle}" r="4"/>')
     return [*parts, _words(left + 350, middle + 4, figures, "start")]
 
@@ -238,28 +209,6 @@ def _style(one: Series) -> str:
     if one.colour < 0:
         return "line reference" if one.colour == REFERENCE else "line all"
     return f"line c{one.colour % COLOURS} d{one.colour % COLOURS}"
-
-
-def _clipped(start: Point, end: Point, x: Axis, y: Axis) -> tuple[Point, Point] | None:
-    """Return the part of a straight line inside two axes. Source: Liang and Barsky 1984."""
-    first, last = 0.0, 1.0
-    for one, other, axis in ((start[0], end[0], x), (start[1], end[1], y)):
-        for step, room in ((one - other, one - axis.low), (other - one, axis.high - one)):
-            if step == 0.0 and room < 0.0:
-                return None
-            if step < 0.0:
-                first = max(first, room / step)
-            elif step > 0.0:
-                last = min(last, room / step)
-    if first > last:
-        return None
-
-    def at(share: float) -> Point:
-        if share in (0.0, 1.0):
-            return end if share else start  # equal to the bit, so that pieces join
-        return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
-
-    return at(first), at(last)
 
 
 def _across(value: float, axis: Axis) -> float:

@@ -13,13 +13,7 @@ from typing import Any, Final
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, RECEIVED, SILOED
-from site_agent.desk.findings.clinical_parts import (
-    at_threshold,
-    calibration,
-    compared,
-    figure_with_interval,
-    verdict,
-)
+from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
 from site_agent.desk.findings.drawings import (
     Facts,
     importance_plot,
@@ -125,7 +119,10 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
 def _quality(facts: Facts) -> list[str]:
     metric, models = headline_metric(facts["task"]), models_of(facts)
     label = METRIC_NAMES[metric] + (f", {facts['unit']}" if metric == "rmse" and facts["unit"] else "")
-    rows = [_row(title_of(name), one["metrics"][metric], one["intervals"][metric]) for name, one in models.items()]
+    rows = [
+        Row(label=title_of(name), value=one["metrics"][metric], interval=one["intervals"][metric])
+        for name, one in models.items()
+    ]
     drawing = intervals(f"{label} of every model with its 95% interval", label, rows)
     names = list(models[FEDERATED]["metrics"])
     lines = [
@@ -152,18 +149,15 @@ def _differences(facts: Facts) -> list[str]:
     found = {name: one for name, one in facts["differences"].items() if one.get(metric) is not None}
     if not found:
         return []
-    rows = [_row(title_of(name), one[metric]["difference"], one[metric]["interval"]) for name, one in found.items()]
+    rows = [
+        Row(label=title_of(name), value=one[metric]["difference"], interval=one[metric]["interval"])
+        for name, one in found.items()
+    ]
     label = f"difference in {METRIC_NAMES[metric]} (federated minus the other)"
     side = "Left" if metric == "rmse" else "Right"
     drawing = intervals(f"{label}, with paired 95% intervals", label, rows, reference=0.0)
     names = list(next(iter(found.values())))
-    lines = [
-        [
-            title_of(name),
-            *(_difference(key, one[key]) for key in names),
-        ]
-        for name, one in found.items()
-    ]
+    lines = [[title_of(name), *(_difference(key, one[key]) for key in names)] for name, one in found.items()]
     return [
         figures(figure(f"{side} of the dotted line the federated model is the better one", drawing, is_wide=True)),
         table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
@@ -223,12 +217,6 @@ def _groups(facts: Facts) -> list[str]:
     return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
 
 
-def _row(label: str, value: float | None, interval: Sequence[float] | None) -> Row:
-    if interval is None:
-        return Row(label=label, value=value)
-    return Row(label=label, value=value, low=interval[0], high=interval[1])
-
-
 def report_lines(facts: Facts) -> Iterator[str]:
     """Yield a site's report as lines for the terminal."""
     metric = headline_metric(facts["task"])
@@ -264,7 +252,8 @@ def received_lines(facts: Facts) -> Iterator[str]:
     yield found["sentence"]
     if not found["has_model"]:
         return
-    yield f"Columns of the score that this site records: {_recorded(found)}."
+    used = [one["is_recorded_here"] for one in found["coefficients"] if one["is_used"]]
+    yield f"Columns of the score that this site records: {sum(used)} of {len(used)}."
     if facts["task"] == "binary":
         share, origin = found["prevalence"], found["prevalence_is_of"]
         told = f"the share with the outcome at {origin}" if share is None else f"{share:.1%}, as {origin} says"
@@ -284,11 +273,6 @@ def received_page(facts: Facts) -> str:
     ]
     sections = [Section(heading="What the other hospitals found", parts=parts)]
     return page(f"{facts['site']}: the model that was received in the run {facts['run']}", opening, sections)
-
-
-def _recorded(found: Mapping[str, Any]) -> str:
-    used = [one for one in found["coefficients"] if one["is_used"]]
-    return f"{sum(one['is_recorded_here'] for one in used)} of {len(used)}"
 
 
 def _where(one: Mapping[str, Any]) -> str:

@@ -83,7 +83,6 @@ def subgroups(
     """Return a model's result in each group of patients, for the MOST_VALUES most common values of each group column.
 
     Args:
-        scores: one model's.
         groups: for each group its value in each row, of length rows.
     """
     found: list[Subgroup] = []

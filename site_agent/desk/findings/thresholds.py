@@ -1,6 +1,7 @@
 """Measures the effect of treating patients at or above a chosen probability, such as sensitivity and net benefit.
 
-Every number has its 95% interval. The rules:
+Functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and `patients`, equal for rows of one patient
+or None if every row is a patient. Every number has its 95% interval. The rules:
 
 * a share has the interval of Wilson 1927, which is also correct at 0 and 1. Rows of one patient count as one, because
   they are not independent;
@@ -76,12 +77,7 @@ class AtThreshold:
 
 
 def prevalence_of(happened: Happened, patients: Patients) -> Share:
-    """Return the fraction of rows with the outcome.
-
-    Args:
-        happened: 0 and 1, or false and true, shape (rows,).
-        patients: equal for rows of one patient; None if every row is a patient.
-    """
+    """Return the fraction of rows with the outcome."""
     return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
 
 
@@ -91,10 +87,8 @@ def at_thresholds(
     """Return for each threshold the results of treating every patient whose predicted probability reaches it.
 
     Args:
-        happened: 0 and 1, or false and true, shape (rows,).
         scores: probabilities, shape (rows,).
         thresholds: each between 0 and 1, both excluded.
-        patients: equal for rows of one patient; None if every row is a patient.
         seed: of the resamples, not negative.
     """
     outcome = happened.astype(bool)

@@ -27,14 +27,9 @@ _TYPES: Final = {**dict.fromkeys(_LINES, "<f8"), **FOREST_ARRAYS}
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class JoinedModel:
-    """A site's regression, its forest and the score of the other sites, with the weights of these three models.
+    """A site's regression and forest on its own encoded columns, and the others' score on the standardised concepts.
 
-    Attributes:
-        task: the kind of prediction.
-        own: the site's regression on its own encoded columns.
-        forest: the site's forest on the same columns.
-        others: the others' score on the standardised concepts.
-        weights: float64 of shape (3,), in the order of MODELS; not negative, with sum 1.
+    `weights` are float64 of shape (3,), in the order of MODELS; not negative, with sum 1.
     """
 
     task: Task
@@ -51,14 +46,9 @@ class JoinedModel:
             raise ValueError("models with different outputs")
 
     def outputs(self, own: Float32, concepts: Float32) -> Float64:
-        """Return the joined model's outputs for rows.
+        """Return float64 (rows, outputs): logits, logarithms that softmax turns into probabilities, or numbers.
 
-        Args:
-            own: float32 of shape (rows, own columns), as the preprocessing encodes them.
-            concepts: float32 of shape (rows, concept columns), standardised.
-
-        Returns:
-            float64 of shape (rows, outputs): a logit, logarithms that softmax turns into probabilities, or a number.
+        `own` is float32 (rows, own columns), encoded; `concepts` is float32 (rows, concept columns), standardised.
         """
         said = (
             on_scale(self.task, self.own.of(own)),
@@ -74,11 +64,7 @@ class JoinedModel:
 
 
 def joined_model_of(task: Task, arrays: Arrays) -> JoinedModel:
-    """Build a joined model from its arrays.
-
-    Raises:
-        ValueError: the arrays are not those of a joined model.
-    """
+    """Build a joined model from its arrays. Raises ValueError if they are not those of a joined model."""
     if not has_types(arrays, _TYPES):
         raise ValueError("other arrays than a joined model's")
     numbers = {name: np.asarray(arrays[name], dtype=np.float64) for name in _LINES}

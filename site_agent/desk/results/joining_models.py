@@ -42,12 +42,9 @@ _STILL: Final = 1e-7
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedJoin:
-    """A joined model, and the same model with weight 0 for the score of the other sites.
+    """A joined model, and the same two own models joined with weight 0 for the score of the other sites.
 
-    Attributes:
-        model: the joined model, with weights from this site's rows.
-        alone: the join of the same two own models, with weight 0 for the others.
-        losses: mean losses out of fold, in the order of MODELS.
+    `losses` are mean losses out of fold, in the order of MODELS.
     """
 
     model: JoinedModel
@@ -57,11 +54,9 @@ class FittedJoin:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OwnModels:
-    """A site's own regression and forest, not yet joined.
+    """A site's own regression and forest, fitted to all training rows and not yet joined.
 
-    Attributes:
-        regression, forest: fitted to all training rows.
-        unseen: the predictions of each for training rows that it did not use, both float64 of shape (rows, outputs).
+    `unseen` has each one's predictions for rows that it did not use, both float64 of shape (rows, outputs).
     """
 
     regression: Lines
@@ -70,11 +65,7 @@ class OwnModels:
 
 
 def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
-    """Fit the site's own regression and forest to its training rows.
-
-    Args:
-        dataset: only its training rows are read.
-        seed: of folds and forests, not negative.
+    """Fit the site's own regression and forest to its training rows. `seed` is of folds and forests.
 
     Raises:
         DataError: the rows have too few patients for folds, or one fold would have all rows of a class.
@@ -116,11 +107,7 @@ def join_models(
 def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.generic]) -> Float64:
     """Return the weights w that minimise the loss of the models' weighted mean + 5 * ||w - equal weights||^2.
 
-    Args:
-        models: the predictions of each for rows that it did not use, float64 of shape (rows, outputs).
-
-    Returns:
-        float64 of shape (models,), not negative, with sum 1.
+    `models` are float64 (rows, outputs), for rows that each did not use. The weights are float64 (models,), with sum 1.
     """
     equal = np.full(len(models), 1.0 / len(models))
     # Squared errors are divided by twice the mean squared error of the best model, so that their size is like that of

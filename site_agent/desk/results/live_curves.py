@@ -53,15 +53,9 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Measure a received model, and write the result to the file of curves.
+        """Measure a round's received model, and write the curves. A repeated round replaces its earlier result.
 
-        A repeated round replaces its earlier result.
-
-        Args:
-            number: the round in which the model was received.
-            training: has the received model.
-            choice: has the losses of all rounds on the validation rows.
-            is_last: whether no later model follows, so that this one is not skipped.
+        `is_last` is whether no later model follows, so that this one is not skipped.
         """
         began = self._clock()
         self._began = began if self._began is None else self._began

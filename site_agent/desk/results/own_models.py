@@ -16,14 +16,7 @@ from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.ensemble import (
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
+from sklearn import ensemble
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from site_agent.desk.comparison.evaluation import Scores
@@ -34,10 +27,10 @@ from site_agent.trainer.probabilities import probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 _Boosting: TypeAlias = (
-    GradientBoostingClassifier
-    | GradientBoostingRegressor
-    | HistGradientBoostingClassifier
-    | HistGradientBoostingRegressor
+    ensemble.GradientBoostingClassifier
+    | ensemble.GradientBoostingRegressor
+    | ensemble.HistGradientBoostingClassifier
+    | ensemble.HistGradientBoostingRegressor
 )
 _LINE: Final = {"slopes": "<f8", "starts": "<f8"}
 _BOOSTED: Final = {**FOREST_ARRAYS, "starts": "<f8"}
@@ -57,14 +50,7 @@ OwnModel: TypeAlias = Lines | Forest | BoostedTrees
 
 
 def own_scores(model: OwnModel, task: Task, features: npt.NDArray[np.float32]) -> Scores:
-    """Return a simple model's scores of rows.
-
-    Args:
-        features: float32 of shape (rows, own columns), as the preprocessing encodes them.
-
-    Returns:
-        probabilities of shape (rows,) or (rows, classes), or a regression's z-scores of shape (rows,).
-    """
+    """Return probabilities or z-scores, (rows,) or (rows, classes), of encoded rows, float32 (rows, own columns)."""
     match model:
         case Lines():
             return probabilities(task, model.of(features))
@@ -90,15 +76,15 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
     match fitted:
         case Ridge() | LogisticRegression():
             return lines_of(fitted, outputs)
-        case RandomForestRegressor():
+        case ensemble.RandomForestRegressor():
             return forest_of(fitted.estimators_)
-        case RandomForestClassifier():
+        case ensemble.RandomForestClassifier():
             forest = forest_of(fitted.estimators_)
             places = np.eye(max(2, outputs))[fitted.classes_][:, -outputs:]
             return replace(forest, values=forest.values @ places)
-        case GradientBoostingRegressor() | HistGradientBoostingRegressor():
+        case ensemble.GradientBoostingRegressor() | ensemble.HistGradientBoostingRegressor():
             return _boosted(fitted, fitted.predict, np.zeros(1, dtype=np.int64), np.zeros(1))
-        case GradientBoostingClassifier() | HistGradientBoostingClassifier():
+        case ensemble.GradientBoostingClassifier() | ensemble.HistGradientBoostingClassifier():
             known = np.zeros(1, dtype=np.int64) if task == "binary" else fitted.classes_
             starts = np.full(outputs, -np.inf)
             starts[known] = 0.0
@@ -123,11 +109,7 @@ def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def own_model_of(arrays: Arrays) -> OwnModel:
-    """Build a simple model from the arrays of `arrays_of`.
-
-    Raises:
-        ValueError: the arrays are not those of such a model.
-    """
+    """Build a simple model from the arrays of `arrays_of`. Raises ValueError for other arrays."""
     if not any(has_types(arrays, types) for types in (_LINE, FOREST_ARRAYS, _BOOSTED)):
         raise ValueError("other arrays than those of a line, a forest or boosted trees")
     if "slopes" in arrays:
@@ -149,7 +131,7 @@ def _boosted(
     starts: Float64,
 ) -> BoostedTrees:
     """Convert boosted trees of scikit-learn to plain arrays. `starts` has the predictions before the first tree."""
-    if isinstance(fitted, HistGradientBoostingClassifier | HistGradientBoostingRegressor):
+    if isinstance(fitted, ensemble.HistGradientBoostingClassifier | ensemble.HistGradientBoostingRegressor):
         trees, answers, rate = [tree for step in fitted._predictors for tree in step], len(fitted._predictors[0]), 1.0
         forest = _binned(trees)  # their leaves already include the learning rate
     else:

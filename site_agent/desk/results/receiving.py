@@ -109,11 +109,7 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
-    """Save the other sites' model with this site's preprocessing, and write the report.
-
-    Args:
-        rounds: all rounds of the run.
-        vector: the announced sums, float32.
+    """Save the other sites' model, from the announced sums, with this site's preprocessing, and write the report.
 
     Raises:
         MalformedMessage: an honest federation cannot have announced these sums.
@@ -157,10 +153,12 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
     concepts = ConceptEncoding.of(names, mapped, found.standard)
     design = found.standard.applied(values_of(mapped, table.features, table.rows))
     lines = design.astype(np.float32).astype(np.float64) @ slopes.T
-    starts = np.array([
-        -float(line.mean()) if prior.is_number else _intercept(line, share)
-        for line, share in zip(lines.T, _shares(hospital, prior, contract, found.standard), strict=True)
-    ])  # fmt: skip
+    starts = np.array([-float(line.mean()) for line in lines.T])
+    if not prior.is_number:
+        # The intercept with which the mean probability equals the share of patients.
+        shares = _shares(hospital, prior, contract, found.standard).clip(1e-3, 1.0 - 1e-3)
+        pairs = zip(lines.T, shares, strict=True)
+        starts = np.array([profiled_intercept(line, np.full(len(line), one), is_number=False) for line, one in pairs])
     outputs, columns = len(slopes), len(preprocessing.columns)
     return SavedModel(
         plan=plan,
@@ -195,12 +193,6 @@ def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Stan
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
     return standard.outcome_means if own is None else np.array([own])
-
-
-def _intercept(line: Float64, share: float) -> float:
-    """Return the intercept with which the rows' mean probability equals `share`, limited to between 0.001 and 0.999."""
-    kept = min(max(share, 1e-3), 1.0 - 1e-3)
-    return profiled_intercept(line, np.full(len(line), kept), is_number=False)
 
 
 def _no_forest(outputs: int) -> Forest:

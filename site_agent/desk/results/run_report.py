@@ -38,12 +38,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The report of a study at this site.
-
-    Attributes:
-        facts: the written report.
-        gain: the only part of it that may be sent, for sums over all sites.
-    """
+    """The written report of a study at this site. Only `gain` may be sent, for sums over all sites."""
 
     facts: dict[str, Json]
     gain: GainSums
@@ -104,14 +99,9 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 class Ended:
     """The result of a study, from which `written_report` makes the report.
 
-    Attributes:
-        dataset: the site's own rows.
-        like: a saved model of the run without a network, the template for each simple model.
-        seeds: the seeds of this site.
-        models: scores of the test rows by model.
-        validation: scores of the validation rows by model.
-        choices: the evidence for the checkpoint, of the models that have one.
-        baselines: the models that the federated one should beat; the best simple model is added.
+    `dataset` is the site's own rows. `like` is a saved model without a network, the template for each simple model.
+    `models` and `validation` have scores of test and validation rows. `choices` is the evidence for each checkpoint.
+    The best simple model is added to the baselines.
     """
 
     dataset: Dataset
@@ -184,7 +174,6 @@ def save_simple_models(
 
     Args:
         like: a saved model of the run without a network, the template for each.
-        dataset: the site's own rows.
         seed: of forests and ties, not negative.
 
     Returns:

@@ -73,11 +73,7 @@ class SavedModel:
     digest: str | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """Return the model's inputs from a table, C-contiguous float32 of shape (rows, columns).
-
-        Raises:
-            OperatorError: as in `Preprocessing.encode`.
-        """
+        """Return a table's inputs, C-contiguous float32 (rows, columns). Raises as `Preprocessing.encode` does."""
         own = self.preprocessing.encode(table, rows)
         if self.concepts is None:
             return own
@@ -188,10 +184,7 @@ def _under(prefix: str, tensors: Tensors) -> Tensors:
 
 
 def _baseline(plan: Plan, task: Task, tensors: Tensors) -> Baseline | None:
-    """Return the site's saved baseline, or None if the plan has no baseline.
-
-    Raise an error if file and plan disagree.
-    """
+    """Return the site's saved baseline, or None. Raises ValueError if file and plan disagree."""
     arrays = _under(_BASELINE, tensors)
     if not arrays and (plan.expert is None or _under(_OWN, tensors)):
         return None
@@ -210,11 +203,7 @@ def other_version(run: str) -> ConfigurationError:
 
 
 def latest_run(state: Path) -> str:
-    """Return the name of the run whose model was saved last.
-
-    Raises:
-        OperatorError: there is no saved model.
-    """
+    """Return the name of the run whose model was saved last. Raises OperatorError if there is none."""
     runs = saved_runs(state)
     if not runs:
         raise OperatorError(

@@ -20,15 +20,8 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from sklearn import ensemble
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.ensemble import (
-    GradientBoostingClassifier,
-    GradientBoostingRegressor,
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from site_agent.desk.comparison.evaluation import Scores
@@ -77,12 +70,9 @@ class _Model(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SimpleFit:
-    """One fitted simple model: its scores of two parts of the rows, and its arrays.
+    """One fitted simple model: its scores of the test and validation rows, in the form for `evaluate`.
 
-    Attributes:
-        test: scores of the test rows, in the form for `evaluate`.
-        validation: the same of the validation rows.
-        kept: the content of a saved model; None for the guess.
+    `kept` is the content of a saved model; None for the guess.
     """
 
     test: Scores
@@ -96,11 +86,6 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
     Linear model: logistic regression with C = 0.1, or ridge regression with the same penalty (10). Forest: 500 trees,
     at least 3 rows in a leaf. Boosting: scikit-learn's default. `majority_guess`: the shares of the classes in
     training for every row, so that the most frequent one is predicted. `mean_guess`: the mean in training.
-
-    Args:
-        dataset: the site's rows, as its own preprocessing encodes them.
-        preprocessing: gives a regression's scores their unit.
-        seed: of the forest's draws and of ties in boosting; not negative.
     """
     features, targets = dataset.training.features.astype(np.float64), _targets(dataset)
     parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
@@ -115,27 +100,17 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted to a dataset.
-
-    They cannot be fitted to masks or to very large images.
-    """
+    """Return whether simple models can be fitted: not to masks, and not to very large images."""
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """Return the simple model with the lowest loss in five folds. This site would choose it without a federation.
+    """Return the simple model of `TITLES` with the lowest loss in five folds, the choice without a federation.
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
     than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,
-    no comparison is possible and the linear model is chosen.
-
-    Args:
-        dataset: only its training rows are read.
-        seed: of folds, draws and forests, not negative.
-
-    Returns:
-        A name of `TITLES`.
+    no comparison is possible and the linear model is chosen. Only training rows are read.
     """
     generator, is_number = np.random.default_rng(seed), dataset.task == "regression"
     rows = generator.permutation(len(dataset.training.targets))[:MOST_CHOOSING_ROWS]
@@ -189,16 +164,16 @@ def _unfitted(dataset: Dataset, rows: int, random_state: int) -> Iterator[tuple[
     else:
         yield "logistic_regression", LogisticRegression(C=1.0 / _PENALTY, max_iter=1_000)
     if not is_number:
-        yield "random_forest", RandomForestClassifier(**sizes, random_state=random_state)
+        yield "random_forest", ensemble.RandomForestClassifier(**sizes, random_state=random_state)
     elif not is_wide:
-        yield "random_forest", RandomForestRegressor(**sizes, random_state=random_state)
+        yield "random_forest", ensemble.RandomForestRegressor(**sizes, random_state=random_state)
     # Boosting grows a tree for each class if there are more than two.
     trees = rows * (len(dataset.classes) if len(dataset.classes) > 2 else 1)
     if not is_wide and trees > MOST_ROWS:
-        histogram = HistGradientBoostingRegressor if is_number else HistGradientBoostingClassifier
+        histogram = ensemble.HistGradientBoostingRegressor if is_number else ensemble.HistGradientBoostingClassifier
         yield "gradient_boosting", histogram(early_stopping=False, random_state=random_state)
     elif not is_wide:
-        plain = GradientBoostingRegressor if is_number else GradientBoostingClassifier
+        plain = ensemble.GradientBoostingRegressor if is_number else ensemble.GradientBoostingClassifier
         yield "gradient_boosting", plain(random_state=random_state)
     if is_number:
         yield "mean_guess", DummyRegressor(strategy="mean")

@@ -21,14 +21,9 @@ from site_agent.state_folders import approvals_folder
 
 
 class Adoption(Document):
-    """One named person's decision to adopt a model.
+    """One named person's decision to adopt a model, by the model's name in the run's report.
 
-    Attributes:
-        run: the run of the model.
-        model: the model's name in the run's report.
-        digest: of the saved model, BLAKE3 in hexadecimal.
-        by: the person.
-        at: an aware time in ISO 8601.
+    `digest` is that of the saved model, BLAKE3 in hexadecimal. `at` is an aware time in ISO 8601.
     """
 
     run: str
@@ -47,11 +42,7 @@ def keep_adoption(state: Path, adoption: Adoption) -> None:
 
 
 def find_adoption(state: Path) -> Adoption | None:
-    """Return the decision about the adopted model, or None if nobody has adopted a model.
-
-    Raises:
-        ConfigurationError: the file exists but cannot be read.
-    """
+    """Return the decision about the adopted model, or None. Raises ConfigurationError if it cannot be read."""
     try:
         return Adoption.model_validate_json(_path(state).read_bytes())
     except FileNotFoundError:

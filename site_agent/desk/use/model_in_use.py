@@ -24,14 +24,9 @@ NOBODY_ADOPTED: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelInUse:
-    """The model that predictions, exports and monitoring use.
+    """The model that predictions, exports and monitoring use, by its name in the run's report.
 
-    Attributes:
-        run: the run of the model.
-        name: the model's name in the run's report.
-        model: the model.
-        adoption: a person's decision; None if nobody decided.
-        notices: notes to read with the result, each a sentence or two.
+    `adoption` is a person's decision; None if nobody decided. `notices` are sentences to read with the result.
     """
 
     run: str
@@ -43,7 +38,7 @@ class ModelInUse:
     @property
     def title(self) -> str:
         """Return the model's name as it is written in sentences."""
-        return f"{MODEL_TITLES.get(self.name, self.name)} of the run {self.run}"
+        return title_of_model(self.name, self.run)
 
 
 def model_in_use(state: Path, run: str | None) -> ModelInUse:
@@ -61,7 +56,7 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
         name = latest_run(state) if run is None else run
         notices = (f"{NOBODY_ADOPTED} `site-agent adopt` lists the models.",) if run is None else ()
         return ModelInUse(run=name, name=FEDERATED, model=load_model(state, name), adoption=None, notices=notices)
-    title = f"{MODEL_TITLES.get(adoption.model, adoption.model)} of the run {adoption.run}"
+    title = title_of_model(adoption.model, adoption.run)
     if run not in (None, adoption.run):
         raise UsageError(
             what=f"The adopted model is {title}, but --run names the run {run}.",
@@ -89,3 +84,13 @@ def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
         f"The run {latest} has newer models. They are not in use. `site-agent report` compares them, and"
         " `site-agent adopt` changes the model in use.",
     )
+
+
+def title_of_model(model: str, run: str) -> str:
+    """Return the name of a run's model as it is written in sentences."""
+    return f"{MODEL_TITLES.get(model, model)} of the run {run}"
+
+
+def in_words(adoption: Adoption) -> str:
+    """Return the decision about the model in use as a sentence."""
+    return f"In use: {title_of_model(adoption.model, adoption.run)}, adopted by {adoption.by} at {adoption.at}."

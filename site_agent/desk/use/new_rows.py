@@ -40,11 +40,7 @@ Rows = npt.NDArray[np.int64]
 class LeftOut:
     """The rows that the model does not predict for one reason, because of one column.
 
-    Attributes:
-        column: the name of the column.
-        flaw: the reason.
-        places: int64, the rows, counted from 0, rising.
-        values: for each of these rows the value to show to a person; empty if there is none.
+    `places` are int64, counted from 0, rising. `values` are shown to a person, one for each place, or none.
     """
 
     column: str
@@ -54,10 +50,7 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value.
-
-        This is false if the value is missing or outside the training rows' limits.
-        """
+        """Whether the contract forbids the value, not if it is missing or outside the training rows' limits."""
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
@@ -74,12 +67,10 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class NewRows:
-    """A table of new patients, with the rows that the model does not predict.
+    """A table of new patients, with the rows that the model does not predict, whose cells may be NaN.
 
-    Attributes:
-        table: the table that was read. Cells of skipped rows may be NaN.
-        left_out: why rows are skipped, by column in the contract's order.
-        others: by name the unchanged cells of columns that the contract ignores or does not name.
+    `left_out` is why rows are skipped, by column in the contract's order. `others` has by name the unchanged cells of
+    columns that the contract ignores or does not name.
     """
 
     table: Table
@@ -104,12 +95,7 @@ class NewRows:
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return whether each row has a value that the contract forbids, bool of shape (rows,).
-
-        `column` selects a column.
-
-        In the table such a cell is NaN, or unknown.
-        """
+        """Return whether each row has a forbidden value, in any column or this one, bool of shape (rows,)."""
         found = np.zeros(self.table.rows, dtype=bool)
         for one in self.left_out:
             if one.is_off_contract and column in (None, one.column):

@@ -28,12 +28,9 @@ from site_agent.trainer.data.tables import Table
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit and store the recalibration of a run's model. Return lines for the terminal that explain its effect.
+    """Fit and store a recalibration, and yield lines that explain its effect. The kind `none` removes it.
 
-    Args:
-        run: of the model; None for the one in use.
-        kind: platt, isotonic or none. `none` removes the recalibration.
-        table: later patients with their outcomes; None for the validation rows.
+    Without a run, the model in use is recalibrated. Without later patients in a table, the validation rows are used.
 
     Raises:
         OperatorError: there is no such run, the rows do not allow it, or the checkpoint was chosen on them.
@@ -92,10 +89,7 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
 
 
 def _known(new: Table, own: Table) -> int:
-    """Count the rows whose patients were in the run.
-
-    Without a patient column, count equal rows if they are half or more.
-    """
+    """Count the rows of patients in the run. Without a patient column, count equal rows if they are half or more."""
     if new.patients is not None and own.patients is not None:
         seen = set(own.patients)
         return sum(patient in seen for patient in new.patients)

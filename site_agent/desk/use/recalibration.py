@@ -76,15 +76,7 @@ class Recalibration(Document):
 
 
 def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibration:
-    """Fit a recalibration to the outcomes of some rows.
-
-    Args:
-        rows: validation rows, or later patients.
-        scores: the model's probabilities on them.
-
-    Raises:
-        UsageError: the outcome has no classes, or the rows are not suitable.
-    """
+    """Fit a recalibration to rows. Raises UsageError if the outcome has no classes, or the rows are not suitable."""
     if not rows.classes:
         raise _impossible("the outcome is a number or a mask, and only the probabilities of classes are corrected")
     if len(rows) < FEWEST_ROWS:
@@ -119,11 +111,7 @@ def forget_recalibration(state: Path, run: str, name: str) -> bool:
 
 
 def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
-    """Return the recalibration of a run's model, or None if the model has no recalibration.
-
-    Raises:
-        ConfigurationError: the file is damaged.
-    """
+    """Return a model's recalibration, or None. Raises ConfigurationError if the file is damaged."""
     path = _path(state, run, name)
     if not path.exists():
         return None

@@ -14,10 +14,10 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.curves import THRESHOLDS, benefit_of_treating_all
+from site_agent.desk.findings.curves import THRESHOLDS
 from site_agent.desk.findings.drawings import calibration_plots, decision_plots, ranking_plots, title_of
 from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.findings.plots import Axis, Series, plot, visible
+from site_agent.desk.findings.plots import Axis, Series, plot
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.findings.subgroups import subgroups
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
@@ -89,26 +89,16 @@ def test_each_class_has_its_own_decision_curve(wine: tuple[Mapping[str, Any], He
 
 
 def test_a_line_that_leaves_a_plot_ends_at_its_border() -> None:
-    """Treating all of a rare outcome costs more and more: nothing is drawn along the bottom of the plot."""
-    everybody = benefit_of_treating_all(np.repeat([0, 1], [90, 10]))
-    y = Axis(label="", low=-0.025, high=0.11)
+    """Lines are in an inner svg with the room between the axes, and a browser shows nothing outside of it."""
+    markup = plot("", UNIT, UNIT, [Series(label="", xs=[0.0, 0.5, 1.0], ys=[0.5, 1.5, 0.5], colour=0)])
 
-    (piece,) = visible(list(zip(everybody.xs, everybody.ys, strict=True)), UNIT, y)
+    (inner,) = re.findall(
+        r'<svg x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)" viewBox="([^"]+)"[^>]*>(<path[^>]+>)</svg>', markup
+    )
 
-    assert piece[-1][1] == pytest.approx(y.low)
-    assert piece[-1][0] == pytest.approx(0.125 / 1.025, abs=2e-3)  # 0.1 - 0.9·odds = -0.025 where the odds are 0.139
-    assert sum(up == y.low for _, up in piece) <= 1
-
-
-def test_a_line_that_comes_back_is_drawn_in_pieces() -> None:
-    """Out above and in again: two pieces, both ending on the border, and a point outside is no dot."""
-    line = [(0.0, 0.5), (0.5, 1.5), (1.0, 0.5)]
-
-    pieces = visible(line, UNIT, UNIT)
-    dots = plot("", UNIT, UNIT, [Series(label="", xs=[0.5, 0.2], ys=[1.5, 0.2], colour=0, kind="points")])
-
-    assert pieces == [[(0.0, 0.5), (0.25, 1.0)], [(0.75, 1.0), (1.0, 0.5)]]
-    assert dots.count("<circle") == 1  # no legend, as it has no name
+    assert [int(number) for number in inner[:4]] == [LEFT - 2, TOP - 2, WIDTH + 4, HEIGHT + 4]
+    assert inner[4] == " ".join(inner[:4])  # so the path has the same places as the axes
+    assert 'd="M58.0 148.0L253.0 -124.0L448.0 148.0"' in inner[5]
 
 
 def test_every_model_has_a_line_or_is_named() -> None:

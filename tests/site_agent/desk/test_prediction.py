@@ -17,8 +17,8 @@ import pytest
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
 from protos.plan.plan import Plan
-from site_agent.desk import prediction
 from site_agent.desk.comparison.evaluation import scores_of
+from site_agent.desk.examination.code_spellings import is_plain_number
 from site_agent.desk.prediction import harmless, predict_table
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
@@ -428,10 +428,10 @@ def test_there_is_no_prediction_without_the_right_model(tmp_path: Path) -> None:
 
 def test_declared_codes_that_are_numbers_stay_numbers() -> None:
     """A class -1 is not a formula."""
-    assert prediction._is_number("-1")
-    assert prediction._is_number("2.5")
-    assert not prediction._is_number("=1")
-    assert not prediction._is_number("-a")
+    assert is_plain_number("-1")
+    assert is_plain_number("2.5")
+    assert not is_plain_number("=1")
+    assert not is_plain_number("-a")
 
 
 def test_the_command_line_loads_no_torch() -> None:

@@ -83,13 +83,13 @@ def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatc
 
     def ask() -> None:
         wait()
-        frame = trainer_socket._frame(Check())
+        frame = trainer_socket.FRAMING.frame(Check())
         ours.sendall(frame[:5])
         wait()
         ours.sendall(frame[5:])
         wait()
         with ours.makefile("rb") as reader:
-            found.append(len(reader.read(len(trainer_socket._frame(answer)) + len(answer.payload))))
+            found.append(len(reader.read(len(trainer_socket.FRAMING.frame(answer)) + len(answer.payload))))
 
     with ours, theirs:
         trainer, asking = TrainerEnd(theirs, idle), threading.Thread(target=ask)
@@ -99,7 +99,7 @@ def test_a_trainer_that_waits_for_its_agent_beats(monkeypatch: pytest.MonkeyPatc
         asking.join()
 
     assert isinstance(question, Check)
-    assert found == [True, True, True, len(trainer_socket._frame(answer)) + len(answer.payload)]
+    assert found == [True, True, True, len(trainer_socket.FRAMING.frame(answer)) + len(answer.payload)]
 
 
 def test_a_trainer_without_an_agent_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
