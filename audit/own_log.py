@@ -108,7 +108,7 @@ class Limits:
 
 
 _AT_A_SITE: Final = Consequences(
-    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing left this site."
+    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing was sent."
 )
 _AT_THE_COORDINATOR: Final = Consequences(
     of_damage="The coordinator decides and sends nothing more until this is understood.",

@@ -104,6 +104,6 @@ def explained(error: Exception) -> OperatorError:
             places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
             return DefectError(
                 what=f"The program has a defect: {type(error).__name__} at {places}.",
-                consequence="It stopped. Nothing more left this computer.",
+                consequence="It stopped. Nothing more was sent.",
                 remedy="Report this line to the project. The line contains no patient data.",
             )

@@ -12,7 +12,7 @@ EVENTS: Final = (
     Entry("I200", "enrolled", "This site received its certificate.", _NOTHING),
     Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved.", _NOTHING),
     Entry("I202", "contribution_released",
-          "A contribution left this site. The audit log has the hash of the contribution.", _NOTHING),
+          "This site sent a contribution. The audit log has the hash of the contribution.", _NOTHING),
     Entry("I203", "run_finished", "A run ended. The model and the report are in the state folder.", _NOTHING),
     Entry("I211", "sweep_decided",
           "All alternatives of a sweep are complete. The run that the key `run` names has the lowest mean validation "

@@ -50,7 +50,7 @@ def require_run_name(run: str) -> None:
     if not is_run_name(run):
         raise UsageError(
             what="A run's name has only letters, digits, dots, underscores and hyphens.",
-            consequence="No file was read or changed, and nothing left this site.",
+            consequence="No file was read or changed, and nothing was sent.",
             remedy="Use the name of a folder in `models` in the state directory, or omit --run.",
         )
 

@@ -201,7 +201,7 @@ def main() -> NoReturn:
     except OSError as cause:
         explained = UnavailableError(
             what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
-            consequence="The rehearsal did not finish. Nothing left this machine.",
+            consequence="The rehearsal did not finish. No data left this computer.",
             remedy="Check the free space on the disk and your permissions in the folder, then try again.",
         )
         print(explained.lines("quickstart"), file=sys.stderr)

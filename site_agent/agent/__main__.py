@@ -109,7 +109,7 @@ def _connected(place: Path | None) -> socket.socket:
         time.sleep(_POLL_SECONDS)
     raise UnavailableError(
         what="The option --socket or --gate is missing.",
-        consequence="The agent did not start. Nothing left this site.",
+        consequence="The agent did not start. Nothing was sent.",
         remedy="Name the gate's socket with --gate.",
     )
 

@@ -44,7 +44,7 @@ from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
 
-_NOTHING_APPROVED: Final = "Nothing was approved. Nothing left this site."
+_NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 
 
 @click.command()
@@ -178,9 +178,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     log = audit_log_of(hospital)
     for alternative in plan.alternatives:
         log.write("plan_withdrawn", **_facts(alternative, by))
-    click.echo(
-        f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more leaves this site."
-    )
+    click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more is sent.")
     click.echo(
         "Earlier contributions stay in the sums. `site-agent release withdraw-data` records that data is withdrawn."
     )

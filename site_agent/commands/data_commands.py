@@ -24,7 +24,7 @@ from site_agent.trainer.isolation import give_up_network
 
 @click.group()
 def data() -> None:
-    """Prepare this hospital's table: describe, check, accept, invent. Nothing leaves this computer."""
+    """Prepare this hospital's table: describe, check, accept, invent. These commands send nothing."""
 
 
 @data.command()
@@ -185,4 +185,4 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _refused(what: str, remedy: str) -> OperatorError:
-    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing left this site.", remedy=remedy)
+    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing was sent.", remedy=remedy)

@@ -39,7 +39,7 @@ def person(by: str, option: str = "--by") -> str:
         meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(
             what=f"{option} is empty.",
-            consequence="Nothing was changed. Nothing left this site.",
+            consequence="Nothing was changed. Nothing was sent.",
             remedy=f"Enter the {meant} for the audit log.",
         )
     return " ".join(by.split())

@@ -48,7 +48,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
             what=f"This site has not received a result of the run {run}.",
-            consequence="Nothing was signed. Nothing left this site.",
+            consequence="Nothing was signed. Nothing was sent.",
             remedy="List the runs that ended here with `site-agent audit show --event run_finished`.",
         )
     digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
@@ -113,7 +113,7 @@ def _line(text: str, option: str) -> str:
     if not words or not words.isprintable() or len(words) > 200:
         raise UsageError(
             what=f"{option} must be one line of 1 to 200 printable characters.",
-            consequence="Nothing was recorded. Nothing left this site.",
+            consequence="Nothing was recorded. Nothing was sent.",
             remedy="Shorten the text to one line.",
         )
     return words

@@ -175,11 +175,11 @@ class Desk:
     def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
         match role:
             case Role.DATA_MANAGER:
-                words = "Compare the table with its contract, and see every finding. Nothing leaves this computer."
+                words = "Compare the table with its contract, and see every finding. Nothing is sent."
                 yield Section(heading="The table", parts=[paragraph(words), self._form("examine")])
             case Role.OFFICER:
                 yield from self._plans(shelf.plans)
-                words = "Check the audit log, and read what left this site and who decided."
+                words = "Check the audit log, and read what this site sent and who decided."
                 yield Section(heading="The audit log", parts=[paragraph(words), self._form("log")])
             case Role.CLINICIAN:
                 yield self._models(shelf.runs)

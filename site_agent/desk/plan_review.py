@@ -100,7 +100,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         "In all",
         (
             f"This site sends {each} in each round of training. The total is at most {total} bytes.",
-            "Nothing else leaves this site.",
+            "Nothing else is sent.",
         ),
     )
 

@@ -276,8 +276,7 @@ def ending(address: str, status: str) -> OperatorError:
     if status in REFUSALS:
         return RefusedError(
             what=f"The coordinator{at} does not accept this site's certificate.",
-            consequence="Nothing left this site. The certificate was revoked or replaced, or belongs to another "
-            "federation.",
+            consequence="Nothing was sent. The certificate was revoked or replaced, or belongs to another federation.",
             remedy="Ask the federation office whether this site still belongs to the federation.",
             code="E021",
         )

@@ -77,7 +77,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     if mark != kept:
         with on_disk(
             what="The mark of the privacy ledger cannot be written",
-            consequence="Nothing left this site.",
+            consequence="Nothing was sent.",
             kind=AuditError,
         ):
             keep_record(_path(state), mark.model_dump_json().encode())

@@ -339,7 +339,7 @@ class SiteGate:
             await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
                 what="This site's network has other shared tensors than the plan names.",
-                consequence="Nothing left this site.",
+                consequence="Nothing was sent.",
                 remedy="Install the same version of global-layers everywhere.",
             )
         try:

@@ -43,7 +43,7 @@ class GateRefusal(OperatorError):
     def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
         super().__init__(
             what=what,
-            consequence="Nothing of this round left this site.",
+            consequence="Nothing from this round was sent.",
             remedy="Tell the study's researcher. This site ends its part in the run here.",
         )
         self.reason, self.tensor = reason, tensor
@@ -72,7 +72,7 @@ class Decision:
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.
-        is_closed: nothing leaves at this time of day.
+        is_closed: nothing is sent at this time of day.
         forbidden: the rules of policy, replay and budget that forbid it.
         remedy: what a person can do, if it is neither another plan nor another policy.
     """
@@ -194,7 +194,7 @@ class Permission:
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record a contribution before it leaves this site.
+        """Record a contribution before it is sent.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.

@@ -58,7 +58,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if forbidden and tier != "statistics":
         yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
     if tier == "receiving":
-        return  # nothing leaves this site, so the limits do not apply
+        return  # nothing is sent, so the limits do not apply
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires secure aggregation, and the plan has it off"
     if plan.two_sites is not None and policy.two_sites is None:

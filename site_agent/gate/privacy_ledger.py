@@ -312,7 +312,7 @@ class PrivacyLedger:
 def _recorded() -> AbstractContextManager[None]:
     return on_disk(
         what="The privacy budget that this round spends cannot be recorded",
-        consequence="Nothing of this round left this site.",
+        consequence="Nothing from this round was sent.",
         kind=AuditError,
     )
 

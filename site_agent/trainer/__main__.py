@@ -171,7 +171,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",
-            consequence="The trainer did not start. Nothing left this site.",
+            consequence="The trainer did not start. Nothing was sent.",
             remedy="Add the key, or let `site-agent join` start the trainer itself.",
         )
     place = Path(hospital.trainer_socket)
@@ -180,7 +180,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     elif place.exists():
         raise ConfigurationError(
             what=f"trainer_socket names {place.name}, which exists but is not a socket.",
-            consequence="The existing file is unchanged. The trainer did not start and nothing left this site.",
+            consequence="The existing file is unchanged. The trainer did not start and nothing was sent.",
             remedy="Set trainer_socket in hospital.yaml to a path that does not exist yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -95,7 +95,7 @@ def _require_card() -> None:
         )
     raise ConfigurationError(
         what=f"hospital.yaml sets device: cuda under training, but {found}.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy=remedy,
     )
 
@@ -109,7 +109,7 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
         return None
     return UnavailableError(
         what=f"The graphics card has too little free memory for training{_card_memory()}.",
-        consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+        consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
         remedy="End other programs that use the card (nvidia-smi lists them), and start again. If no other program "
         "uses the card, ask the researcher for smaller batches or a narrower network.",
     )

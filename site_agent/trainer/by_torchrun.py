@@ -59,7 +59,7 @@ def require_own_network() -> bool:
     if has_route and is_one_computer:
         raise ConfigurationError(
             what="torchrun started the trainer, but the trainer can connect to other computers.",
-            consequence="The trainer did not start. Nothing left this site.",
+            consequence="The trainer did not start. Nothing was sent.",
             remedy="Use the drop-in site-trainer-torchrun.conf. Without systemd, start torchrun in a network "
             "namespace that has only the loopback interface: see docs/operator.md.",
         )
@@ -182,7 +182,7 @@ def main() -> None:
             raise UsageError(
                 what="The options select the connection method c10d of torchrun. Received data could run as code "
                 "there.",
-                consequence="The trainer did not start. Nothing left this site.",
+                consequence="The trainer did not start. Nothing was sent.",
                 remedy="Leave out --standalone and --rdzv-backend. Set --master-port, for example to 29500.",
             )
         run.run(options)  # type: ignore[no-untyped-call]

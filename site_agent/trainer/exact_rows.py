@@ -53,7 +53,7 @@ def _used(path: Path) -> list[int]:
     except (OSError, ValueError) as cause:
         raise ConfigurationError(
             what=f"{path} cannot be read. This file has the counts of rows that this site used in earlier studies.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Restore this file from the newest backup, or take part only in plans with equal weights.",
         ) from cause
     return found

@@ -16,7 +16,7 @@ class NetworkDiffers(ConfigurationError):
     def __init__(self, difference: str) -> None:
         super().__init__(
             what=f"This site's neural network differs from the plan: {difference}.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Install the same version of global-layers everywhere.",
         )
 
@@ -28,7 +28,7 @@ class ModuleDiffers(ConfigurationError):
 
     def __init__(self, what: str, remedy: str, *, tensor: str) -> None:
         """Store the texts. `tensor` is the tensor's name in the plan, which is sent to the federation."""
-        super().__init__(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
+        super().__init__(what=what, consequence="Nothing was trained and nothing was sent.", remedy=remedy)
         self.tensor = tensor
 
 
@@ -52,7 +52,7 @@ class TooFewRows(RefusedError):
     def __init__(self, fewest: int) -> None:
         super().__init__(
             what=f"This site has fewer than the {fewest} training rows that the plan and its policy require.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Add rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
         )
 

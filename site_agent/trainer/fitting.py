@@ -58,7 +58,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
     if plan.private_training is not None and dataset.task != "binary":
         raise ConfigurationError(
             what=f"Private training is for a binary outcome, and this site's task is {dataset.task}.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="Declare a target of the task binary in the contract, or ask for a plan without privacy.",
         )
 
@@ -79,7 +79,7 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
     if wrong:
         raise ConfigurationError(
             what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
-            consequence="Training did not start and nothing left this site. A sum could contain too few sites.",
+            consequence="Training did not start and nothing was sent. A sum could contain too few sites.",
             remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list "
             "the sites that record a column or have training patients of a class, unless all sites do.",
         )
@@ -92,7 +92,7 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise ConfigurationError(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy="Declare in the contract the image size that the plan requires, or ask the researcher for a plan that "
         "fits your images.",
     )
@@ -110,7 +110,7 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
     own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
     raise ConfigurationError(
         what=f"The plan's network {network.name} reads {reads}. This site has {own}.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy="Declare `buckets` and `longest` of the note as in the plan, or ask the researcher for another plan.",
     )
 
@@ -121,7 +121,7 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
     if listed:
         raise ConfigurationError(
             what=f"The plan lists {min(listed)}. This is a column of the note, which the network reads in word order.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has the size of "
             "the note.",
         )
@@ -133,14 +133,14 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
         own = "a mask" if is_mask else "not a mask"
         raise ConfigurationError(
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
             "the network u-net learns masks, and u-net learns nothing else.",
         )
     if is_mask and plan.expert is not None:
         raise ConfigurationError(
             what="The plan has the key `expert`, and this site's outcome is a mask. No baseline can predict masks.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Ask the researcher for a plan without the key `expert`.",
         )
 
@@ -154,7 +154,7 @@ def _check_baseline(plan: Plan, dataset: Dataset) -> None:
             what=f"The plan has the key `expert`. The baseline of the plan reads {len(dataset.training)} training rows "
             f"with {dataset.training.features.shape[1]} columns at once, which needs at least {needed / 1e9:.2f} GB of "
             f"memory. The trainer may use {there / 1e9:.2f} GB.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Ask the researcher for a plan without the key `expert`, or for smaller images. Or train on a "
             "computer with more memory.",
         )
@@ -164,6 +164,6 @@ def _check_outputs(plan: Plan, dataset: Dataset) -> None:
     if plan.outputs not in (None, dataset.outputs):
         raise ConfigurationError(
             what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
         )

@@ -145,13 +145,13 @@ class Saves:
             # Otherwise this site would start from the beginning in the middle of a run.
             raise ConfigurationError(
                 what="The record of this site's first round in the study cannot be read.",
-                consequence="Nothing was trained and nothing left this site.",
+                consequence="Nothing was trained and nothing was sent.",
                 remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
             ) from cause
         if rows != self._rows:
             raise DataError(
                 what="This site's table, contract or split has changed since the start of this study.",
-                consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+                consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
                 remedy="Restore the earlier table, or agree on a new version of the plan.",
             )
         return began

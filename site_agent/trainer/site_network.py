@@ -113,7 +113,7 @@ class SiteNetworks:
             if self.own_module is None:
                 raise ConfigurationError(
                     what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
-                    consequence="Nothing was trained and nothing left this site.",
+                    consequence="Nothing was trained and nothing was sent.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)

@@ -49,7 +49,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError as cause:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
-            consequence="Earlier saved states are unchanged and nothing left this site.",
+            consequence="Earlier saved states are unchanged and nothing was sent.",
             remedy="Free disk space, or let the trainer's user write to its state folder, and start again.",
         ) from cause
 
@@ -105,6 +105,6 @@ def site_secret(folder: Path) -> bytes:
 def _refused(path: Path, because: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"The site's secret {path} {because}.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy=f"Run `chmod 600 {path}` if you trust its content, or restore the file from the newest backup.",
     )

@@ -261,7 +261,7 @@ class Worker:
         if approval is None or because is not None:
             raise RefusedError(
                 what=f"Training for the study {plan.study} is not allowed here: {because}.",
-                consequence="Nothing was trained and nothing left this site.",
+                consequence="Nothing was trained and nothing was sent.",
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         return approval.manifest_digest

@@ -278,7 +278,7 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(
             what=f"Nothing can be exported to {folder.name or folder}: the folder is in use, or its parent folder does "
             "not exist.",
-            consequence="Nothing was written, and nothing left this site.",
+            consequence="Nothing was written, and nothing was sent.",
             remedy="Name a new or empty folder with --output.",
         )
 
@@ -287,7 +287,7 @@ def _differs(difference: float) -> OperatorError:
     return OperatorError(
         what="The predictions of the exported model would differ from those of the original model by up to "
         f"{difference:.2g}.",
-        consequence="Nothing was written, and nothing left this site.",
+        consequence="Nothing was written, and nothing was sent.",
         remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
         "`site-agent predict`.",
     )

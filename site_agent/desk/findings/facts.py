@@ -139,7 +139,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
     except (OSError, ValueError) as cause:
         raise ConfigurationError(
             what=f"The run {run} has no readable report.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Name a finished run, or take part in a new run.",
         ) from cause
 
@@ -187,7 +187,7 @@ def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, 
         raise DataError(
             what="The table cannot be used to test a received model, because the table changed since the run, failed a "
             "check, or cannot be read now.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
         )
     from site_agent.desk.findings.other_hospitals import tested_here
@@ -345,7 +345,7 @@ def group_values(
         if name not in known:
             raise UsageError(
                 what=f"The contract has no feature {name}.",
-                consequence="No report was made, and nothing left this site.",
+                consequence="No report was made, and nothing was sent.",
                 remedy="Name a column of the contract with --group, in the same spelling.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)

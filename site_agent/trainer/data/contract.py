@@ -290,7 +290,7 @@ def read_contract(path: Path) -> Contract:
     Raises:
         ConfigurationError: the file cannot be read or is wrong; every mistake is reported with line and column.
     """
-    return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
+    return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
@@ -312,6 +312,6 @@ def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     if reason is not None:
         raise ConfigurationError(
             what=f"This site's outcome does not match the plan's question: {reason}.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
         )

@@ -84,7 +84,7 @@ class ImageFolder:
         if not self._root.is_dir():
             raise DataError(
                 what=f"The contract's folder of images, {column.folder}, is not a folder beside the table.",
-                consequence="The table was not used and nothing left this site.",
+                consequence="The table was not used and nothing was sent.",
                 remedy=f"Correct the key folder of the column {column.name} in the contract.",
             )
         _require_libraries(column)
@@ -120,7 +120,7 @@ class ImageFolder:
             raise DataError(
                 what=f"The table has at least {self._read} images. "
                 f"This program reads at most {most} images of the size {self._column.image}.",
-                consequence="The table was not used and nothing left this site.",
+                consequence="The table was not used and nothing was sent.",
                 remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
             )
 
@@ -157,7 +157,7 @@ def _require_libraries(column: ImageColumn) -> None:
     except ImportError as cause:
         raise ConfigurationError(
             what=f"The package {package} is not installed, and a table with such images needs it.",
-            consequence="The table was not used and nothing left this site.",
+            consequence="The table was not used and nothing was sent.",
             remedy=f'Install the extra: pip install "global-layers[{extra}]".',
         ) from cause
 
@@ -242,7 +242,7 @@ def _flaw_of(error: OSError) -> Flaw:
         return image_flaws.NO_FILE
     raise UnavailableError(
         what=f"The images of the table cannot be read now: {error.strerror}.",
-        consequence="The table was not used and nothing left this site.",
+        consequence="The table was not used and nothing was sent.",
         remedy="Check the disk or network share with the images, and the limit of open files. Then start again.",
     ) from error
 

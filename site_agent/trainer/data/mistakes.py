@@ -97,7 +97,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
         shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
     raise DataError(
         what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
-        consequence="The table was not used and nothing left this site.",
+        consequence="The table was not used and nothing was sent.",
         remedy=" ".join([*hints, CORRECT_TABLE]),
     )
 

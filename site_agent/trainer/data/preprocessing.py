@@ -94,7 +94,7 @@ class Preprocessing(Document):
         if too_far:
             raise DataError(
                 what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
-                consequence="The table was not used and nothing left this site.",
+                consequence="The table was not used and nothing was sent.",
                 remedy="Declare a range for these columns in the contract. The check then lists rows outside the "
                 "range.",
             )
@@ -150,7 +150,7 @@ class Preprocessing(Document):
         if loaded is None or not _fits(loaded):
             raise ConfigurationError(
                 what="The saved preprocessing is damaged or from another version of this program.",
-                consequence="Nothing was predicted or trained, and nothing left this site.",
+                consequence="Nothing was predicted or trained, and nothing was sent.",
                 remedy="Use another saved model, or train again.",
             )
         return loaded
@@ -165,7 +165,7 @@ class Preprocessing(Document):
             return
         raise ConfigurationError(
             what="The contract's features or codes differ from those of the trained model.",
-            consequence="The table was not used and nothing left this site.",
+            consequence="The table was not used and nothing was sent.",
             remedy="Use the contract of the trained model, or train again.",
         )
 
@@ -191,7 +191,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     if empty:
         raise DataError(
             what=f"These columns have no value in any training row: {', '.join(empty[:5])}.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="In the contract, set `role: ignore` for these columns.",
         )
     encodings = []

@@ -44,7 +44,7 @@ class TermsReader:
             raise DataError(
                 what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. With "
                 f"this number of columns, this program reads at most {LARGEST_TABLE_COUNTS // self._width} rows.",
-                consequence="The table was not used and nothing left this site.",
+                consequence="The table was not used and nothing was sent.",
                 remedy="Declare fewer buckets or codes in the contract, or use fewer rows.",
             )
 

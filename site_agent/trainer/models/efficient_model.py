@@ -65,7 +65,7 @@ def load_torchvision() -> ModuleType:
         state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
         raise ConfigurationError(
             what=f"The package torchvision {state}. The neural network efficientnet-b0 needs it.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy='Install the package: pip install "global-layers[site,torchvision]".',
         ) from cause
     found: ModuleType = efficientnet

@@ -70,7 +70,7 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
         case NamedTensors():
             raise ConfigurationError(
                 what="The architecture named-tensors only lists tensors and has no network.",
-                consequence="Nothing was trained and nothing left this site.",
+                consequence="Nothing was trained and nothing was sent.",
                 remedy="Name an architecture with a network in the plan, for example global-layers-network.",
             )
         case _:

@@ -40,7 +40,7 @@ _LARGEST_FILE_BYTES: Final = 1 << 20
 _MODULE_NAME: Final = "own_module"
 _DRY_ROWS: Final = 2
 _MOST_DIFFERENCES: Final = 10
-_CONSEQUENCE: Final = "Nothing was trained and nothing left this site."
+_CONSEQUENCE: Final = "Nothing was trained and nothing was sent."
 
 
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:

@@ -198,6 +198,6 @@ def _beside_commonest(values: Float64) -> int:
 def _wrong(what: str) -> ConfigurationError:
     return ConfigurationError(
         what=what,
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy="Correct `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the plan.",
     )

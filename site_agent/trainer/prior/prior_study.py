@@ -355,6 +355,6 @@ def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
 def _other_outcome(what: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"This site predicts another outcome than the plan requires: {what}.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
     )

@@ -309,7 +309,7 @@ class _Helper:
             raise ConfigurationError(
                 what=f"torchrun started a process for graphics card {self._local_rank}, counted from 0. PyTorch finds "
                 f"{torch.cuda.device_count()} graphics cards here.",
-                consequence="Training did not continue. Nothing left this site.",
+                consequence="Training did not continue. Nothing was sent to the coordinator.",
                 remedy="Set --nproc-per-node to the number of graphics cards, and let the service use each card.",
             )
         torch.cuda.set_device(self._local_rank)
@@ -346,7 +346,7 @@ class _Helper:
 def _malformed(what: str) -> ProtocolError:
     return ProtocolError(
         what=f"The trainer's first process (rank 0) sent {what}.",
-        consequence="This process did not use it, and ended. Nothing left this site.",
+        consequence="This process did not use it, and ended. Nothing was sent to the coordinator.",
         remedy="Install the same version of the program on every node. Check that no other program can reach the "
         "processes of the trainer.",
     )
@@ -356,7 +356,7 @@ def lost_process() -> UnavailableError:
     """Return the error for a process that does not answer."""
     return UnavailableError(
         what="A process of the trainer ended or did not answer.",
-        consequence="The trainer stopped. Its saved states are unchanged, and nothing more left this site.",
+        consequence="The trainer stopped. Its saved states are unchanged. Nothing more was sent to the coordinator.",
         remedy="Start the trainer's service again, if it does not start by itself. It continues from its saved state. "
         "If this happens again, read in the journal which process ended first.",
     )

@@ -203,4 +203,4 @@ def _balanced_weights(task: Task, classes: int, targets: Tensor) -> Tensor:
 
 
 def _unfit(what: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(what=what, consequence="Nothing was trained and nothing left this site.", remedy=remedy)
+    return ConfigurationError(what=what, consequence="Nothing was trained and nothing was sent.", remedy=remedy)

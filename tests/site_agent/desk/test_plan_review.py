@@ -144,7 +144,7 @@ What else the plan decides
 In all
   This site sends 64 bytes of updates in each round of training. The total is at most \
 {most_bytes(plan, manifest)} bytes.
-  Nothing else leaves this site."""
+  Nothing else is sent."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 

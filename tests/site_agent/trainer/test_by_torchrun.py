@@ -33,7 +33,7 @@ def test_on_one_computer_no_process_starts_with_a_route_to_another(rank: int, mo
 
     assert done.exit_code == 78
     assert "can connect to other computers" in done.output
-    assert "Nothing left this site." in done.output
+    assert "Nothing was sent." in done.output
 
 
 def test_several_computers_need_a_route(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,6 @@ def _telling(path: Path) -> Iterator[None]:
     except OSError as cause:
         raise DataError(
             what=f"The table {path} cannot be read: {cause.strerror or type(cause).__name__}.",
-            consequence="The table was not used and nothing left this site.",
+            consequence="The table was not used and nothing was sent.",
             remedy="Give the path of an existing file that the user account of the trainer may read.",
         ) from cause

@@ -27,7 +27,7 @@ needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public t
 
 def _drafted(path: Path) -> tuple[Contract, str]:
     text = describe(path).text
-    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing left this site."), text
+    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing was sent."), text
 
 
 def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: str = "utf-8") -> Path:

@@ -198,7 +198,7 @@ def test_hostile_columns_are_refused_in_words(
         site_facts(pair[2], RUN, received=[folder])
 
     assert words in error.value.what
-    assert "nothing left this site" in error.value.consequence
+    assert "nothing was sent" in error.value.consequence
     assert not any(word in error.value.what for word in ("breath", "walks", "N18", "198", "202"))
 
 

@@ -27,7 +27,7 @@ def _changed(row: int, column: int, cell: str) -> list[list[str]]:
 def _refused(path: Path, contract: Contract) -> str:
     with pytest.raises(DataError) as caught:
         read_table(path, contract)
-    assert "nothing left this site" in caught.value.consequence
+    assert "nothing was sent" in caught.value.consequence
     assert caught.value.exit_status == 78
     # Also what a log with tracebacks would show, causes and all.
     shown = "".join(traceback.format_exception(caught.value))
