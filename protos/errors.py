@@ -94,7 +94,7 @@ def explained(error: Exception) -> OperatorError:
         case OSError():
             place = "" if error.filename is None else f" {error.filename}"
             return UnavailableError(
-                what=f"The operating system refused{place}: {error.strerror or type(error).__name__}.",
+                what=f"The operating system refused an operation{place}: {error.strerror or type(error).__name__}.",
                 consequence="The command did not finish. Earlier records are unchanged.",
                 remedy="Check the disk's free space and the permissions of the paths in use, then try again.",
                 code="E009",

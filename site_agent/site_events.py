@@ -30,12 +30,12 @@ EVENTS: Final = (
     Entry("I210", "agent_kept_from_patients",
           "The kernel prevents the agent's user account from reading the table.", _NOTHING),
     Entry("W256", "agent_may_read_patients",
-          "The agent and the trainer run under one user account. Only the program, not the kernel, prevents the agent "
-          "from reading the table.",
+          "The agent and the trainer run under one user account. The kernel does not prevent the agent from reading "
+          "the table. Only the program's own code prevents this.",
           "Run the trainer under its own user account, as the packages do. See docs/operator.md."),
     Entry("W260", "gate_may_write_approvals",
-          "The user account of the gate process can also write approvals. Only the program, not the kernel, prevents "
-          "the gate from writing approvals.",
+          "The user account of the gate process can also write approvals. The kernel does not prevent the gate from "
+          "writing approvals. Only the program's own code prevents this.",
           "Run the programs as services, as the packages do. See docs/operator.md."),
     Entry("W250", "enrolment_awaits_approval",
           "The federation office has not approved this site yet. No training starts.",
@@ -62,7 +62,8 @@ EVENTS: Final = (
           "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
           "If this happens again, compare labels, units and software with the other hospitals."),
     Entry("W259", "coordinator_records_wait",
-          "The coordinator used up the bytes that it may add to this site's audit log in a day. This site confirms the "
+          "The coordinator has reached the daily limit of bytes that it may add to this site's audit log. This site "
+          "confirms the "
           "checkpoints of the coordinator's own audit log later. Training continues. The log line has the limit.",
           "If no study trains day and night, ask the federation office why the coordinator's audit log grows so "
           "fast."),
@@ -87,7 +88,8 @@ EVENTS: Final = (
     Entry("I308", "model_received",
           "This site received the other hospitals' model. This site sent no data about its patients.", _NOTHING),
     Entry("I309", "helpers_joined",
-          "Torchrun started the trainer with further processes, which compute parts of each batch.", _NOTHING),
+          "The trainer has several processes, started by torchrun. Each process computes a part of each batch.",
+          _NOTHING),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
           "codes. The mistake may also be at the other sites, or there may be no mistake.",

@@ -17,7 +17,7 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
-    """Return the folder of the agent, the process with the network."""
+    """Return the folder of the agent, the process with network access."""
     return state / "agent"
 
 

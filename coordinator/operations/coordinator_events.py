@@ -97,7 +97,8 @@ EVENTS: Final = (
           "If this happens again, check the connection to the site. Ask the site's operator which version of the "
           "program runs at the site."),
     Entry("W165", "site_records_wait",
-          "A site used up the bytes that it may add to the coordinator's audit log in a day. The coordinator confirms "
+          "A site has reached the daily limit of bytes that it may add to the coordinator's audit log. The "
+          "coordinator confirms "
           "the checkpoints of the site's own audit log later. Rounds continue. The log line has the limit.",
           "A site that trains all day may need a higher limit. Otherwise ask the site's operator which version of the "
           "program runs at the site."),

@@ -35,7 +35,7 @@ _PULSE_SECONDS: Final = 1.0
 @click.option(
     "--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` in the state directory."
 )
-@click.option("--socket", "descriptor", type=int, help="Inherited socket that is connected to the gate.")
+@click.option("--socket", "descriptor", type=int, help="Number of an open socket that is connected to the gate.")
 @click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
 def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     """Connect this site to its coordinator, and relay messages for the gate.

@@ -172,7 +172,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     if record_withdrawal(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
-            consequence="Nothing was changed. Nothing is sent under this plan.",
+            consequence="Nothing was changed. Nothing is sent for this plan.",
             remedy="Use --plan to name the approved plan.",
         )
     log = audit_log_of(hospital)

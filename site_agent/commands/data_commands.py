@@ -68,7 +68,8 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     """Compare the table with its contract and list every finding. Run this command before the first round.
 
-    The exit status is 78 if an error, or a warning that nobody accepted, prevents training.
+    The exit status is 78 if training is not possible because of an error, or because of a warning that nobody has
+    accepted.
 
     Example: site-agent data check --config hospital.yaml
     """

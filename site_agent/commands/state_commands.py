@@ -178,7 +178,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 @config_option
 @json_option
 def privacy(path: Path, as_json: bool) -> None:
-    """Show what is spent of the patients' privacy budget (epsilon), by whom and on what, and the limits.
+    """Show how much of the patients' privacy budget (epsilon) was spent, by whom and for what, and the limits.
 
     Run this command under the gate's user account or as root.
 

@@ -55,7 +55,7 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
         raise UsageError(
             what="A browser cannot open a Unix socket.",
             consequence="Nothing was started. Nothing was sent.",
-            remedy="Give a port of loopback with --listen, such as 127.0.0.1:8483.",
+            remedy="Use --listen with an address of this computer, such as 127.0.0.1:8483.",
         )
     name = "" if by is None else person(by)
     signals: list[signal.Signals] = []

@@ -190,7 +190,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
         steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
         yield f"{steps}: sums over the common columns are sent."
-        yield "1 guard: one number is sent. The number shows if the score of the other sites improves predictions."
+        yield "1 guard: one number is sent. This number shows whether the other sites' score improves the predictions."
         return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
@@ -212,8 +212,8 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = (
-            " The probe measures how much the loss depends on each layer. After the probe, the update may contain only "
-            "the first layers."
+            " The probe measures how much the loss depends on each layer. After this measurement, the update may "
+            "contain only the first layers."
         )
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
@@ -347,7 +347,7 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
         "run of its own, and the runs follow one another. One approval covers all runs.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
         "bytes. The other numbers on this page are for one run.",
-        "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
+        "After the last run, `coordinator status` shows which run has the lowest validation loss over all sites.",
     )
     rows = tuple(
         (str(number), *(f"{value:g}" for value in values), other.digest.hex())

@@ -291,7 +291,7 @@ def ending(address: str, status: str) -> OperatorError:
 
 def _gone() -> AgentGone:
     return AgentGone(
-        what="The agent of this site, the process with the network, has ended.",
+        what="The agent of this site, the process with network access, has ended.",
         consequence="Nothing is lost. The round continues when the agent runs again.",
         remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
         "service with `systemctl status site-agent`.",
@@ -300,7 +300,7 @@ def _gone() -> AgentGone:
 
 def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
-        what=f"The agent of this site, the process with the network, sent {malformed}.",
+        what=f"The agent of this site, the process with network access, sent {malformed}.",
         consequence="This site has stopped. No reply was sent to the agent.",
         remedy="Install the same version of all three programs. If the versions are equal, inform the security "
         "officer.",

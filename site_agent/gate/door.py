@@ -260,7 +260,7 @@ class Builder:
                     (max(agreed, weighting.counted(self._smallest_rows)), largest) if self._trains else (0, 0)
                 )
                 if exchange.up and not fewest <= rows <= most:
-                    raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
+                    raise GateRefusal(what="The trainer sent no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0
             case _:
                 assert_never(self._plan.weighting)

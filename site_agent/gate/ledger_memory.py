@@ -76,7 +76,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     mark = _Mark(begun=kept.begun if kept else now, losses=losses)
     if mark != kept:
         with on_disk(
-            what="The mark of the privacy ledger cannot be written",
+            what="The file ledger.mark of the privacy ledger cannot be written",
             consequence="Nothing was sent.",
             kind=AuditError,
         ):

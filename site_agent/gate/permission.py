@@ -60,7 +60,7 @@ class OutsideHours(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(
-            what="The policy allows no sending at this time of day.",
+            what="The policy does not allow sending at this time of day.",
             consequence="Nothing was sent. The training state is kept.",
             remedy="You need not do anything. This site connects when the allowed hours start.",
         )

@@ -188,7 +188,7 @@ def _failed(answer: Answer) -> OperatorError:
     if isinstance(answer, Unable):
         return AgentUnable(answer)
     return ProtocolError(
-        what="The agent of this site, the process with the network, returned an unexpected answer.",
+        what="The agent of this site, the process with network access, returned an unexpected answer.",
         consequence="This site has stopped. Nothing was sent.",
         remedy="Install the same version of all three programs. If the versions are equal, inform the security "
         "officer.",

@@ -167,7 +167,8 @@ async def _found_trainer(place: str) -> GateEnd:
 def _refuse_ended(status: int) -> None:
     if status in (77, ConfigurationError.exit_status):
         error = ConfigurationError(
-            what="The agent of this site, the process with the network, ended. The agent's own message has the reason.",
+            what="The agent of this site, the process with network access, ended. The agent's own message has the "
+            "reason.",
             consequence="Nothing more is sent.",
             remedy="Follow the agent's message, then start again.",
         )

@@ -112,7 +112,7 @@ class SiteNetworks:
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
                 raise ConfigurationError(
-                    what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
+                    what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
                     consequence="Nothing was trained and nothing was sent.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )

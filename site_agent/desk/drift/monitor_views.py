@@ -14,7 +14,8 @@ from site_agent.desk.findings.plots import Row, intervals
 
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
+    f"With an index below {SOME}, a column has hardly changed. With an index of {MUCH} or more, a column has changed "
+    "much. Two tables from the "
     "same hospital differ by chance, and small tables differ more. Therefore the report calls a "
     "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
     "this limit by chance. Values are grouped as in the "
@@ -119,7 +120,7 @@ def monitor_page(facts: Facts) -> str:
     inputs = [
         figures(
             figure(
-                f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}",
+                f"Each bar shows how large the index can be by chance alone. Dotted line: {MUCH}",
                 _indices(label, rows),
                 is_wide=True,
             )

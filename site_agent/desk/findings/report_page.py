@@ -55,7 +55,8 @@ _READING: Final = (
 )
 
 _NEXT: Final = (
-    "A model without a test here is a first guess. `site-agent predict` uses it. `site-agent monitor` scores it on a "
+    "A model that was not tested at this hospital is only a first guess. `site-agent predict` uses it. `site-agent "
+    "monitor` scores it on a "
     "table with outcomes when they are known. A person should look at that score before the model is adopted."
 )
 
@@ -112,7 +113,7 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
-            f"{opening}all sites together had their lowest loss after this round (checkpoint: global). This site's own "
+            f"{opening}the loss over all sites was lowest after this round (checkpoint: global). This site's own "
             f"loss was {own}."
         )
     shown = "" if loss is None else f" ({loss:.4g})"
@@ -137,7 +138,7 @@ def _quality(facts: Facts) -> list[str]:
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
-                f"{title_of(name)}: the training of this model ended with numbers that are not finite, so the "
+                f"{title_of(name)}: the training of this model ended with infinite or undefined numbers, so the "
                 "model has no results.",
                 "soft",
             )

@@ -345,10 +345,10 @@ class _Helper:
 
 def _malformed(what: str) -> ProtocolError:
     return ProtocolError(
-        what=f"The trainer's first process (rank 0) sent {what}.",
-        consequence="This process did not use it, and ended. Nothing was sent to the coordinator.",
-        remedy="Install the same version of the program on every node. Check that no other program can reach the "
-        "processes of the trainer.",
+        what=f"The first process of the trainer (rank 0) sent a message that this process cannot use: {what}.",
+        consequence="This process did not use the message and ended. Nothing was sent to the coordinator.",
+        remedy="Install the same version of the program on every computer. Check that no other program can connect "
+        "to the processes of the trainer.",
     )
 
 
@@ -357,6 +357,6 @@ def lost_process() -> UnavailableError:
     return UnavailableError(
         what="A process of the trainer ended or did not answer.",
         consequence="The trainer stopped. Its saved states are unchanged. Nothing more was sent to the coordinator.",
-        remedy="Start the trainer's service again, if it does not start by itself. It continues from its saved state. "
-        "If this happens again, read in the journal which process ended first.",
+        remedy="Start the trainer's service again, if it does not start by itself. The trainer continues from its "
+        "saved state. If this happens again, read in the journal which process ended first.",
     )
