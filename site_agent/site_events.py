@@ -82,7 +82,7 @@ EVENTS: Final = (
     Entry("I302", "study_restored", "Training continues from a state on disk.", _NOTHING),
     Entry("I303", "study_reported", "The report on this site's gain was written.", _NOTHING),
     Entry("I306", "others_weighed",
-          "The weight of the other hospitals' score in this site's model was computed.", _NOTHING),
+          "This site computed how much weight the other hospitals' score has in its model.", _NOTHING),
     Entry("I307", "model_awaited",
           "This site only receives. This site waits for the result of the other sites.", _NOTHING),
     Entry("I308", "model_received",

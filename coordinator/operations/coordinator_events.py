@@ -42,7 +42,7 @@ EVENTS: Final = (
     Entry("I115", "site_waits_for_a_later_study",
           "A connected site is not in this run's plan, but in the plan of a later run.", _NOTHING),
     Entry("I117", "maintenance_announced",
-          "A site announced a time in which the site may be absent, or cancelled such a time. The coordinator does not "
+          "A site announced a maintenance window, in which it may be absent, or cancelled it. The coordinator does not "
           "treat the site as lost in an announced time.", _NOTHING),
     Entry("I116", "configuration_taken_over",
           "coordinator.yaml was read again. The log line names the keys that need a restart.", _NOTHING),

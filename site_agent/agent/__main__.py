@@ -110,7 +110,7 @@ def _connected(place: Path | None) -> socket.socket:
     raise UnavailableError(
         what="The option --socket or --gate is missing.",
         consequence="The agent did not start. Nothing was sent.",
-        remedy="Name the gate's socket with --gate.",
+        remedy="Use --gate with the path of the gate's socket.",
     )
 
 

@@ -73,7 +73,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @by_option
 @click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
-    """Record that this site withdraws its data after training. The output shows which effects can be undone.
+    """Record that this site withdraws its data after training. The output shows what can be undone and what cannot.
 
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "Anna Jones" --reason "no consent"
     """

@@ -212,7 +212,8 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = (
-            " The probe measures how much the loss depends on each layer. After this measurement, the update may "
+            " In the probe, each site measures how much the loss depends on each layer. After this measurement, the "
+            "update may "
             "contain only the first layers."
         )
     elif isinstance(method.server_rule, LayerIntervals):
@@ -308,8 +309,8 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     yield f"{which}. With fewest_sites: 3, the plan permits a sum over only three hospitals. The default is 4."
     yield (
         "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other "
-        "hospitals. The sum of two hospitals shows their means, their spreads, and how columns depend on each other "
-        "and on the outcome."
+        "hospitals. The sum of two hospitals shows their means and spreads. It also shows how columns depend on each "
+        "other and on the outcome."
     )
     yield (
         "If one of the other two hospitals shows its part to the second, the second can compute this hospital's part. "
@@ -326,7 +327,7 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     if prior.private is not None:
         yield (
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites "
-            "secretly combine what they know. Columns are standardised by the plan's ranges, typical values and "
+            "secretly work together. Columns are standardised by the plan's ranges, typical values and "
             "spreads."
         )
         yield "Each site computes the coefficients from the noisy sums."
@@ -363,7 +364,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
     else:
         yield (
             f"{limit} Each site adds noise that is enough for all {training.rounds} rounds, if at most "
-            f"{plan.assumed_colluders} of the sites secretly combine what they know."
+            f"{plan.assumed_colluders} of the sites secretly work together."
         )
     yield (
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "

@@ -135,7 +135,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
-            "the network u-net learns masks, and u-net learns nothing else.",
+            "the network u-net can predict masks, and it cannot predict anything else.",
         )
     if is_mask and plan.expert is not None:
         raise ConfigurationError(

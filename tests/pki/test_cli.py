@@ -181,7 +181,7 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
     monkeypatch.setattr(pki_cli.inspection, "describe", full)
 
     assert pki("inspect", directory / "root.crt") == 1
-    assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device. [E009]"
+    assert pki.err.splitlines()[0] == "pki: The operating system refused an operation: No space left on device. [E009]"
 
 
 @pytest.mark.parametrize("name", sorted(pki_cli.commands.commands))

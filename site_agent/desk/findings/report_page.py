@@ -43,8 +43,8 @@ _READING: Final = (
     "AUROC: the fraction of pairs that the model ranks correctly, where a pair is one row with the outcome and one row "
     "without the outcome. Brier score and log loss: the distance between probabilities and observed outcomes. A lower "
     "value is better.",
-    "Dice coefficient of an image: twice the pixels that the predicted and the drawn mask have in common, divided by "
-    "the pixels of both. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
+    "Dice coefficient of an image: twice the number of pixels in both masks, divided by the sum of the pixels of the "
+    "predicted and the drawn mask. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per row. A "

@@ -120,8 +120,8 @@ When something leaves
   1 of validation: the last shared model is measured. Only the numbers in the tables below are sent.
   1 report: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors changed. The probe measures how much \
-the loss depends on each layer. After this measurement, the update may contain only the first layers.
+  In each round of training this site sends how much the values of 4 tensors changed. In the probe, each site \
+measures how much the loss depends on each layer. After this measurement, the update may contain only the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
