@@ -17,7 +17,7 @@ _REASONS: Final = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request",
     503: "Not Ready",
 }  # fmt: skip
-_OTHER_HOST: Final = "This address answers only if it is asked as localhost, 127.0.0.1 or [::1]."
+_OTHER_HOST: Final = "This address answers only requests for localhost, 127.0.0.1 or [::1]."
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _is_loopback(host: bytes) -> bool:
 def _page(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> Page:
     words = request.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-        return text(400, "This is no request that is understood here.")
+        return text(400, "This request is not supported here.")
     if words[0] != b"GET":
         return text(405, "Only GET is answered here.")
     path = words[1].split(b"?", 1)[0].decode("ascii", "replace")

@@ -159,7 +159,7 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalAsk
             the request.
     """
     if not is_name(request.site):
-        raise _refused("its site name is not a name")
+        raise _refused("its site name is not valid")
     site = SiteName(request.site)
     key = requested_key(request.signing_request)
     parts = _renewal_parts(authority.federation, site, request.signing_request)

@@ -50,7 +50,7 @@ def handle_own_certificate(authority: Authority, register: Register, request: Re
         RefusedError: the site is no member, the proof is invalid, or its own authority has not issued the certificate.
     """
     if not is_name(request.site):
-        raise _refused("its site name is not a name")
+        raise _refused("its site name is not valid")
     site, federation = SiteName(request.site), authority.federation
     key = requested_key(request.signing_request)
     parts = _parts(federation, site, request.signing_request, request.chain)

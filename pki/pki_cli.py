@@ -298,7 +298,7 @@ def rotate_status(directory: Path) -> None:
             else "Completed. Run `pki rotate end`."
         )
     else:
-        click.echo("No change of the authority is under way.")
+        click.echo("No change of the authority has begun.")
 
 
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")

@@ -55,7 +55,7 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     kept = list(records)
     groups, runs = _grouped(kept)
     sections = [
-        Section(heading="What was checked, and what left", parts=[pairs("Summary", (*summary, *figures(kept)))])
+        Section(heading="What was checked, and what was sent", parts=[pairs("Summary", (*summary, *figures(kept)))])
     ]
     sections += [_section(group, groups[group]) for group in (_PEOPLE, _REFUSED)]
     sections += [_run(name, found) for name, found in runs.items()]

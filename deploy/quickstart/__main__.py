@@ -81,7 +81,7 @@ def rehearse(
     json_file: Path | None,
     output: Path,
 ) -> None:
-    """Rehearse a federation of hospitals on this computer. The real programs connect only within this computer, with mutual TLS."""
+    """Rehearse a federation of hospitals on this computer, with the real programs and mutual TLS on loopback."""
     has_concepts = data == UCI_HEART and sites in (None, len(UCI_HOSPITALS))
     methods = methods or _default_methods(data, has_concepts=has_concepts)
     _check_words(data=data, sites=sites, json_file=json_file, methods=methods)

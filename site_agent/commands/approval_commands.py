@@ -68,7 +68,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     _print(sections)
-    title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
+    title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
     if refused or is_lacking:
         sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
@@ -299,8 +299,8 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     yield Section(
         "This site only receives",
         (
-            "No number of this site leaves, and no row of its table takes part.",
-            "Everything that this page lists as leaving is sent by the contributing sites.",
+            "This site sends no number, and no row of its table takes part.",
+            "The contributing sites send everything that this page lists as sent.",
             "At the end this site receives the sums of the contributing sites and computes its model from them.",
         ),
     )
@@ -357,7 +357,7 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
     found = asyncio.run(rounds_without_sending(hospital, path, plan))
     if not found:
         return Section(
-            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would leave.",)
+            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would be sent.",)
         )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
     words = ("The process without network trained one round here. Nothing was sent.", _of_bytes(plan))
@@ -366,7 +366,7 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
 
 def _of_bytes(plan: Plan) -> str:
     if plan.secure_aggregation == "off":
-        return "In a real round, exactly these bytes would leave this site."
+        return "In a real round, this site would send exactly these bytes."
     return "In a real round, these bytes would be masked first. The masked bytes differ each time."
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SEPARATION: Final = {
-    False: "kept from the agent by the kernel: the table belongs to another user",
-    True: "the agent's user may read the table; only the program itself keeps away",
+    False: "the kernel prevents the agent from reading the table, because it belongs to another user",
+    True: "the agent's user may read the table, and only the program's own code prevents this",
     None: "not known",
 }
 

@@ -81,12 +81,12 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         f"Study {plan.study}, version {plan.version}",
         (
             f"Plan digest {plan.digest.hex()}",
-            f"Digest of what leaves {manifest.digest.hex()}",
+            f"Digest of what is sent {manifest.digest.hex()}",
             f"Method {described(plan.method)}, masking {plan.secure_aggregation}, quorum {plan.quorum}",
         ),
     )
     yield _who(plan)
-    yield Section("When something leaves", tuple(_rounds(plan)))
+    yield Section("When numbers are sent", tuple(_rounds(plan)))
     yield _updates(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))

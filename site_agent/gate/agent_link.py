@@ -156,7 +156,7 @@ class AgentLink:
         elif isinstance(report, _ANSWERS) and self._answer is not None and not self._answer.done():
             self._answer.set_result(report)
         else:
-            raise MalformedMessage("an answer to nothing")
+            raise MalformedMessage("an answer without a request")
 
     def _fail(self, failure: OperatorError) -> None:
         self._failure = failure

@@ -100,10 +100,11 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
 def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None:
     """Return in one clause why the losses leave no budget for a study at `now`, or None."""
     if any(study in loss.studies for loss in losses):
-        return f"the record of what the study {study} has spent was lost, so its whole epsilon counts as spent"
+        return f"the record of what the study {study} has spent was lost, so its whole epsilon is treated as spent"
     until = max((loss.until for loss in losses), default=now)
     if now < until:
-        return f"the record of spent epsilon was lost, so the whole epsilon of a year counts as spent until {until:%F}"
+        return "the record of spent epsilon was lost, so the whole epsilon of a year is treated as spent until "
+        f"{until:%F}"
     return None
 
 

@@ -83,17 +83,18 @@ def _log_start(hospital: Hospital, *, has_network: bool) -> None:
     if has_network and by_torchrun.is_launched():
         log.warning(
             "trainer_not_isolated",
-            enforced_by="nobody: the trainer's processes on several computers need a network between them",
+            enforced_by="only the program's own code: the trainer's processes on several computers need a network "
+            "between them",
             remedy="allow the unit to connect only to the addresses of these computers",
         )
     elif has_network:
         log.warning(
             "trainer_not_isolated",
-            enforced_by="nobody: the kernel gave this user no network namespace of its own",
+            enforced_by="only the program's own code: the kernel did not permit a separate network namespace",
             remedy="allow user namespaces, or run the trainer as its unit does",
         )
     else:
-        log.info("trainer_kept_from_network", enforced_by="the kernel: no route of this process leads anywhere")
+        log.info("trainer_kept_from_network", enforced_by="the kernel: this process has no network route")
 
 
 def _serve_among_processes(path: Path) -> int:

@@ -188,7 +188,7 @@ class Worker:
                 case Conclude():
                     return self._conclude(question)
                 case Agreed() | Prepared() | Trained() | Failed():
-                    raise MalformedMessage("an answer where a question belongs")
+                    raise MalformedMessage("an answer instead of a request")
                 case _:
                     assert_never(question)
         except MalformedMessage as malformed:

@@ -223,7 +223,7 @@ def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Pat
 
     assert isinstance(evidence.error, RefusedError)
     (record,) = evidence.events("plan_refused")
-    assert record["reason"] == "version 2 of this study was approved here since"
+    assert record["reason"] == "version 2 of this study was approved here later"
     assert evidence.questions == []
 
 

@@ -244,7 +244,7 @@ def test_an_authority_counts_for_one_site_and_is_compared_by_people(
     """It is refused for a stranger, with another fingerprint, twice, for a second site, and with its name there."""
     with pytest.raises(RefusedError, match="not a member"):
         add(own, authority, SiteName("c"), hospital, now)
-    with pytest.raises(RefusedError, match="that of another certificate"):
+    with pytest.raises(RefusedError, match="belongs to another certificate"):
         add(own, authority, A, hospital, now, "abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567")
 
     added = add(own, authority, A, hospital, now, authority_fingerprint(hospital.certificate).upper().replace("-", " "))

@@ -60,7 +60,7 @@ _REFUSED: Final = (
     f" {_LEFT_OUT}"
 )
 _UNREAD: Final = f"The hospital's table could not be read now, {_LEFT_OUT}"
-_UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
+_UNACCEPTED: Final = "Nobody has accepted the warnings of `site-agent data check` about this table."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -301,7 +301,8 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
             )
     if len(kept.validation) < FEWEST_TO_CHOOSE:
         warnings.append(
-            f"The checkpoint was chosen on only {len(kept.validation)} validation rows (fewer than {FEWEST_TO_CHOOSE})."
+            f"The checkpoint was chosen with only {len(kept.validation)} validation rows (fewer than "
+            f"{FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
     if rollbacks := len(cast(Sequence[Json], facts.get("rollbacks", ()))):

@@ -90,7 +90,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
-        Section(heading="What the model leans on", parts=leant),
+        Section(heading="Which features the model uses most", parts=leant),
         Section(heading="Learning, and which model was kept", parts=[paragraph(kept), figures(learning_plot(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
     ]

@@ -92,7 +92,7 @@ def test_an_empty_folder_of_a_member_is_a_spent_one(tmp_path: Path, *, approvals
     assert started(tmp_path, 3) == (loss,)
     assert spent_until in str(reason(tmp_path, 366.9))
     assert reason(tmp_path, 367.1) is None
-    assert ("whole epsilon counts as spent" in str(reason(tmp_path, 999, PLAN))) is approvals
+    assert ("whole epsilon is treated as spent" in str(reason(tmp_path, 999, PLAN))) is approvals
 
 
 def test_the_office_tells_a_site_that_lost_its_whole_computer(tmp_path: Path) -> None:

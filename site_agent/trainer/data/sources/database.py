@@ -66,7 +66,7 @@ def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, No
         cells = [text_of(value) for value in values]
         texts = [cell for cell in cells if cell is not None]
         if len(texts) < len(cells):
-            refuse([f"row {row}: the query gives something that is neither text, number nor date"])
+            refuse([f"row {row}: the query returns a value that is not text, a number or a date"])
         yield row, texts
     connection.rollback()
 

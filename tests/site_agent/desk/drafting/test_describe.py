@@ -178,7 +178,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     if file == "cleveland.data":
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
-        assert "# its name sounds like something known only after the outcome" in text
+        assert "# its name suggests that the value is known only after the outcome" in text
 
 
 def test_a_bundled_table_meets_its_own_draft(tmp_path: Path) -> None:
