@@ -202,7 +202,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
         now: an aware time.
     """
     if approval is None:
-        return "no person here has approved exactly this plan"
+        return "nobody here has approved exactly this plan"
     if approval.withdrawn is not None:
         return f"{approval.withdrawn.by} withdrew this site from the plan at {approval.withdrawn.at}"
     standing = [signature for signature in approval.signatures if not _has_ended(signature, now)]

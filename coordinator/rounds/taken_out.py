@@ -152,12 +152,12 @@ def _told_of_giving_up(site: str) -> str:
 
 
 def _told(site: str, *, is_revoked: bool, waits: bool, ends: str) -> str:
-    what = f"The federation office has revoked {site}" if is_revoked else f"The hospital has withdrawn {site}"
+    what = f"The federation office has revoked {site}" if is_revoked else f"The hospital has withdrawn its site {site}"
     if not waits:
         return f"{what}. The others continue without it."
     remedy = (
         f"Invite the site again with `pki invite {site}`. If it still has the identity key in the plan, it returns "
-        f"to this round."
+        "to this round."
         if is_revoked
         else "Call the hospital: after a new approval there, the site returns to this round."
     )

@@ -106,8 +106,10 @@ class Desk:
             until = '<label>Last day of the approval (empty: no end) <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
-                words = "Another person can also approve the plan. The person who approved first can change the last "
-                "day of the approval."
+                words = (
+                    "Another person can also approve the plan. The person who approved first can change the last "
+                    "day of the approval."
+                )
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))

@@ -103,8 +103,9 @@ def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None
         return f"the record of what the study {study} has spent was lost, so its whole epsilon is treated as spent"
     until = max((loss.until for loss in losses), default=now)
     if now < until:
-        return "the record of spent epsilon was lost, so the whole epsilon of a year is treated as spent until "
-        f"{until:%F}"
+        return (
+            f"the record of spent epsilon was lost, so the whole epsilon of a year is treated as spent until {until:%F}"
+        )
     return None
 
 

@@ -278,8 +278,10 @@ class Allowance:
         if self._site not in bind.sites or not set(bind.sites) <= set(plan.site_names):
             yield "its contributors are not all sites of the plan, or this site is not one of them"
         if len(training) < policy.smallest_sites:
-            yield f"{len(training)} sites would contribute to the sum, and the policy requires at least "
-            f"{policy.smallest_sites}"
+            yield (
+                f"{len(training)} sites would contribute to the sum, and the policy requires at least "
+                f"{policy.smallest_sites}"
+            )
         if len(self._bytes) + (bind.round not in self._bytes) > policy.largest_rounds:
             yield "more rounds than the policy allows"
         total = self._total - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes

@@ -83,8 +83,10 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         cell = counted.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
-        yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy does not set limits for epsilon "
-        "(its key privacy)"
+        yield (
+            f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy does not set limits for epsilon "
+            "(its key privacy)"
+        )
     if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
         yield "the policy limits epsilon, and the plan sends numbers without noise, for which no epsilon exists"
     yield from _of_tensors(policy, plan, manifest)
@@ -97,8 +99,9 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
         return
     if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
         if policy.exact_rows == "refuse":
-            yield "exact counts of training rows would be sent in a sum, and the policy does not allow this "
-            "(exact_rows)"
+            yield (
+                "exact counts of training rows would be sent in a sum, and the policy does not allow this (exact_rows)"
+            )
         elif policy.smallest_cell < 2:
             yield "exact counts of two studies could differ by one patient, because the policy's smallest_cell is 1"
     fewest = smallest_set(plan, policy.smallest_sites)

@@ -268,9 +268,9 @@ FAULTS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
         lambda found: [*found[:2], found[2].replace(b'"round":2', b'"round":3'), *found[3:]],
         "line 3: ",
     ),
-    "a deletion": (lambda found: [*found[:2], *found[3:]], "line 3: .*taken out"),
+    "a deletion": (lambda found: [*found[:2], *found[3:]], "line 3: .*removed"),
     "a swap": (lambda found: [found[0], found[2], found[1], *found[3:]], "line 2: "),
-    "a torn line": (lambda found: [*found[:-1], found[-1][:-9]], "line [0-9]+: .*torn"),
+    "a torn line": (lambda found: [*found[:-1], found[-1][:-9]], "line [0-9]+: .*not a complete record"),
     "a cut tail": (lambda found: found[:3], "line 3: .*its tail was cut"),
     "a rewritten chain": (
         lambda found: recomputed(found, keeps=lambda facts: True),

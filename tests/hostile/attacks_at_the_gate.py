@@ -86,7 +86,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
         "2 sites would contribute to the sum",
     ),
     "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "or this site is not one of them"),
-    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not sites of the plan"),
+    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not all sites of the plan"),
     "more rounds": (
         Contribution(policy={"largest_rounds": 1}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)),
         "more rounds",

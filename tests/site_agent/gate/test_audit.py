@@ -102,7 +102,7 @@ def test_a_deleted_record_shows(path: Path, line: int) -> None:
     del content[line]
     path.write_bytes(b"".join(content))
 
-    with pytest.raises(AuditError, match=f"line {line + 1}: .*taken out"):
+    with pytest.raises(AuditError, match=f"line {line + 1}: .*removed"):
         verify_log(path)
 
 

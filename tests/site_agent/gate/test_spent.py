@@ -71,7 +71,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
     patience = timedelta(seconds=PLAN.deadlines.return_seconds + PLAN.deadlines.join_seconds)
     assert refuse_replay(tmp_path, PLAN, [], NOON + patience) is None
     late = refuse_replay(tmp_path, PLAN, [], NOON + patience + timedelta(seconds=1))
-    assert late == "its run was finished here on 2026-03-01"
+    assert late == "its run already finished here on 2026-03-01"
 
 
 def test_limits_count_what_left_before_the_log_restarted(tmp_path: Path) -> None:
