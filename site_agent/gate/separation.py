@@ -50,7 +50,7 @@ def tell_guard(hospital: Hospital) -> None:
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Log and return whether the kernel denies this process the table."""
+    """Log and return whether the kernel prevents this process from reading the table."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(

@@ -165,5 +165,5 @@ def _check_outputs(plan: Plan, dataset: Dataset) -> None:
         raise ConfigurationError(
             what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
+            remedy="Share only inner layers (method: global-layers), or choose the same outcome at all sites.",
         )

@@ -26,7 +26,8 @@ _READING: Final = (
     "are not allowed are counted only in the last column of the table.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
+    "Intervals are 95% intervals, and treat all rows of a patient as one unit. Even if nothing has changed, one in "
+    "20 intervals excludes zero. "
     "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has "
     "changed, about 1 of 100 tables shows 'worse' by chance."
 )

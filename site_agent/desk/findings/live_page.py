@@ -113,7 +113,7 @@ def _skipped(facts: Mapping[str, Any]) -> str:
             f"After {_rounds(measured - len(losses))} the loss was not finite. The charts do not show these rounds."
         )
     if max(len(losses), len(values)) > _MOST_POINTS:
-        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, evenly chosen.")
+        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, at equal distances.")
     return f"<p>{' '.join(sentences)}</p>"
 
 
