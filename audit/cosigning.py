@@ -138,7 +138,7 @@ class LogSession:
         match message:
             case LogStanding():
                 if self._confirmed is not None:  # each such message could request the whole log again
-                    raise MalformedMessage("where a log stands, twice")
+                    raise MalformedMessage("the position of a log, twice")
                 self._stand(message)
                 return self.due(at_least=1)
             case LogGrowth():

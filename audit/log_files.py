@@ -100,9 +100,9 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
     record = _first_record(file, line)
     start = record.before
     if before is not None and start != before:
-        raise BrokenFile(file.name, 1, "records before it were taken out, moved or changed")
+        raise BrokenFile(file.name, 1, "earlier records were removed, moved or changed")
     if before is None and start != LogPosition() and record.facts.get("event") != CONTINUED:
-        raise BrokenFile(file.name, 1, "a record before it was taken out, moved or changed")
+        raise BrokenFile(file.name, 1, "an earlier record was removed, moved or changed")
     if file not in (path, full_name(path, start.sequence)):
         raise BrokenFile(file.name, 1, "the file has another name than rotation gave it")
     return start

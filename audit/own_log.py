@@ -108,7 +108,7 @@ class Limits:
 
 
 _AT_A_SITE: Final = Consequences(
-    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing left this site."
+    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing was sent."
 )
 _AT_THE_COORDINATOR: Final = Consequences(
     of_damage="The coordinator decides and sends nothing more until this is understood.",
@@ -376,7 +376,7 @@ class AuditLog:
                 self._catch_up()  # up to the end of the full file
             ours = os.fstat(self._file)
             if self._size and not any(os.path.samestat(ours, full.stat()) for full in full_files(self._path)):
-                raise BrokenFile(self._path.name, 1, "the file was taken away or exchanged")
+                raise BrokenFile(self._path.name, 1, "the file was removed or replaced")
             self._sync()
             present = self._open()
             fcntl.flock(present, fcntl.LOCK_EX)

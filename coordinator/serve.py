@@ -217,7 +217,7 @@ async def _observed(
     """Run `watch` until it ends. In the meantime, serve metrics and health checks for local monitoring."""
     collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
     pages = pages_of(collector, engine.status)
-    stopped = "The coordinator did not start; no site was contacted."
+    stopped = "The coordinator did not start. No site was contacted."
     metrics = serving_pages(configuration.metrics_listen, pages, consequence=stopped, file="coordinator.yaml")
     async with metrics, health_server(configuration.health_listen):
         noticing = asyncio.create_task(_notice(collector))
@@ -248,7 +248,7 @@ async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
         run = parts.engine.status()["run"]
         text = f"{run['run']}: round {run['rounds_made']} of {run['rounds']}, {run['phase']}" if run else "idle"
         if unaware := parts.engine.ending.unaware:
-            text = f"all studies are over; yet to hear so: {', '.join(unaware)}"
+            text = f"all studies are over, not informed yet: {', '.join(unaware)}"
         notifier.notify(f"WATCHDOG=1\nSTATUS={text}")
 
 

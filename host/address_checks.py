@@ -140,7 +140,9 @@ def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:
             others = ", ".join(host for host, _ in silent)
             says = f"{target} answers at {address[0]}, but not at {others}. Its name has all these addresses."
             return warning(
-                "D409", says, "Inform the office. A connection may first wait for an address that does not answer."
+                "D409",
+                says,
+                "Inform the office. New connections can be slow, because they may try an address that does not answer.",
             )
         return fine("D409", f"{target} answers.")
     raise _Unreachable(_closed(target, silent))

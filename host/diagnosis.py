@@ -79,8 +79,10 @@ AILMENTS: Final = (
           "The coordinator runs these studies.",
           "Correct the plans that the message names. `coordinator check` lists all mistakes."),
     Entry("D422", "audit log",
-          "If nobody has cosigned a record, a person could remove this record without detection.",
-          "Connect this program to the program at the other end, which then cosigns the log. `status` shows the number "
+          "If the program at the other end has not cosigned a record, a person could remove this record without "
+          "detection.",
+          "Connect this program to the program at the other end. That program then cosigns the log. `status` shows "
+          "the number "
           "of records that are not cosigned."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",

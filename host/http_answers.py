@@ -18,7 +18,7 @@ REASONS: Final = {
     409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
     421: "Misdirected Request", 500: "Internal Server Error", 503: "Not Ready",
 }  # fmt: skip
-_OTHER_HOST: Final = "This address answers only if it is asked as localhost, 127.0.0.1 or [::1]."
+_OTHER_HOST: Final = "This address answers only requests for localhost, 127.0.0.1 or [::1]."
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _is_loopback(host: bytes) -> bool:
 def _page(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> Page:
     words = request.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-        return text(400, "This is no request that is understood here.")
+        return text(400, "This request is not supported here.")
     if words[0] != b"GET":
         return text(405, "Only GET is answered here.")
     path = words[1].split(b"?", 1)[0].decode("ascii", "replace")

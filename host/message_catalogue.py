@@ -65,7 +65,7 @@ ERRORS: Final = (
           "A file or setting of this computer is wrong. Nothing was sent.",
           "Correct the file or setting that the message names. `doctor` checks all files and settings at once."),
     Entry("E005", "table",
-          "The table does not match its contract. Nothing was trained and nothing left this site.",
+          "The table does not match its contract. Nothing was trained and nothing was sent.",
           "Correct the table or the contract. `site-agent check` lists every finding."),
     Entry("E006", "protocol",
           "The program at the other end sent a message that violates the protocol of this version. The connection was "
@@ -75,7 +75,7 @@ ERRORS: Final = (
           "The program at the other end, a disk, a process or a graphics card is not available now. Nothing is lost.",
           "Run `doctor` and try again later."),
     Entry("E008", "defect",
-          "The program has a defect. The program stopped, and nothing more left this computer.",
+          "The program has a defect. The program stopped, and nothing more was sent.",
           "Report this line of the log to the project. The line has file names and line numbers, but no patient data."),
     Entry("E009", "operating system",
           "The operating system refused an operation. Usual causes are a full disk and a missing permission.",
@@ -88,10 +88,10 @@ ERRORS: Final = (
           "The journal of a run is damaged or was changed. The run does not resume.",
           "Restore the whole folder of the run from a backup, or remove the plan from coordinator.yaml."),
     Entry("E012", "gate",
-          "The gate process refused to send a contribution. Nothing of this round left this site.",
+          "The gate process refused to send a contribution. Nothing from this round was sent.",
           "Tell the study's researcher."),
     Entry("E013", "trainer stopped",
-          "The trainer process stopped and printed the reason. Nothing of this round left this site.",
+          "The trainer process stopped and printed the reason. Nothing from this round was sent.",
           "Read the trainer's last message with `journalctl -u site-trainer`."),
     Entry("E014", "audit log",
           "The audit log cannot be written, or somebody changed it. Nothing is sent until a person has corrected the "
@@ -99,7 +99,7 @@ ERRORS: Final = (
           "Free space on the disk of the audit log. If the log was changed, do not touch the log file, and call the "
           "security officer."),
     Entry("E015", "trainer gone",
-          "The trainer process ended without a message. Nothing of this round left this site.",
+          "The trainer process ended without a message. Nothing from this round was sent.",
           "Check with `dmesg` and `journalctl -u site-trainer` whether the operating system stopped the trainer for "
           "lack of memory."),
     Entry("E016", "network differs",

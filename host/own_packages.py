@@ -26,7 +26,7 @@ def require_own_packages(names: Sequence[str] = PACKAGES) -> None:
         if found != home / name / "__init__.py" or _MARK not in found.read_text().partition("\n")[0]:
             print(
                 f"global-layers: the Python package {name} in {found or 'no folder'} belongs to another project.\n"
-                f"  Nothing was started; nothing was sent.\n"
+                f"  Nothing was started and nothing was sent.\n"
                 f"  Install global-layers into a virtual environment of its own, without that other project.",
                 file=sys.stderr,
             )

@@ -83,7 +83,7 @@ def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
             continue
         _check_authority(root, path_length=1)
         if not any(_vouches(old, paper, root, now) for old in trusted for paper in told):
-            raise _refused("a new root is not vouched for by the one that is trusted")
+            raise _refused("the trusted root has not signed the new root")
         kept.append(root)
     kept = [root for root in kept if root in roots] or kept
     return b"".join(root.public_bytes(serialization.Encoding.PEM) for root in kept[-MOST_ROOTS:])
@@ -111,9 +111,9 @@ def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except Exception as cause:  # the extension is missing, repeated or unreadable
-        raise _refused("an authority in it does not say what it may sign") from cause
+        raise _refused("an authority in it does not state what it may sign") from cause
     if not (constraints.ca and constraints.path_length == path_length and usage.key_cert_sign):
-        raise _refused("an authority in it may not sign what stands below it")
+        raise _refused("an authority in it may not sign the certificate below it")
 
 
 def _refused(reason: str) -> RefusedError:

@@ -175,7 +175,7 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalAsk
             the request.
     """
     if not is_name(request.site):
-        raise _refused("its site name is not a name")
+        raise _refused("its site name is not valid")
     site = SiteName(request.site)
     key = requested_key(request.signing_request)
     parts = _renewal_parts(authority.federation, site, request.signing_request)
@@ -198,7 +198,7 @@ def handle_own_certificate(authority: Authority, register: Register, request: Re
         RefusedError: the site is no member, the proof is invalid, or its own authority has not issued the certificate.
     """
     if not is_name(request.site):
-        raise _refused_own("its site name is not a name")
+        raise _refused_own("its site name is not valid")
     site, federation = SiteName(request.site), authority.federation
     key = requested_key(request.signing_request)
     parts = _renewal_parts(federation, site, request.signing_request, request.chain)

@@ -53,11 +53,11 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
     certificate = _load(leaf)
     names = _names(certificate, ignores_others=is_of_own_authority)
     if len(names) != 1:
-        raise _refused(f"it carries {len(names)} names, and a site has exactly one")
+        raise _refused(f"it carries {len(names)} names, and a site must have exactly one")
     name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
     site = name.rpartition("/")[2]
     if not is_name(site) or name != site_uri(federation, site):
-        raise _refused("its name is not that of a site of this federation")
+        raise _refused("its name is not the name of a site of this federation")
     _check_profile(certificate, now)
     return SiteIdentity(name=SiteName(site), certificate_sha256=certificate_sha256(certificate))
 
@@ -72,7 +72,7 @@ def _load(leaf: bytes) -> x509.Certificate:
     except Exception as cause:  # the parser of hostile bytes raises several kinds of errors
         raise _refused("it cannot be read") from cause
     if len(found) != 1:
-        raise _refused(f"{len(found)} certificates came instead of one")
+        raise _refused(f"{len(found)} certificates arrived instead of one")
     return found[0]
 
 
@@ -83,7 +83,7 @@ def _names(certificate: x509.Certificate, *, ignores_others: bool) -> list[x509.
         raise _refused("its extensions cannot be read") from cause
     others = [one for one in extensions if not isinstance(one.value, _KNOWN_EXTENSIONS)]
     if any(one.critical or not ignores_others for one in others):
-        raise _refused("it carries an extension that no certificate of a federation carries")
+        raise _refused("it has an extension that certificates of a federation do not have")
     for extension in extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):
             return list(extension.value)
@@ -98,13 +98,13 @@ def _check_profile(certificate: x509.Certificate, now: datetime) -> None:
         key_usage = extensions.get_extension_for_class(x509.KeyUsage).value
         usages = list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except Exception as cause:  # an extension is missing, or the key is of an unknown kind
-        raise _refused("it does not say what it may be used for") from cause
+        raise _refused("it does not state its allowed use") from cause
     if not is_p256(key):
         raise _refused("its key is not a P-256 key")
     if constraints.ca or key_usage.key_cert_sign or not key_usage.digital_signature:
         raise _refused("it is the certificate of an authority or may not sign a connection")
     if usages != [ExtendedKeyUsageOID.CLIENT_AUTH]:
-        raise _refused("its usage is not that of this side of the connection")
+        raise _refused("it is not allowed for this side of the connection")
     if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
         raise _refused(f"it is not valid now. {fault.rstrip('.')}")
 

@@ -81,7 +81,7 @@ def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError
     return RefusedError(
         what=f"The typed fingerprint differs from the key in the request of {site}. "
         f"You typed the fingerprint {regrouped(given)}. The fingerprint of the key is {recorded}. {where}",
-        consequence="Nobody was approved. No certificate was issued and no data was sent.",
+        consequence="The site was not approved. No certificate was issued and no data was sent.",
         remedy=f"Call {site} at a telephone number that you had before. A person at that site runs `site-agent "
         f"identity` and reads the fingerprint aloud. If the person reads {recorded}, run `pki approve` with this "
         "fingerprint. If the person reads another fingerprint, someone else used the invitation: run `pki revoke "

@@ -122,7 +122,7 @@ class Invitation:
             token = base64.b64decode(str(fields["token"]).encode("ascii"), altchars=b"-_", validate=True)
             root_pem = str(fields["root"]).encode("ascii")
         except (ValueError, binascii.Error) as cause:
-            raise _wrong("its expiry, token or root certificate is not spelt as such") from cause
+            raise _wrong("its expiry, token or root certificate is not valid") from cause
         return cls(
             federation=federation_name(str(fields["federation"])),
             site=site_name(str(fields["site"])),

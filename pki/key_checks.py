@@ -26,8 +26,8 @@ from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
 
 _RENEWAL = (
-    "Its people run `site-agent request-certificate`, have their authority issue it, then `site-agent "
-    "install-certificate`."
+    "The hospital runs `site-agent request-certificate`, lets its authority issue the certificate, and then runs "
+    "`site-agent install-certificate`."
 )
 _CHANGE = "Register the hospital's next authority beside it: `pki own-authority add`."
 
@@ -120,10 +120,10 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
         members = judge_sites(authority, now)
     except OperatorError:
         return []  # judge_authority has already reported this error
-    renewal = "Run `pki rotate begin` years before, and let it take its time."
+    renewal = "Run `pki rotate begin` years before this date, because the change takes time."
     found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():
-        says = "A change of the authority is under way."
+        says = "A change of the authority has begun and is not complete."
         found.append(warning("D420", says, "`pki rotate status` shows the next step."))
     return found
 

@@ -99,7 +99,7 @@ def own_authority_in(pem: bytes, kin: Kin, federation: FederationName, now: date
     """
     found = certificates_in(pem)
     if len(found) != 1:
-        raise _refused(f"the file holds {len(found)} certificates, and has to hold the authority's alone")
+        raise _refused(f"the file holds {len(found)} certificates, and must have only the authority's certificate")
     (certificate,) = found
     if not list(certificate.subject):
         raise _refused("it has no name")
@@ -176,7 +176,7 @@ def _check_authority(certificate: x509.Certificate, below: int, federation: Fede
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except Exception as cause:  # an extension is missing, repeated or unreadable
-        raise _refused("an authority does not say what it may sign") from cause
+        raise _refused("an authority does not state what it may sign") from cause
     if not constraints.ca or not usage.key_cert_sign:
         raise _refused("it is not the certificate of an authority")
     if constraints.path_length is not None and constraints.path_length < below:
@@ -224,7 +224,7 @@ def _check_signature(certificate: x509.Certificate) -> None:
     except Exception as cause:  # the library does not know the algorithm
         raise _refused("a certificate is signed in a way that this program does not know") from cause
     if algorithm is not None and not isinstance(algorithm, _HASHES):  # Ed25519 has none of its own
-        raise _refused(f"a certificate is signed over {algorithm.name}, which is not safe any more")
+        raise _refused(f"a certificate is signed over {algorithm.name}, which is no longer safe")
 
 
 def _refused(reason: str) -> RefusedError:

@@ -63,15 +63,15 @@ class OwnAuthorities:
         with self._register.changing() as database:
             member = "SELECT 1 FROM sites WHERE name = ? AND state = 'active'"
             if database.execute(member, (site,)).fetchone() is None:
-                raise _refused(f"site {site} is not a member of the federation yet or any more")
+                raise _refused(f"site {site} is not a member of the federation")
             present = _all(database)
             mine = [one for one in present if one.site == site]
             others = [(f"the authority of {one.site}", one.certificate) for one in present if one.site != site]
             certificate = own_authority_in(pem, [*kin, *others, *_between(database, site)], federation, now)
             if not is_same_fingerprint(fingerprint, authority_fingerprint(certificate)):
-                raise _refused("the fingerprint that was typed is that of another certificate")
+                raise _refused("the typed fingerprint belongs to another certificate")
             if any(one.certificate == certificate for one in mine):
-                raise _refused(f"this authority counts for {site} already")
+                raise _refused(f"this authority is already accepted for {site}")
             if any(not _told_apart(one.certificate, certificate) for one in mine):
                 raise _refused(f"it has the name of {site}'s present authority, and no key identifiers tell them apart")
             if len(mine) >= MOST_OF_A_SITE:

@@ -207,7 +207,7 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
 @_directory
 @click.option("--output", type=PATH, required=True, help="Output file for the public keys.")
 def keys(directory: Path, output: Path) -> None:
-    """Write the public identity keys of coordinator and sites. A verifier of audit logs needs this file."""
+    """Write the public identity keys of coordinator and sites. A person who verifies audit logs needs this file."""
     authority = Authority.load(directory)
     with Register(authority.register_path) as register:
         found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
@@ -285,7 +285,7 @@ def rotate_status(directory: Path) -> None:
             else "Completed. Run `pki rotate end`."
         )
     else:
-        click.echo("No change of the authority is under way.")
+        click.echo("No change of the authority has begun.")
 
 
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")

@@ -137,7 +137,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         raise ConfigurationError(
             what=f"{path} exists already.",
             consequence="The existing file is unchanged.",
-            remedy="Choose another path, or move the existing file away if nobody needs the file.",
+            remedy="Choose another path, or move the existing file away.",
         ) from cause
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as cause:
         raise ConfigurationError(

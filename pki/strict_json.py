@@ -47,7 +47,7 @@ def decode(data: bytes, *, kinds: Mapping[str, Kind], subject: str) -> dict[str,
         if key not in value:
             raise _wrong(subject, f"the key {key} is missing")
     if len(value) != len(kinds):
-        raise _wrong(subject, "it has a key that does not belong there")
+        raise _wrong(subject, "it has an unknown key")
     return {key: _of_kind(value[key], kind, key, subject) for key, kind in kinds.items()}
 
 

@@ -94,7 +94,7 @@ def explained(error: Exception) -> OperatorError:
         case OSError():
             place = "" if error.filename is None else f" {error.filename}"
             return UnavailableError(
-                what=f"The operating system refused{place}: {error.strerror or type(error).__name__}.",
+                what=f"The operating system refused an operation{place}: {error.strerror or type(error).__name__}.",
                 consequence="The command did not finish. Earlier records are unchanged.",
                 remedy="Check the disk's free space and the permissions of the paths in use, then try again.",
                 code="E009",
@@ -104,6 +104,6 @@ def explained(error: Exception) -> OperatorError:
             places = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
             return DefectError(
                 what=f"The program has a defect: {type(error).__name__} at {places}.",
-                consequence="It stopped. Nothing more left this computer.",
+                consequence="It stopped. Nothing more was sent.",
                 remedy="Report this line to the project. The line contains no patient data.",
             )

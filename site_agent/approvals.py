@@ -167,7 +167,7 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     except (IsADirectoryError, ValidationError) as cause:
         raise RefusedError(
             what=f"The approval of the plan {plan.study} cannot be read: the file {place} is damaged.",
-            consequence="No training uses this plan, and nothing is sent under it.",
+            consequence="No training uses this plan, and nothing is sent for this plan.",
             remedy="Remove this file as root. Then review the plan, and approve the plan again with `site-agent "
             "approve`.",
         ) from cause

@@ -65,7 +65,7 @@ def _check(place: Path, services: set[int], remedy: str) -> None:
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"{place} {reason}, so its approvals cannot be trusted.",
-        consequence="Nothing is trained and nothing leaves this site.",
+        consequence="Nothing is trained and nothing is sent.",
         remedy=remedy,
         code="E032",
     )

@@ -222,7 +222,7 @@ def read_hospital(path: Path) -> Hospital:
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
     """
-    hospital = read_document(path, Hospital, consequence="The site agent did not start. Nothing left this site.")
+    hospital = read_document(path, Hospital, consequence="The site agent did not start. Nothing was sent.")
     base = path.resolve().parent
     invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
     data = hospital.data.model_copy(
@@ -250,7 +250,7 @@ def _socket_path(key: str, base: Path, named: str | None) -> str | None:
         raise ConfigurationError(
             what=f"The path that {key} names has {len(os.fsencode(path))} bytes: {path}. The path of a socket has at "
             f"most {_LONGEST_SOCKET_PATH} bytes.",
-            consequence="The site agent did not start. Nothing left this site.",
+            consequence="The site agent did not start. Nothing was sent.",
             remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
         )
     return path

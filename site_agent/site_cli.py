@@ -55,7 +55,8 @@ def join(path: Path) -> None:
 
     This process becomes the gate process, which has the keys. The gate process starts the agent (with network access)
     and the trainer (with the patients' data). If hospital.yaml names gate_socket, the agent is a service, and this
-    command does not start the agent. The same is true of trainer_socket and the trainer.
+    command does not start the agent. If hospital.yaml names trainer_socket, the trainer is a service, and this command
+    does not start the trainer.
 
     Example: site-agent join --config hospital.yaml
     """

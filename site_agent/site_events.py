@@ -10,7 +10,7 @@ EVENTS: Final = (
     Entry("I200", "enrolled", "This site received its certificate."),
     Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved."),
     Entry("I202", "contribution_released",
-          "A contribution left this site. The audit log has the hash of the contribution."),
+          "This site sent a contribution. The audit log has the hash of the contribution."),
     Entry("I203", "run_finished", "A run ended. The model and the report are in the state folder."),
     Entry("I211", "sweep_decided",
           "All alternatives of a sweep are complete. The run that the key `run` names has the lowest mean validation "
@@ -27,12 +27,12 @@ EVENTS: Final = (
     Entry("I207", "certificate_renewed", "This site received its next certificate, with a new key."),
     Entry("I210", "agent_kept_from_patients", "The kernel prevents the agent's user account from reading the table."),
     Entry("W256", "agent_may_read_patients",
-          "The agent and the trainer run under one user account. Only the program, not the kernel, prevents the agent "
-          "from reading the table.",
+          "The agent and the trainer run under one user account. The kernel does not prevent the agent from reading "
+          "the table. Only the program's own code prevents this.",
           "Run the trainer under its own user account, as the packages do. See docs/operator.md."),
     Entry("W260", "gate_may_write_approvals",
-          "The user account of the gate process can also write approvals. Only the program, not the kernel, prevents "
-          "the gate from writing approvals.",
+          "The user account of the gate process can also write approvals. The kernel does not prevent the gate from "
+          "writing approvals. Only the program's own code prevents this.",
           "Run the programs as services, as the packages do. See docs/operator.md."),
     Entry("W250", "enrolment_awaits_approval",
           "The federation office has not approved this site yet. No training starts.",
@@ -59,7 +59,8 @@ EVENTS: Final = (
           "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
           "If this happens again, compare labels, units and software with the other hospitals."),
     Entry("W259", "coordinator_records_wait",
-          "The coordinator used up the bytes that it may add to this site's audit log in a day. This site confirms the "
+          "The coordinator has reached the daily limit of bytes that it may add to this site's audit log. This site "
+          "confirms the "
           "checkpoints of the coordinator's own audit log later. Training continues. The log line has the limit.",
           "If no study trains day and night, ask the federation office why the coordinator's audit log grows so "
           "fast."),
@@ -76,12 +77,12 @@ EVENTS: Final = (
     Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer."),
     Entry("I302", "study_restored", "Training continues from a state on disk."),
     Entry("I303", "study_reported", "The report on this site's gain was written."),
-    Entry("I306", "others_weighed", "The weight of the other hospitals' score in this site's model was computed."),
+    Entry("I306", "others_weighed", "This site computed how much weight the other hospitals' score has in its model."),
     Entry("I307", "model_awaited", "This site only receives. This site waits for the result of the other sites."),
     Entry("I308", "model_received",
           "This site received the other hospitals' model. This site sent no data about its patients."),
     Entry("I309", "helpers_joined",
-          "Torchrun started the trainer with further processes, which compute parts of each batch."),
+          "The trainer has several processes, started by torchrun. Each process computes a part of each batch."),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
           "codes. The mistake may also be at the other sites, or there may be no mistake.",

@@ -17,7 +17,7 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
-    """Return the folder of the agent, the process with the network."""
+    """Return the folder of the agent, the process with network access."""
     return state / "agent"
 
 
@@ -46,7 +46,7 @@ def require_run_name(run: str) -> None:
     if not is_run_name(run):
         raise UsageError(
             what="A run's name has only letters, digits, dots, underscores and hyphens.",
-            consequence="No file was read or changed, and nothing left this site.",
+            consequence="No file was read or changed, and nothing was sent.",
             remedy="Use the name of a folder in `models` in the state directory, or omit --run.",
         )
 

@@ -235,7 +235,7 @@ class GateEnd:
 def _gone() -> TrainerGone:
     return TrainerGone(
         what="The trainer of this site has ended.",
-        consequence="Nothing of this round left this site.",
+        consequence="Nothing from this round was sent.",
         remedy="Read the trainer's last message. If there is no message, `dmesg` shows whether the operating system "
         "stopped the trainer because memory ran out. The gate starts the trainer again, or waits until the service "
         "site-trainer runs.",

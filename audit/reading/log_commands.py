@@ -180,15 +180,16 @@ class LogProgram:
 
 def _verify(program: LogProgram) -> click.Command:
     @click.command(
-        help="Check all records and signed checkpoints of the log, and compare the log with checkpoints that were kept "
-        f"elsewhere.\n\nExample: {program.command} audit verify --config {program.file}"
+        help="Check all records and signed checkpoints of the log, and compare the log with checkpoints that another "
+        f"program stored.\n\nExample: {program.command} audit verify --config {program.file}"
     )
     @program.reading
     @click.option("--keys", type=PATH, help="File of public keys, written by `pki keys`.")
     @click.option(
         "--checkpoints",
         type=PATH,
-        help="Checkpoints of this log that the program at the other end kept. The command `audit checkpoints` of that "
+        help="File with the checkpoints of this log that the other program (coordinator or site) stored. The command "
+        "`audit checkpoints` of that "
         "program writes this file.",
     )
     def verify(

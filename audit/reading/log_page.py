@@ -55,14 +55,14 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     kept = list(records)
     groups, runs = _grouped(kept)
     sections = [
-        Section(heading="What was checked, and what left", parts=[pairs("Summary", (*summary, *figures(kept)))])
+        Section(heading="What was checked, and what was sent", parts=[pairs("Summary", (*summary, *figures(kept)))])
     ]
     sections += [_section(group, groups[group]) for group in (_PEOPLE, _REFUSED)]
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
     words = (
-        "Each record is shown once on this page. The column facts shows each record without a change. The log counts "
-        "rounds from 0."
+        "Each record is shown once on this page. The column “facts” of each table shows the record unchanged. "
+        "The log counts rounds from 0."
     )
     return page(title, [paragraph(words, "soft")], sections)
 

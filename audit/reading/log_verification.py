@@ -103,7 +103,7 @@ class _Pass:
         """Check that each witness signed with its key, or with an older key whose replacement the log records."""
         if self._former:
             placed = next(iter(self._former.values()))
-            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is cosigned by somebody else")
+            raise BrokenFile(placed.file, placed.line, f"{_NOT_THIS_LOGS}: it is cosigned by another witness")
 
     def _replaced(self, facts: Mapping[str, Any]) -> None:
         owner = str(facts.get("owner"))

@@ -73,7 +73,7 @@ class LightTrainer:
                     self._change = memoryview(np.ones(len(payload) // 4, np.float32)).cast("B")
                 return Trained(number, 0, self._change)
             case _:
-                raise ValueError("an answer where a question belongs")
+                raise ValueError("an answer instead of a request")
 
     def require(self) -> None:
         """Do nothing, because this trainer never ends by itself."""

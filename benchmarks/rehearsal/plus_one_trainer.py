@@ -52,7 +52,7 @@ def _answer(question: Message, update: npt.NDArray[np.float32], rounds: int) -> 
             sys.stdin.readline()
             return Agreed()
         case _:
-            raise ValueError("an answer where a question belongs")
+            raise ValueError("an answer instead of a request")
 
 
 if __name__ == "__main__":

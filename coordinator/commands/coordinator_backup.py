@@ -40,7 +40,8 @@ PROGRAM: Final = "coordinator"
 @click.argument("file", type=PATH)
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Write the certificate authority and the state of a stopped coordinator to one file, with secret keys.
+    """Write the state of a stopped coordinator to one file. The file also contains the certificate authority and
+    secret keys.
 
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
     """
@@ -75,9 +76,9 @@ def backup_key(path: Path) -> None:
 @click.argument("file", type=PATH)
 @config_option
 @click.option("--key-file", type=PATH, help="File with the backup key, written as on the printed sheet.")
-@click.option("--unauthenticated", is_flag=True, help="Restore a backup without proof of who made it.")
+@click.option("--unauthenticated", is_flag=True, help="Restore a backup even if the program cannot check who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. The command never replaces newer state or an existing authority.
+    """Check a backup and restore it. The command never replaces a newer state or an existing certificate authority.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """

@@ -15,8 +15,9 @@ def refuse_hello(hello: Hello) -> str | None:
     """Return the reason why a site's stream is refused, or None if the stream is accepted."""
     if hello.protocol != PROTOCOL_VERSION:
         return (
-            f"the coordinator speaks protocol {PROTOCOL_VERSION}, the site {hello.protocol}: install equal versions, "
-            "or finish the run with the earlier version on both sides"
+            f"the coordinator uses version {PROTOCOL_VERSION} of the protocol, and the site uses version "
+            f"{hello.protocol}. Install the same version of the program on both sides, or finish the run with the "
+            f"earlier version on both sides"
         )
     return None
 
@@ -40,5 +41,5 @@ def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
     if join.plan_digest != plan.digest:
         return "the site agreed to another plan"
     if join.manifest_digest != manifest.digest:
-        return "the site would send other tensors than the plan names"
+        return "the tensors that the site would send differ from the plan"
     return None

@@ -114,7 +114,7 @@ class SiteUpkeep:
                     raise MalformedMessage("a renewal in another site's name")
                 peer.send(self._renew(message))
             case RenewalAnswered():
-                raise MalformedMessage("an answer that only the coordinator gives")
+                raise MalformedMessage("an answer that only the coordinator sends")
 
     def tick(self) -> None:
         """Send each new checkpoint of a log to the program that cosigns the log.
@@ -150,4 +150,4 @@ class SiteUpkeep:
 
 def parted(refused: CheckpointRefused) -> str:
     """Return the text that a site receives if its audit log was refused."""
-    return f"an audit log is not what it was: {refused}"
+    return f"an audit log was changed or damaged: {refused}"

@@ -237,7 +237,7 @@ class FederationService:
                     goes_on = await self._hear_one(context, peer)
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
-            peer.end(CoordinatorReason.REPLACED, "no greeting came in time; connect again")
+            peer.end(CoordinatorReason.REPLACED, "no first message arrived in time; connect again")
         except CheckpointRefused as refused:
             peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
             self._engine.disconnected(site, peer)

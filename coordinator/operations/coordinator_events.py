@@ -42,7 +42,7 @@ EVENTS: Final = (
     Entry("I115", "site_waits_for_a_later_study",
           "A connected site is not in this run's plan, but in the plan of a later run.", _NOTHING),
     Entry("I117", "maintenance_announced",
-          "A site announced a time in which the site may be absent, or cancelled such a time. The coordinator does not "
+          "A site announced a maintenance window, in which it may be absent, or cancelled it. The coordinator does not "
           "treat the site as lost in an announced time.", _NOTHING),
     Entry("I116", "configuration_taken_over",
           "coordinator.yaml was read again. The log line names the keys that need a restart.", _NOTHING),
@@ -97,7 +97,8 @@ EVENTS: Final = (
           "If this happens again, check the connection to the site. Ask the site's operator which version of the "
           "program runs at the site."),
     Entry("W165", "site_records_wait",
-          "A site used up the bytes that it may add to the coordinator's audit log in a day. The coordinator confirms "
+          "A site has reached the daily limit of bytes that it may add to the coordinator's audit log. The "
+          "coordinator confirms "
           "the checkpoints of the site's own audit log later. Rounds continue. The log line has the limit.",
           "A site that trains all day may need a higher limit. Otherwise ask the site's operator which version of the "
           "program runs at the site."),

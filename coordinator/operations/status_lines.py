@@ -34,9 +34,9 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines above the table of sites in the output of `coordinator status`, with rich's markup."""
     run = answer["run"]
     if run is None:
-        yield f"No run; {answer['runs_over']} over, {answer['runs_waiting']} waiting."
+        yield f"No run is active. {answer['runs_over']} runs are over, {answer['runs_waiting']} runs wait."
         if unaware := answer.get("yet_to_hear_of_the_end"):
-            yield f"All studies are over; yet to hear so: {', '.join(unaware)}"
+            yield f"All studies are over. These sites are not informed yet: {', '.join(unaware)}"
     else:
         yield from _run_lines(run, answer)
     for sweep in answer.get("sweeps", ()):
@@ -54,13 +54,13 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
         ends = f"; ends about {pace['ends']}, in {span(pace['seconds_left'])}" if pace["ends"] else ""
         yield f"A round takes {span(pace['seconds_a_round'])}{ends}"
     if concluding := answer.get("concluding"):
-        yield f"All rounds are made. {concluding['have_result']} of {concluding['sites']} sites have the result."
+        yield f"All rounds are complete. {concluding['have_result']} of {concluding['sites']} sites have the result."
     if waits := answer.get("waits_for"):
         yield f"Waits for: {', '.join(waits)}"
     happened = answer.get("happened")
     if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
         counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
-        yield f"So far {counts}; `coordinator status --json` says of whom."
+        yield f"So far there were {counts}. `coordinator status --json` shows which sites caused them."
     if run["chosen_layers"] is not None:
         yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
     if run["best_round"] is not None:
@@ -123,12 +123,12 @@ def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
     run = status["run"]
     if run is None:
         unaware = status["yet_to_hear_of_the_end"]
-        return (f"all is over; yet to hear so: {_few(unaware)}" if unaware else "no run"), 0, 1
+        return (f"all studies are over, not informed yet: {_few(unaware)}" if unaware else "no run"), 0, 1
     phase = "[yellow]paused[/yellow]" if status["paused"] else run["phase"]
     waits = f", waits for {_few(status['waits_for'])}" if status["waits_for"] else ""
     if concluding := status.get("concluding"):
         have, sites = concluding["have_result"], concluding["sites"]
-        return f"[bold]{escape(run['run'])}[/bold]: sites take in the result{waits}", have, max(1, sites)
+        return f"[bold]{escape(run['run'])}[/bold]: sites receive the result{waits}", have, max(1, sites)
     pace = status["pace"]
     left = f", {span(pace['seconds_left'])} left" if pace and pace["seconds_left"] is not None else ""
     return f"[bold]{escape(run['run'])}[/bold]: {phase}{waits}{left}", run["rounds_made"], max(1, run["rounds"])

@@ -94,7 +94,7 @@ def explained(over: Over, history: History) -> Over:
     if over.is_complete or not revoked:
         return over
     names = ", ".join(revoked)
-    way_out = "a new version of the plan, without it or with its new identity key, can begin"
+    way_out = "the researcher can start a new version of the plan, without this site or with its new identity key"
     return replace(over, reason=f"{over.reason}: the federation office revoked {names}; {way_out}")
 
 
@@ -118,7 +118,7 @@ def told_of_removal(site: str, *, waits: bool) -> str:
     waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
     return (
         f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."
-        f" {waiting}. Ask its people to run `site-agent renew`, which requests a certificate of the federation."
+        f" {waiting}. Ask the hospital to run `site-agent renew`, which requests a certificate of the federation."
         f" With that certificate {site} returns to {round_} round."
     )
 
@@ -145,19 +145,21 @@ def _ends(state: State, clock_seconds: float, now: datetime) -> str:
 def _told_of_giving_up(site: str) -> str:
     return (
         f"{site} was missing in {MOST_LATE_ATTEMPTS} attempts in a row, and the others continue without it. It may be"
-        " connected, but it receives no round. Call its people: `site-agent doctor` there names the cause. Then restart"
+        " connected, but it receives no round. Call the hospital: `site-agent doctor` there shows the cause. Then "
+        "restart"
         " the coordinator, and the site takes part again."
     )
 
 
 def _told(site: str, *, is_revoked: bool, waits: bool, ends: str) -> str:
-    what = f"The federation office has revoked {site}" if is_revoked else f"The people of {site} have withdrawn it"
+    what = f"The federation office has revoked {site}" if is_revoked else f"The hospital has withdrawn its site {site}"
     if not waits:
         return f"{what}. The others continue without it."
     remedy = (
-        f"Invite it again with `pki invite {site}`: with the identity key in the plan it returns to this round."
+        f"Invite the site again with `pki invite {site}`. If it still has the identity key in the plan, it returns "
+        "to this round."
         if is_revoked
-        else "Call them: after a new approval there, the site returns to this round."
+        else "Call the hospital: after a new approval there, the site returns to this round."
     )
     return (
         f"{what}. The run waits for it {ends}. {remedy} Or end the run with `coordinator stop` and propose a new"

@@ -67,7 +67,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--output", type=Path, default=ROOT / "dist", help="folder for the built packages (default: dist)"
     )
-    parser.add_argument("--wheels", type=Path, help="folder with the wheels of an earlier build; nothing is downloaded")
+    parser.add_argument(
+        "--wheels", type=Path, help="folder with the wheels of an earlier build. With this option nothing is downloaded"
+    )
     parser.add_argument("--cache", type=Path, help="folder that stores third-party packages between builds")
     parser.add_argument(
         "--revision", type=int, default=1, help="number of this build, if the same version is built again (default: 1)"

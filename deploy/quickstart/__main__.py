@@ -81,7 +81,7 @@ def rehearse(
     json_file: Path | None,
     output: Path,
 ) -> None:
-    """Rehearse a federation of hospitals on this machine: the real programs over mutual TLS on loopback."""
+    """Rehearse a federation of hospitals on this computer, with the real programs and mutual TLS on loopback."""
     has_concepts = data == UCI_HEART and sites in (None, len(UCI_HOSPITALS))
     methods = methods or _default_methods(data, has_concepts=has_concepts)
     _check_words(data=data, sites=sites, json_file=json_file, methods=methods)
@@ -200,8 +200,8 @@ def main() -> NoReturn:
         sys.exit(2)
     except OSError as cause:
         explained = UnavailableError(
-            what=f"The operating system refused: {cause.strerror} ({cause.filename}).",
-            consequence="The rehearsal did not finish. Nothing left this machine.",
+            what=f"The operating system refused an operation: {cause.strerror} ({cause.filename}).",
+            consequence="The rehearsal did not finish. No data left this computer.",
             remedy="Check the free space on the disk and your permissions in the folder, then try again.",
         )
         print(explained.lines("quickstart"), file=sys.stderr)

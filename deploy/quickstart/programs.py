@@ -93,7 +93,7 @@ def _wait_for_all(programs: dict[str, subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired as cause:
             raise OperatorError(
                 what=f"{name} was still running {_FAREWELL_SECONDS:g} seconds after the coordinator ended.",
-                consequence="The rehearsal was ended. Nothing left this machine.",
+                consequence="The rehearsal was ended. No data left this computer.",
                 remedy="Report this to the project, with the logs in the rehearsal's folder.",
             ) from cause
 
@@ -108,7 +108,7 @@ def _raise_for_failed(rehearsal: Rehearsal, programs: dict[str, subprocess.Popen
         )
         raise OperatorError(
             what=f"The federation did not finish.\n{ends}",
-            consequence="The other programs were ended. Nothing left this machine.",
+            consequence="The other programs were ended. No data left this computer.",
             remedy="Correct the problems in the lines above, and start again.",
         )
 

@@ -36,7 +36,8 @@ _MADE: Final = (
 _SECRETS: Final = """## Places of secrets, from the environment
 
 Environment variables can set only these paths, because the place of a secret can differ between computers. The
-programs read no other environment variable for such a place. A path in an environment variable replaces the path in
+programs read no other environment variable for the path of a secret. A path in an environment variable replaces the
+path in
 the file.
 
 | variable | program | replaces |

@@ -28,7 +28,7 @@ def plan_from_wire(raw: bytes) -> Plan:
     except (ValidationError, ValueError) as cause:
         raise ProtocolError(
             what="The coordinator announced a plan that this version cannot read.",
-            consequence="Nothing left this site.",
+            consequence="Nothing was sent.",
             remedy="Ask the federation office which version of global-layers the study needs.",
         ) from cause
     return plan

@@ -120,7 +120,7 @@ def _check_sizes(sizes: Sizes) -> None:
 def _check_something_is_unique(sizes: Sizes) -> None:
     if sizes.common == sizes.columns:
         raise ConfigurationError(
-            what=f"All {sizes.columns} columns of this site are columns that all sites share.",
+            what=f"The sites share all {sizes.columns} columns of this site.",
             consequence="The network `columns` needs a column that only this site has, so no network was built.",
             remedy="Declare at least one such column, or choose the network `dense` in the plan.",
         )

@@ -83,9 +83,9 @@ class NumberConcept(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.low < self.high:
-            raise ValueError("low lies below high")
+            raise ValueError("low must be below high")
         if self.typical is not None and not self.low <= self.typical <= self.high:
-            raise ValueError("typical lies between low and high")
+            raise ValueError("typical must be between low and high")
         units = [conversion.unit for conversion in self.conversions]
         if len({*units, self.unit}) != len(units) + 1:
             raise ValueError("a unit is converted twice, or is the concept's own")

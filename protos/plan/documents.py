@@ -72,7 +72,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 def _with_a_real_port(address: str) -> str:
     if not address.startswith("unix:") and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
-        raise ValueError("a port lies between 1 and 65535")
+        raise ValueError("a port must be between 1 and 65535")
     return address
 
 
@@ -240,7 +240,7 @@ def _construct(node: Node) -> Any:
     except ValueError as cause:
         raise _Mistakes([(line, column, "this number cannot be read")]) from cause
     if isinstance(value, float) and not math.isfinite(value):
-        raise _Mistakes([(line, column, "a number has to be finite")])
+        raise _Mistakes([(line, column, "a number must be finite")])
     return 0.0 if value == 0.0 and isinstance(value, float) else value  # minus zero has a different digest
 
 

@@ -179,7 +179,7 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
         lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
         method = described(plan.method)
         raise ConfigurationError(
-            what=f"The network {plan.architecture.name} has no layer that {method} could federate{lacks}.",
+            what=f"The network {plan.architecture.name} has no layer that {method} could share{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network with the parts that the method shares. Methods and networks "
             "are listed in docs/researcher.md.",

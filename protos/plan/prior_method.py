@@ -41,7 +41,7 @@ class Number(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.low < self.high:
-            raise ValueError("low lies below high")
+            raise ValueError("low must be below high")
         return self
 
     @property

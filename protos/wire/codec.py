@@ -122,7 +122,7 @@ def taken_apart(raw: bytes | memoryview) -> Sequence[bytes | memoryview]:
         return (raw,)
     outer = _parsed(generated.CoordinatorMessage(), raw)
     if not 1 < len(outer.together) <= MOST_TOGETHER or outer.WhichOneof("content") is not None:
-        raise MalformedMessage("messages that are not together as they have to be")
+        raise MalformedMessage("messages that are joined in a wrong way")
     return tuple(outer.together)
 
 

@@ -31,7 +31,7 @@ _EVENTS_OF_0_1: Final = {
     "epoch_opened": "key_session_opened",
 }
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-_NO_RECORD: Final = "this is no record, or a torn one"
+_NO_RECORD: Final = "this is not a complete record"
 
 
 @dataclass(frozen=True)
@@ -126,11 +126,11 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise BrokenChain(number, _NO_RECORD) from cause
     if sequence != position.sequence or previous != position.hash:
-        raise BrokenChain(number, "a record before it was taken out, moved or changed")
+        raise BrokenChain(number, "an earlier record was removed, moved or changed")
     # The whole line and not only its hash is compared. Otherwise a person could read an added or repeated field that no
     # hash covers.
     if not hmac.compare_digest(line, expected):
-        raise BrokenChain(number, "the record was changed or torn")
+        raise BrokenChain(number, "the record was changed or is incomplete")
     return Record(position, after, leaf, _in_present_words(facts))
 
 

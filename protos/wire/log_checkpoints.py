@@ -64,7 +64,7 @@ class LogCheckpoint:
         is_hash = len(self.hash) == 64 and set(self.hash) <= set("0123456789abcdef")
         texts_fit = 0 < len(self.owner) <= 200 and len(self.time) <= 40
         if not (numbers_fit and is_hash and texts_fit and len(self.key) == 32 and len(self.signature) == 64):
-            raise CheckpointRefused("it is no checkpoint of a log")
+            raise CheckpointRefused("it is not a checkpoint of a log")
 
     @property
     def position(self) -> LogPosition:
@@ -115,7 +115,7 @@ def check_checkpoint(signed: LogCheckpoint, owner: str, key: bytes) -> None:
         raise CheckpointRefused("it is the checkpoint of another log")
     if not hmac.compare_digest(signed.key, key):
         raise CheckpointRefused("it is signed with another key than the owner's")
-    _check(signed.key, signed.signature, signed.statement, "its signature is not its owner's")
+    _check(signed.key, signed.signature, signed.statement, "its signature is not from its owner")
 
 
 def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKey) -> Cosignature:
@@ -127,9 +127,9 @@ def cosign(signed: LogCheckpoint, witness: str, time: str, key: Ed25519PrivateKe
 def check_cosignature(signed: LogCheckpoint, given: Cosignature, witness: str, key: bytes) -> None:
     """Check that this witness's key signed a cosignature of this checkpoint. Raises CheckpointRefused."""
     if given.witness != witness or not hmac.compare_digest(given.key, key):
-        raise CheckpointRefused("it is cosigned by somebody else")
+        raise CheckpointRefused("it is cosigned by another witness")
     message = _cosigned(signed, witness, given.time)
-    _check(given.key, given.signature, message, "its cosignature is not its witness's")
+    _check(given.key, given.signature, message, "its cosignature is not from its witness")
 
 
 def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves: Sequence[bytes]) -> None:
@@ -169,7 +169,7 @@ def checkpoint_from_facts(facts: Mapping[str, Any]) -> LogCheckpoint:
         generation = int(facts["generation"] if "generation" in facts else facts["epoch"])  # the name in version 0.1
         return LogCheckpoint(owner, generation, int(facts["size"]), digest, time, key, signature)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise CheckpointRefused("it is no checkpoint of a log") from cause
+        raise CheckpointRefused("it is not a checkpoint of a log") from cause
 
 
 def cosignature_facts(given: Cosignature) -> dict[str, Any]:

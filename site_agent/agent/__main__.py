@@ -35,7 +35,7 @@ _PULSE_SECONDS: Final = 1.0
 @click.option(
     "--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` in the state directory."
 )
-@click.option("--socket", "descriptor", type=int, help="Inherited socket that is connected to the gate.")
+@click.option("--socket", "descriptor", type=int, help="Number of an open socket that is connected to the gate.")
 @click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
 def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     """Connect this site to its coordinator, and relay messages for the gate.
@@ -109,8 +109,8 @@ def _connected(place: Path | None) -> socket.socket:
         time.sleep(_POLL_SECONDS)
     raise UnavailableError(
         what="The option --socket or --gate is missing.",
-        consequence="The agent did not start. Nothing left this site.",
-        remedy="Name the gate's socket with --gate.",
+        consequence="The agent did not start. Nothing was sent.",
+        remedy="Use --gate with the path of the gate's socket.",
     )
 
 

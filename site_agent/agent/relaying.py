@@ -74,7 +74,7 @@ class Relay:
             while True:
                 order = await self._gate.receive(largest_payload)
                 if not isinstance(order, _ORDERS):
-                    raise MalformedMessage("a report where an order belongs")
+                    raise MalformedMessage("a report instead of a command")
                 await self._carry_out(order)
         except OSError:
             return

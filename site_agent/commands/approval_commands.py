@@ -32,7 +32,7 @@ from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
 
-_NOTHING_APPROVED: Final = "Nothing was approved. Nothing left this site."
+_NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 
 
 @click.command()
@@ -56,7 +56,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     _print(sections)
-    title = f"{plan.study}, version {plan.version}: what would leave {hospital.site}"
+    title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
     if refused or is_lacking:
         sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
@@ -156,15 +156,13 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     if approvals.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
-            consequence="Nothing was changed. Nothing is sent under this plan.",
+            consequence="Nothing was changed. Nothing is sent for this plan.",
             remedy="Use --plan to name the approved plan.",
         )
     log = audit_log_of(hospital)
     for alternative in plan.alternatives:
         log.write("plan_withdrawn", **_facts(alternative, by))
-    click.echo(
-        f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more leaves this site."
-    )
+    click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more is sent.")
     click.echo(
         "Earlier contributions stay in the sums. `site-agent release withdraw-data` records that data is withdrawn."
     )
@@ -294,8 +292,8 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     yield Section(
         "This site only receives",
         (
-            "No number of this site leaves, and no row of its table takes part.",
-            "Everything that this page lists as leaving is sent by the contributing sites.",
+            "This site sends no number, and no row of its table takes part.",
+            "The contributing sites send everything that this page lists as sent.",
             "At the end this site receives the sums of the contributing sites and computes its model from them.",
         ),
     )
@@ -349,12 +347,12 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
     found = asyncio.run(rounds_without_sending(hospital, path, plan))
     if not found:
         return Section(
-            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would leave.",)
+            "A dry run", ("This site only receives: table and contract fit the plan, and nothing would be sent.",)
         )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
     really = "In a real round, these bytes would be masked first. The masked bytes differ each time."
     if plan.secure_aggregation == "off":
-        really = "In a real round, exactly these bytes would leave this site."
+        really = "In a real round, this site would send exactly these bytes."
     words = ("The process without network trained one round here. Nothing was sent.", really)
     return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
 

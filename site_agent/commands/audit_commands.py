@@ -46,7 +46,8 @@ audit = LogProgram(command="site-agent", file="hospital.yaml", desk_of=_desk_of,
 @config_option
 @click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
-    """Write the last checkpoint of the coordinator's log that this site cosigned. A verifier needs this file.
+    """Write the last checkpoint of the coordinator's log that this site cosigned. A person who verifies the log needs
+    this file.
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """

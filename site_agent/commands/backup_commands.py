@@ -81,9 +81,9 @@ def backup_key(path: Path) -> None:
 @click.argument("file", type=PATH)
 @config_option
 @click.option("--key-file", type=PATH, help="File with the backup key, written as on the printed sheet.")
-@click.option("--unauthenticated", is_flag=True, help="Restore a backup whose maker cannot be checked.")
+@click.option("--unauthenticated", is_flag=True, help="Restore a backup even if the program cannot check who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. The command never replaces newer state.
+    """Check a backup and restore it. The command never replaces a newer state.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """

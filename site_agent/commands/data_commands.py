@@ -24,7 +24,7 @@ from site_agent.trainer.isolation import give_up_network
 
 @click.group()
 def data() -> None:
-    """Prepare this hospital's table: describe, check, accept, invent. Nothing leaves this computer."""
+    """Prepare this hospital's table: describe, check, accept, invent. These commands send nothing."""
 
 
 @data.command()
@@ -68,7 +68,8 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     """Compare the table with its contract and list every finding. Run this command before the first round.
 
-    The exit status is 78 if an error, or a warning that nobody accepted, prevents training.
+    The exit status is 78 if training is not possible because of an error, or because of a warning that nobody has
+    accepted.
 
     Example: site-agent data check --config hospital.yaml
     """
@@ -184,4 +185,4 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _refused(what: str, remedy: str) -> OperatorError:
-    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing left this site.", remedy=remedy)
+    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing was sent.", remedy=remedy)

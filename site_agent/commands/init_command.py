@@ -62,7 +62,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
         if file.exists():
             raise UsageError(
                 what=f"{file} exists already.",
-                consequence="No file was written, and nothing left this site.",
+                consequence="No file was written, and nothing was sent.",
                 remedy=f"Move {file} away, or run this command in another folder.",
             )
     draft = describe(table)

@@ -28,7 +28,7 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 @click.option("--output", required=True, type=PATH, help="Output file for the predictions.")
 @run_option
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
-    """Apply the model in use to new rows. Nothing leaves this computer.
+    """Apply the model in use to new rows. The command sends nothing.
 
     The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
     .parquet. Masks are written to a new folder beside the output. The exit status is 78 if no row was predicted.
@@ -54,7 +54,7 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     if not done:
         raise DataError(
             what=f"The model predicted none of the {predicted.rows} rows.",
-            consequence=f"{output} lists these rows with the reasons. Nothing left this site.",
+            consequence=f"{output} lists these rows with the reasons. Nothing was sent.",
             remedy="Compare the columns above with the contract: codes, units and ranges. Then correct the table.",
         )
 
@@ -201,9 +201,7 @@ def _lines(listed: _Listed) -> Iterator[str]:
 
 
 def _refused(what: str, remedy: str) -> UsageError:
-    return UsageError(
-        what=what, consequence="The model in use did not change, and nothing left this site.", remedy=remedy
-    )
+    return UsageError(what=what, consequence="The model in use did not change, and nothing was sent.", remedy=remedy)
 
 
 @click.command()
@@ -265,7 +263,7 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
     if recipient is None or by is None:
         raise UsageError(
             what="Only one of --to and --by was given.",
-            consequence="Nothing was written, and nothing left this site.",
+            consequence="Nothing was written, and nothing was sent.",
             remedy="Give both to hand a model over, or neither for an export that stays here.",
         )
     whom, who, log = person(recipient, "--to"), person(by), audit_log_of(hospital)

@@ -24,7 +24,7 @@ plan_option: Final = click.option(
 )
 by_option: Final = click.option("--by", required=True, help="Name of the person, for the audit log.")
 run_option: Final = click.option(
-    "--run", "run_name", help="Name of the run whose model is used. An adopted model must be from this run."
+    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
 )
 _MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
@@ -35,7 +35,7 @@ def person(by: str, option: str = "--by") -> str:
         meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(
             what=f"{option} is empty.",
-            consequence="Nothing was changed. Nothing left this site.",
+            consequence="Nothing was changed. Nothing was sent.",
             remedy=f"Enter the {meant} for the audit log.",
         )
     return " ".join(by.split())

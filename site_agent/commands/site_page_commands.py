@@ -27,7 +27,7 @@ def page(path: Path, listen: str) -> None:
     Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
     """
     hospital = read_hospital(path)
-    check_local(listen, "Nothing was started, and nothing left this site.")
+    check_local(listen, "Nothing was started, and nothing was sent.")
 
     from site_agent.service.site_page import SitePage
 
@@ -40,14 +40,14 @@ def page(path: Path, listen: str) -> None:
 def curves(path: Path, listen: str) -> None:
     """Serve a live page with this site's losses and metric in each round, until you stop the command.
 
-    Run this command under the trainer's user account. Nothing leaves this computer. If --listen names a port, every
-    user of this computer can open the page. If --listen names a Unix socket, only users with permission for the socket
-    can open the page.
+    Run this command under the trainer's user account. The command sends nothing to other computers. If --listen names
+    a port, every user of this computer can open the page. If --listen names a Unix socket, only users with permission
+    for the socket can open the page.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
     hospital = read_hospital(path)
-    check_local(listen, "Nothing was started, and nothing left this site.")
+    check_local(listen, "Nothing was started, and nothing was sent.")
 
     from site_agent.desk.findings.live_page import LivePage
 
@@ -96,7 +96,7 @@ def report(
     html: Path | None,
     json_path: Path | None,
 ) -> None:
-    """Show what this site gained from a run. Nothing leaves this computer.
+    """Show what this site gained from a run. The command sends nothing.
 
     Example: site-agent report --config hospital.yaml --threshold 0.1 --threshold 0.2 --html report.html
     """

@@ -48,7 +48,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
             what=f"This site has not received a result of the run {run}.",
-            consequence="Nothing was signed. Nothing left this site.",
+            consequence="Nothing was signed. Nothing was sent.",
             remedy="List the runs that ended here with `site-agent audit show --event run_finished`.",
         )
     digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
@@ -73,7 +73,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @by_option
 @click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
-    """Record that this site withdraws its data after training. The output shows which effects can be undone.
+    """Record that this site withdraws its data after training. The output shows what can be undone and what cannot.
 
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "Anna Jones" --reason "no consent"
     """
@@ -93,17 +93,21 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
 
 def _consequences(run: str, sent: dict[int, dict[str, Any]]) -> list[str]:
     masked = all(facts["masked"] for facts in sent.values())
-    how = "only as a part of sums with other sites" if masked else "in the clear, as the plan allowed"
+    how = "only as a part of sums with other sites" if masked else "without masks, as the plan allowed"
     return [
-        f"Recorded. {len(sent)} rounds of {run} had contributions of this site; they left {how}.",
-        "What cannot be undone: a sum cannot be parted again, so neither the coordinator nor another site can take",
-        "  this site's part out of the shared parameters; whoever has them keeps them, and models made from them.",
+        f"Recorded. {len(sent)} rounds of {run} had contributions of this site. They were sent {how}.",
+        "What cannot be undone: nobody can divide a sum again. So no coordinator and no site can remove this site's "
+        "part",
+        "  from the shared parameters. People who have these parameters keep them, and keep the models made from them.",
         "What you can do now:",
         "  stop the study, if it is still running: site-agent withdraw --config hospital.yaml --by NAME",
-        "  let no one have the result: sign no release of this run; without this site's signature there is none",
-        "  ask the researcher for a new version of the plan, trained from the start without this data or this site",
-        f"  delete what this site keeps of it below its state: models/{run}, reports/{run}.json, saves/{run}",
-        "  take the patients out of the table: the next study then is without them",
+        "  prevent that others receive the result: sign no release of this run. Every release needs this site's "
+        "signature",
+        "  ask the researcher for a new version of the plan. It trains from the start, without this data or without "
+        "this site",
+        f"  delete what this site stores about the run in its state folder: models/{run}, reports/{run}.json, "
+        f"saves/{run}",
+        "  remove the patients from the table, so that the next study does not use their data",
         "Inform the federation office and the data protection officer. Show them this record of the audit log.",
     ]
 
@@ -113,7 +117,7 @@ def _line(text: str, option: str) -> str:
     if not words or not words.isprintable() or len(words) > 200:
         raise UsageError(
             what=f"{option} must be one line of 1 to 200 printable characters.",
-            consequence="Nothing was recorded. Nothing left this site.",
+            consequence="Nothing was recorded. Nothing was sent.",
             remedy="Shorten the text to one line.",
         )
     return words

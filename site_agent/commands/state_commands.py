@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SEPARATION: Final = {
-    False: "kept from the agent by the kernel: the table belongs to another user",
-    True: "the agent's user may read the table; only the program itself keeps away",
+    False: "the kernel prevents the agent from reading the table, because it belongs to another user",
+    True: "the agent's user may read the table, and only the program's own code prevents this",
     None: "not known",
 }
 
@@ -178,7 +178,7 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
 @config_option
 @json_option
 def privacy(path: Path, as_json: bool) -> None:
-    """Show what is spent of the patients' privacy budget (epsilon), by whom and on what, and the limits.
+    """Show how much of the patients' privacy budget (epsilon) was spent, by whom and for what, and the limits.
 
     Run this command under the gate's user account or as root.
 

@@ -50,12 +50,12 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
     Example: site-agent console --config hospital.yaml --role officer
     """
     read_hospital(path)
-    check_local(listen, "Nothing was started and nothing left this site.")
+    check_local(listen, "Nothing was started and nothing was sent.")
     if listen.startswith("unix:"):
         raise UsageError(
             what="A browser cannot open a Unix socket.",
-            consequence="Nothing was started. Nothing left this site.",
-            remedy="Give a port of loopback with --listen, such as 127.0.0.1:8483.",
+            consequence="Nothing was started. Nothing was sent.",
+            remedy="Use --listen with an address of this computer, such as 127.0.0.1:8483.",
         )
     name = "" if by is None else person(by)
     signals: list[signal.Signals] = []

@@ -105,7 +105,10 @@ class Desk:
             until = '<label>Last day of the approval (empty: no end) <input type="date" name="until"></label>'
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
-                words = "Another person can also approve the plan. The first person can change the last day."
+                words = (
+                    "Another person can also approve the plan. The person who approved first can change the last "
+                    "day of the approval."
+                )
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))
@@ -174,11 +177,11 @@ class Desk:
     def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
         match role:
             case Role.DATA_MANAGER:
-                words = "Compare the table with its contract, and see every finding. Nothing leaves this computer."
+                words = "Compare the table with its contract, and see every finding. Nothing is sent."
                 yield Section(heading="The table", parts=[paragraph(words), self._form("examine")])
             case Role.OFFICER:
                 yield from self._plans(shelf.plans)
-                words = "Check the audit log, and read what left this site and who decided."
+                words = "Check the audit log, and read what this site sent and who decided."
                 yield Section(heading="The audit log", parts=[paragraph(words), self._form("log")])
             case Role.CLINICIAN:
                 yield self._models(shelf.runs)

@@ -40,9 +40,9 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
     )
     yield Section("This hospital", (own_line(plan, site=site, own=own),))
     rows = tuple((entry.name, entry.identity, "", "") for entry in sorted(plan.sites, key=attrgetter("name")))
-    head = ("site", "identity key", "heard from (person, number called)", "equal? day and initials")
+    head = ("site", "identity key", "read by (person, called number)", "equal? day and initials")
     yield Section("Every site of the plan", _TO_DO, Table(head, rows))
-    yield Section("What equal sheets show, and what not", _LIMITS)
+    yield Section("What equal sheets show, and what they do not show", _LIMITS)
 
 
 def own_line(plan: Plan, *, site: str, own: str | None) -> str:
@@ -65,8 +65,9 @@ _TO_DO: Final = (
     "If anything differs, or a hospital does not exist or does not know of the study: do not approve the plan.",
 )
 _LIMITS: Final = (
-    "Equal numbers show that both hospitals were sent the same list. A line that its own hospital has read shows that "
-    "the key is that hospital's. With all lines compared, no site of the list is an invention of the office.",
-    "They do not show who uses a key since, that a hospital's computer is in order, or that a site is honest. A new "
+    "Equal numbers show that both hospitals received the same list. If a hospital has read its own line, the key in "
+    "this line belongs to that hospital. If all lines are compared, the office has invented no site of the list.",
+    "The comparison does not show who uses a key later, whether a hospital's computer is safe, or whether a site is "
+    "honest. A new "
     "version of the plan with the same number of the list needs no new comparison.",
 )

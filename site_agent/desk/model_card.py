@@ -162,7 +162,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "adopted by": facts["adopted_by"] or "nobody",
                 "network": ". ".join((facts["architecture"], *facts["network_terms"])),
                 "rounds": _rounds(facts),
-                "differential privacy of what left the sites": facts["privacy"] or "none",
+                "differential privacy of what the sites sent": facts["privacy"] or "none",
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
                 "baseline of the site": "yes" if facts["has_baseline"] else "no",
                 "recalibrated here": facts["recalibration"] or "no",
@@ -250,7 +250,7 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
     except BrokenFile as broken:
         raise ConfigurationError(
             what=f"The last record of the audit log cannot be read ({broken}).",
-            consequence="No card was made, and nothing left this site.",
+            consequence="No card was made, and nothing was sent.",
             remedy="Run `site-agent audit verify`. If the agent is writing a record now, try again.",
         ) from broken
     return {

@@ -49,7 +49,7 @@ def _asked(plan: Plan) -> Iterator[str]:
     )
     if plan.sweep is not None:
         yield (
-            f"The plan tries {len(plan.alternatives)} alternatives, each in a run of its own. One approval covers all "
+            f"The plan tries {len(plan.alternatives)} alternatives, each in a separate run. One approval covers all "
             "of them."
         )
 
@@ -69,13 +69,14 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
     yield "What stays: every row, every name, every date and every identifier of a patient."
     if plan.private_training is not None:
         yield (
-            f"What leaves: in each round of training, {manifest.parameters} sums over this hospital's patients. They "
+            f"What is sent: in each round of training, {manifest.parameters} sums over this hospital's patients. They "
             "show how these patients would change the shared model. The share of each patient in a sum is limited, and "
             "noise is added."
         )
     elif manifest.parameters:
         yield (
-            f"What leaves: the shared model consists of {manifest.parameters} numbers. In each round of training, this "
+            f"What is sent: the shared model consists of {manifest.parameters} numbers. In each round of training, "
+            f"this "
             "hospital sends how much each of them changed here. An example: the weight between the third input and the "
             "first unit rose by 0.013. Such a number is computed from all rows together and names no patient."
         )
@@ -83,12 +84,12 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
         count = len(manifest.scalars)
         numbers = "1 count or measurement" if count == 1 else f"{count} counts and measurements"
         yield (
-            f"{'What else leaves' if manifest.parameters else 'What leaves'}: "
+            f"{'What else is sent' if manifest.parameters else 'What is sent'}: "
             f"{numbers} of all rows together. "
             f"{_example(plan)} The table Other numbers below lists each."
         )
     if not manifest.parameters and not manifest.scalars:
-        yield "What leaves: only the fact that this hospital takes part."
+        yield "What is sent: only the fact that this hospital takes part."
     if plan.shared_columns:
         yield "The plan names the columns of the table. Every hospital and the coordinator read these names."
 
@@ -99,7 +100,7 @@ def _example(plan: Plan) -> str:
     if plan.statistics is not None:
         return (
             f"An example: 37 rows have the code F in the column sex. A count below {plan.statistics.smallest_cell} "
-            "rows does not leave."
+            f"rows is not sent."
         )
     if plan.prior is not None:
         return "An example: the sum of the ages of all rows here, or how strongly the outcome depends on age here."
@@ -125,7 +126,7 @@ def _worst(plan: Plan) -> Iterator[str]:
         yield from _promise(plan.privacy, plan.private_sums)
         yield from how_private(plan.method, plan.privacy)
         return
-    yield "Differential privacy is not used. No random noise is added to the numbers that leave."
+    yield "Differential privacy is not used. No random noise is added to the sent numbers."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
         whose = "the coordinator" if plan.two_sites is None else "the other hospital"
         yield (
@@ -140,24 +141,24 @@ def _worst(plan: Plan) -> Iterator[str]:
     yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
     if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
         yield (
-            "At worst: a person who compares two studies computes by how many training rows all hospitals together "
-            "changed. This hospital's own count changes by smallest_cell or more, or not at all."
+            "At worst: a person who compares two studies can compute how the number of training rows of all "
+            "hospitals together changed. This hospital's own count changes by smallest_cell or more, or not at all."
         )
     if plan.starting_file is not None:
-        yield (
-            "At worst: the author of the starting file chose values with which the sum reveals rows of single patients."
-        )
+        yield ("At worst: the author of the starting file chose values that make a sum reveal rows of single patients.")
     if plan.on_lost_site == "continue":
         yield (
-            "At worst: a coordinator that lies about lost hospitals could compute the numbers of a few hospitals. This "
-            "hospital could be one of them. lost_site_budget in hospital.yaml limits how often."
+            "At worst: a coordinator that falsely reports lost hospitals could compute the numbers of a few "
+            "hospitals. This "
+            "hospital could be one of them. The setting lost_site_budget in hospital.yaml limits how often this is "
+            "possible."
         )
 
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     yield f"Differential privacy: {price_in_words(privacy, sums)}."
     if privacy.noise == "local":
-        yield "Each hospital's trainer adds the noise, so its gate cannot check that it is there."
+        yield "Each hospital's trainer adds the noise. The gate cannot check whether the noise was added."
     else:
         yield "Each hospital adds its share of the noise before masking."
     yield (

@@ -86,12 +86,12 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         f"Study {plan.study}, version {plan.version}",
         (
             f"Plan digest {plan.digest.hex()}",
-            f"Digest of what leaves {manifest.digest.hex()}",
+            f"Digest of what is sent {manifest.digest.hex()}",
             f"Method {described(plan.method)}, masking {plan.secure_aggregation}, quorum {plan.quorum}",
         ),
     )
     yield _who(plan)
-    yield Section("When something leaves", tuple(_rounds(plan)))
+    yield Section("When numbers are sent", tuple(_rounds(plan)))
     yield _updates(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))
@@ -105,7 +105,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         "In all",
         (
             f"This site sends {each} in each round of training. The total is at most {total} bytes.",
-            "Nothing else leaves this site.",
+            "Nothing else is sent.",
         ),
     )
 
@@ -195,7 +195,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
         steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
         yield f"{steps}: sums over the common columns are sent."
-        yield "1 guard: one number is sent. The number shows if the score of the other sites improves predictions."
+        yield "1 guard: one number is sent. This number shows whether the other sites' score improves the predictions."
         return
     if plan.has_probe:
         yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
@@ -217,8 +217,9 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = (
-            " The probe measures how much the loss depends on each layer. After the probe, the update may contain only "
-            "the first layers."
+            " In the probe, each site measures how much the loss depends on each layer. After this measurement, the "
+            "update may "
+            "contain only the first layers."
         )
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
@@ -313,8 +314,8 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     yield f"{which}. With fewest_sites: 3, the plan permits a sum over only three hospitals. The default is 4."
     yield (
         "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other "
-        "hospitals. The sum of two hospitals shows their means, their spreads, and how columns depend on each other "
-        "and on the outcome."
+        "hospitals. The sum of two hospitals shows their means and spreads. It also shows how columns depend on each "
+        "other and on the outcome."
     )
     yield (
         "If one of the other two hospitals shows its part to the second, the second can compute this hospital's part. "
@@ -331,7 +332,7 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     if prior.private is not None:
         yield (
             f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites "
-            "secretly combine what they know. Columns are standardised by the plan's ranges, typical values and "
+            "secretly work together. Columns are standardised by the plan's ranges, typical values and "
             "spreads."
         )
         yield "Each site computes the coefficients from the noisy sums."
@@ -352,7 +353,7 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
         "run of its own, and the runs follow one another. One approval covers all runs.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
         "bytes. The other numbers on this page are for one run.",
-        "After the last run, `coordinator status` reports the run with the lowest summed validation loss.",
+        "After the last run, `coordinator status` shows which run has the lowest validation loss over all sites.",
     )
     rows = tuple(
         (str(number), *(f"{value:g}" for value in values), other.digest.hex())
@@ -368,7 +369,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
     else:
         yield (
             f"{limit} Each site adds noise that is enough for all {training.rounds} rounds, if at most "
-            f"{plan.assumed_colluders} of the sites secretly combine what they know."
+            f"{plan.assumed_colluders} of the sites secretly work together."
         )
     yield (
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "

@@ -115,7 +115,7 @@ def _check_name(output: Path) -> None:
         kind = output.suffix or "a name without an ending"
         raise UsageError(
             what=f"Predictions cannot be written to {output.name}: {kind} is not a format of this command.",
-            consequence="Nothing was predicted or overwritten. Nothing left this site.",
+            consequence="Nothing was predicted or overwritten. Nothing was sent.",
             remedy="End the name of --output with .csv or .parquet. A spreadsheet opens CSV.",
         )
 
@@ -158,7 +158,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
         if failed.size:
             raise DataError(
                 what=f"The model returns no finite number for patient row {int(usable[start + failed[0]]) + 1}.",
-                consequence="Nothing was written and nothing left this site.",
+                consequence="Nothing was written and nothing was sent.",
                 remedy="Check this row for values far outside the training data.",
             )
         yield scores
@@ -274,7 +274,7 @@ def check_mask_folder(output: Path) -> None:
     if folder.exists() or folder.is_symlink():
         raise UsageError(
             what=f"The masks would be written to {folder.name}, which already exists.",
-            consequence="Nothing was predicted or overwritten, and nothing left this site.",
+            consequence="Nothing was predicted or overwritten, and nothing was sent.",
             remedy="Name another file with --output, or remove this folder.",
         )
 
@@ -300,7 +300,7 @@ def write_masks(
     if os.path.lexists(partial):
         raise UsageError(
             what=f"The folder {partial.name} cannot be removed. The program prepares the masks in this folder.",
-            consequence="No prediction was written, and nothing left this site.",
+            consequence="No prediction was written, and nothing was sent.",
             remedy=f"Remove {partial.name}, or name another file with --output.",
         )
     cells: list[list[float | str]] = []

@@ -22,8 +22,7 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except UnavailableError as error:
         raise UnavailableError(
             what=error.what,
-            consequence="The file was not written, an earlier file of this name is unchanged, and nothing left this "
-            "site.",
+            consequence="The file was not written, an earlier file of this name is unchanged, and nothing was sent.",
             remedy="Free space on this disk, or name a folder to which you may write. Then start again.",
         ) from error
 
@@ -40,7 +39,7 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
     if len({place.resolve() for place in asked.values()}) < len(asked):
         raise UsageError(
             what=f"The options {' and '.join(asked)} name the same file.",
-            consequence="Nothing was computed or overwritten, and nothing left this site.",
+            consequence="Nothing was computed or overwritten, and nothing was sent.",
             remedy="Name another file for each option.",
         )
 
@@ -63,6 +62,6 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
         return
     raise UsageError(
         what=f"Nothing can be written to {path.name or path}: it {reason}.",
-        consequence="Nothing was computed or overwritten, and nothing left this site.",
+        consequence="Nothing was computed or overwritten, and nothing was sent.",
         remedy=f"Name another file with {option}.",
     )

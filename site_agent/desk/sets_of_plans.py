@@ -69,9 +69,9 @@ def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
 def _leaving(plan: Plan) -> Iterator[tuple[str, str]]:
     manifest = manifest_of(plan)
     for tensor in manifest.tensors:
-        yield f"what leaves: update of {tensor.name}", "x".join(map(str, tensor.shape))
+        yield f"what is sent: update of {tensor.name}", "x".join(map(str, tensor.shape))
     for scalar in manifest.scalars:
-        yield f"what leaves: number {scalar.name}", f"{scalar.occasion}, at most {largest(scalar)}"
+        yield f"what is sent: number {scalar.name}", f"{scalar.occasion}, at most {largest(scalar)}"
 
 
 def _flat(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -156,7 +156,7 @@ class AgentLink:
         elif isinstance(report, _ANSWERS) and self._answer is not None and not self._answer.done():
             self._answer.set_result(report)
         else:
-            raise MalformedMessage("an answer to nothing")
+            raise MalformedMessage("an answer without a request")
 
     def _fail(self, failure: OperatorError) -> None:
         self._failure = failure
@@ -276,8 +276,7 @@ def ending(address: str, status: str) -> OperatorError:
     if status in REFUSALS:
         return RefusedError(
             what=f"The coordinator{at} does not accept this site's certificate.",
-            consequence="Nothing left this site. The certificate was revoked or replaced, or belongs to another "
-            "federation.",
+            consequence="Nothing was sent. The certificate was revoked or replaced, or belongs to another federation.",
             remedy="Ask the federation office whether this site still belongs to the federation.",
             code="E021",
         )
@@ -292,7 +291,7 @@ def ending(address: str, status: str) -> OperatorError:
 
 def _gone() -> AgentGone:
     return AgentGone(
-        what="The agent of this site, the process with the network, has ended.",
+        what="The agent of this site, the process with network access, has ended.",
         consequence="Nothing is lost. The round continues when the agent runs again.",
         remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
         "service with `systemctl status site-agent`.",
@@ -301,7 +300,7 @@ def _gone() -> AgentGone:
 
 def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
-        what=f"The agent of this site, the process with the network, sent {malformed}.",
+        what=f"The agent of this site, the process with network access, sent {malformed}.",
         consequence="This site has stopped. No reply was sent to the agent.",
         remedy="Install the same version of all three programs. If the versions are equal, inform the security "
         "officer.",

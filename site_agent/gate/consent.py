@@ -98,12 +98,12 @@ def refuse_replay(
     """
     newest = newest_version(state, plan.study)
     if newest > plan.version:
-        return f"version {newest} of this study was approved here since"
+        return f"version {newest} of this study was approved here later"
     # A coordinator that crashed at the end may still send offers. After this time it has given up.
     patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
     ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
     kept = Spent(state, plan.run_name).finished  # the log may have been renamed since
     ends += [] if kept is None else [kept]
     if ends and now - max(ends) > patience:
-        return f"its run was finished here on {max(ends):%Y-%m-%d}"
+        return f"its run already finished here on {max(ends):%Y-%m-%d}"
     return None

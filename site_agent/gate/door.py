@@ -45,7 +45,7 @@ Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 def unexpected_answer() -> GateRefusal:
     """Return the error for an unexpected reply from the trainer."""
-    what = "The trainer of this site answered something else than what it was asked."
+    what = "The trainer of this site sent an unexpected answer."
     return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
 
 
@@ -199,12 +199,12 @@ class Builder:
             GateRefusal: the contribution may not leave.
         """
         if len(payload) != payload_bytes(exchange):
-            what = "The trainer's answer is shorter or longer than what travels in this round."
+            what = "The trainer's answer does not have the length that this round requires."
             raise GateRefusal(what=what, reason=SiteReason.NETWORK_DIFFERS)
         layout = exchange.layout
         values = np.frombuffer(payload, "<f4", exchange.updates)
         if not self._trains and values.any():
-            what = "The trainer handed out an update, but this site only evaluates."
+            what = "The trainer sent an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
         scalars = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)[: len(scalars)]
@@ -221,7 +221,7 @@ class Builder:
                 clipped += self._encode(exchange, values, weight, part, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
-            what = f"{clipped} of {values.size} values lay outside the agreed clipping range."
+            what = f"{clipped} of {values.size} values were outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, resample, clipped, buffer.toreadonly(), digest.digest())
 
@@ -246,7 +246,7 @@ class Builder:
             return []
         found = [int(number) for number in np.frombuffer(payload[-8 * exchange.own_numbers :], "<i8")]
         if max(map(abs, found)) > training.own_bound:
-            what = "The trainer's sums of private layers lie outside their bounds."
+            what = "The trainer's sums of private layers are outside their limits."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         return found
 
@@ -260,7 +260,7 @@ class Builder:
                     (max(agreed, weighting.counted(self._smallest_rows)), largest) if self._trains else (0, 0)
                 )
                 if exchange.up and not fewest <= rows <= most:
-                    raise GateRefusal(what="The trainer named no valid row count.", reason=SiteReason.TRAINER_FAILED)
+                    raise GateRefusal(what="The trainer sent no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0
             case _:
                 assert_never(self._plan.weighting)
@@ -273,7 +273,7 @@ class Builder:
             values.insert(exchange.rows_place, rows)
         for name, value, lowest, largest in zip(exchange.scalar_names, values, *exchange.scalar_limits, strict=True):
             if not lowest <= value <= largest:
-                what = f"The trainer's number for {name} lies outside its agreed bounds."
+                what = f"The trainer's number for {name} is outside its agreed limits."
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         if not resample:
             return values

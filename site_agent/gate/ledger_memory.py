@@ -76,8 +76,8 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     mark = _Mark(begun=kept.begun if kept else now, losses=losses)
     if mark != kept:
         with on_disk(
-            what="The mark of the privacy ledger cannot be written",
-            consequence="Nothing left this site.",
+            what="The file ledger.mark of the privacy ledger cannot be written",
+            consequence="Nothing was sent.",
             kind=AuditError,
         ):
             keep_record(_path(state), mark.model_dump_json().encode())
@@ -100,10 +100,12 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
 def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None:
     """Return in one clause why the losses leave no budget for a study at `now`, or None."""
     if any(study in loss.studies for loss in losses):
-        return f"the record of what the study {study} has spent was lost, so its whole epsilon counts as spent"
+        return f"the record of what the study {study} has spent was lost, so its whole epsilon is treated as spent"
     until = max((loss.until for loss in losses), default=now)
     if now < until:
-        return f"the record of spent epsilon was lost, so the whole epsilon of a year counts as spent until {until:%F}"
+        return (
+            f"the record of spent epsilon was lost, so the whole epsilon of a year is treated as spent until {until:%F}"
+        )
     return None
 
 

@@ -338,8 +338,8 @@ class SiteGate:
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
-                what="This site's network has other shared tensors than the plan names.",
-                consequence="Nothing left this site.",
+                what="The shared tensors of this site's network differ from the plan.",
+                consequence="Nothing was sent.",
                 remedy="Install the same version of global-layers everywhere.",
             )
         try:

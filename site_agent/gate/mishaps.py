@@ -24,7 +24,7 @@ class TrainerFailed(OperatorError):
     def __init__(self, failed: Failed) -> None:
         super().__init__(
             what="The trainer of this site stopped. The trainer's own message explains the reason.",
-            consequence="Nothing of this round left this site.",
+            consequence="Nothing from this round was sent.",
             remedy="Follow the trainer's message, then start the site agent again.",
         )
         self.failed = failed
@@ -55,19 +55,19 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     if refused.reason in OF_THE_DISK:
         return ConfigurationError(
             what=f"This site refuses to mask: {refused}.",
-            consequence="Nothing leaves this site. The study waits for this site.",
+            consequence="Nothing is sent. The study waits for this site.",
             remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
         )
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
             what=f"This site refuses to mask: {refused}.",
-            consequence="Nothing more leaves this site. Another sum could reveal the updates of a few sites.",
+            consequence="Nothing more is sent. Another sum could reveal the updates of a few sites.",
             remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used "
             "other patients' rows, add its name to uncounted_runs in hospital.yaml.",
         )
     return ProtocolError(
         what=f"This site refuses to mask: {refused}.",
-        consequence="Nothing more leaves this site.",
+        consequence="Nothing more is sent.",
         remedy="Inform the federation office and the security officer. The audit log records the reason.",
     )
 
@@ -95,7 +95,7 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
             return None
     return UnavailableError(
         what=what,
-        consequence="No connection was made and nothing left this site.",
+        consequence="No connection was made and nothing was sent.",
         remedy=f"{remedy} `site-agent doctor` shows the certificate's times and its issuer.",
         code=code,
     )
@@ -117,7 +117,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
-            consequence="Nothing more leaves this site. This site has no model and no report of that study.",
+            consequence="Nothing more is sent. This site has no model and no report of that study.",
             remedy="Ask the federation office for the result. Another version of the plan is a new study.",
             code="E026",
         )
@@ -136,7 +136,7 @@ def parted(farewell: Farewell) -> OperatorError:
     if farewell.reason.is_final:
         return RefusedError(
             what=f"The coordinator ended this site's part: {farewell.detail}.",
-            consequence="Nothing more leaves this site.",
+            consequence="Nothing more is sent.",
             remedy="Ask the federation office, then start the site agent again.",
             code="E026",
         )

@@ -32,7 +32,7 @@ from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
-_CLOSED: Final = "the policy lets nothing leave at this time of day"
+_CLOSED: Final = "the policy does not allow sending at this time of day"
 
 
 class GateRefusal(OperatorError):
@@ -43,7 +43,7 @@ class GateRefusal(OperatorError):
     def __init__(self, *, what: str, reason: SiteReason, tensor: str = "") -> None:
         super().__init__(
             what=what,
-            consequence="Nothing of this round left this site.",
+            consequence="Nothing from this round was sent.",
             remedy="Tell the study's researcher. This site ends its part in the run here.",
         )
         self.reason, self.tensor = reason, tensor
@@ -60,7 +60,7 @@ class OutsideHours(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(
-            what="The policy allows no sending at this time of day.",
+            what="The policy does not allow sending at this time of day.",
             consequence="Nothing was sent. The training state is kept.",
             remedy="You need not do anything. This site connects when the allowed hours start.",
         )
@@ -72,7 +72,7 @@ class Decision:
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.
-        is_closed: nothing leaves at this time of day.
+        is_closed: nothing is sent at this time of day.
         forbidden: the rules of policy, replay and budget that forbid it.
         remedy: what a person can do, if it is neither another plan nor another policy.
     """
@@ -166,7 +166,7 @@ class Permission:
             raise ConsentEnded(self._plan.study, decision.withdrawn)
         if decision.is_closed:
             raise OutsideHours
-        what = f"This site's policy does not let a contribution out: {decision.reasons}."
+        what = f"This site's policy does not allow sending a contribution: {decision.reasons}."
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
@@ -194,7 +194,7 @@ class Permission:
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record a contribution before it leaves this site.
+        """Record a contribution before it is sent.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.
@@ -271,25 +271,28 @@ class Allowance:
         """Yield a short description of every rule that a contribution breaks."""
         policy, plan = self.policy, self._plan
         if plan.tier_of(self._site) == "receiving":
-            yield "this site only receives by the plan, so no contribution of it may leave"
+            yield "this site only receives under the plan, so it may not send a contribution"
         if not masked and policy.secure_aggregation == "required":
             yield "the policy requires masks, and this contribution has none"
         training = set(bind.sites) - plan.evaluating_sites
         if self._site not in bind.sites or not set(bind.sites) <= set(plan.site_names):
-            yield "its contributors are not sites of the plan with this one among them"
+            yield "its contributors are not all sites of the plan, or this site is not one of them"
         if len(training) < policy.smallest_sites:
-            yield f"{len(training)} sites would be added up, the policy requires {policy.smallest_sites}"
+            yield (
+                f"{len(training)} sites would contribute to the sum, and the policy requires at least "
+                f"{policy.smallest_sites}"
+            )
         if len(self._bytes) + (bind.round not in self._bytes) > policy.largest_rounds:
             yield "more rounds than the policy allows"
         total = self._total - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
         if total > policy.largest_megabytes * 1e6:
-            yield f"{total / 1e6:.1f} MB would have left in this run, more than the policy allows"
+            yield f"{total / 1e6:.1f} MB would have been sent in this run, more than the policy allows"
         if plan.encoding.clipping_range > policy.largest_clipping_range:
             yield "its clipping range is wider than the policy allows"
         yield from forbidden_tensors(policy, (tensor.name for tensor in exchange.up))
         yield from forbidden_scalars(policy, (scalar.name for scalar in exchange.scalars))
         if exchange.up and (policy.tier != "training" and plan.tier_of(self._site) == "training"):
-            yield "updates of parameters from a site that does not train by its policy"
+            yield "this site's policy does not allow training, and the contribution has updates of parameters"
 
 
 def _clauses(reason: str | None) -> tuple[str, ...]:

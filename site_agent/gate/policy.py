@@ -53,39 +53,42 @@ def _listing(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
 def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Iterator[str]:
     tier, training = plan.tier_of(site), plan.quorum - len(plan.evaluating_sites)
     if _TIERS.index(tier) > _TIERS.index(policy.tier):
-        yield f"the plan asks this site for {tier}, the policy allows {policy.tier} at most"
+        yield f"the plan requires the tier {tier} from this site, and the policy allows at most {policy.tier}"
     forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
     if forbidden and tier != "statistics":
         yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
     if tier == "receiving":
-        return  # nothing leaves this site, so the limits do not apply
+        return  # nothing is sent, so the limits do not apply
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
-        yield "the policy requires secure aggregation, and the plan has it off"
+        yield "the policy requires masking (secure_aggregation), and the plan turns it off"
     if plan.two_sites is not None and policy.two_sites is None:
-        yield "each of the plan's two sites would see the other's update, and the policy does not allow it"
+        yield "each of the plan's two sites could compute the other's update, and the policy does not allow this"
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
-        yield f"the plan adds up {added}, and the policy requires at least {policy.smallest_sites}"
+        yield f"the plan sums the updates of {added}, and the policy requires at least {policy.smallest_sites}"
     runs = len(plan.alternatives)  # a sweep spends the limits of one study, all alternatives together
     if runs * plan.rounds > policy.largest_rounds:
         yield f"the plan has {runs * plan.rounds} rounds, and the policy allows {policy.largest_rounds}"
     megabytes = runs * most_bytes(plan, manifest) / 1e6
     if megabytes > policy.largest_megabytes:
-        yield f"{megabytes:.3g} MB would leave, and the policy allows {policy.largest_megabytes:g} MB"
+        yield f"{megabytes:.3g} MB would be sent, and the policy allows {policy.largest_megabytes:g} MB"
     if plan.encoding.clipping_range > policy.largest_clipping_range:
         asked, allowed = plan.encoding.clipping_range, policy.largest_clipping_range
         yield f"the plan's clipping range is {asked:g}, and the policy allows {allowed:g}"
     if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
         fewest = plan.prior.method.fewest_sites
-        yield f"a concept is added up over {fewest} sites or more, the policy requires {policy.smallest_sites}"
+        yield f"some sums are over only {fewest} sites, and the policy requires {policy.smallest_sites}"
     counted = None if plan.privacy is not None else plan.statistics  # noise hides small cells
     if counted is not None and counted.smallest_cell < policy.smallest_cell:
         cell = counted.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
-        yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no limits of it (its key privacy)"
+        yield (
+            f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy does not set limits for epsilon "
+            "(its key privacy)"
+        )
     if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
-        yield "the policy limits epsilon, and the plan adds no noise to what leaves, which no epsilon limits"
+        yield "the policy limits epsilon, and the plan sends numbers without noise, for which no epsilon exists"
     yield from _of_tensors(policy, plan, manifest)
     yield from _of_numbers(policy, plan)
     yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
@@ -96,21 +99,23 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
         return
     if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
         if policy.exact_rows == "refuse":
-            yield "exact counts of training rows would leave in a sum, and the policy does not allow it (exact_rows)"
+            yield (
+                "exact counts of training rows would be sent in a sum, and the policy does not allow this (exact_rows)"
+            )
         elif policy.smallest_cell < 2:
             yield "exact counts of two studies could differ by one patient, because the policy's smallest_cell is 1"
     fewest = smallest_set(plan, policy.smallest_sites)
     for kind, sites in kinds_of(plan).items():
         if len(sites) < fewest:
             number = f"{len(sites)} site{' contributes' if len(sites) == 1 else 's contribute'}"
-            yield f"{number} to {kind}, and {fewest} or more are needed"
+            yield f"{number} to {kind}, and at least {fewest} are required"
 
 
 def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:
     if plan.statistics is not None or plan.prior is not None:
         return
     if plan.starting_file is not None and policy.starting_file == "refuse":
-        yield "the plan's network starts from a file, and the policy does not allow it (its key starting_file)"
+        yield "the plan's network starts from a file, and the policy does not allow this (its key starting_file)"
     network = [
         tensor.name
         for tensor in network_tensors(
@@ -128,7 +133,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
         yield f"the policy keeps {_some(kept)} private"
     others = [tensor.name for tensor in manifest.tensors if _is_not_allowed(policy, tensor.name)]
     if others:
-        yield f"the policy does not allow {_some(others)} to leave"
+        yield f"the policy does not allow sending {_some(others)}"
 
 
 def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
@@ -137,7 +142,7 @@ def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
         if _is_private(policy, name):
             yield f"the policy keeps {name} private"
         elif _is_not_allowed(policy, name):
-            yield f"the policy does not allow {name} to leave"
+            yield f"the policy does not allow sending {name}"
 
 
 def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
@@ -146,7 +151,7 @@ def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
         return
     for name in names:
         if not any(fnmatchcase(name, pattern) for pattern in policy.scalars):
-            yield f"the policy does not allow the number {name} to leave"
+            yield f"the policy does not allow sending the number {name}"
 
 
 def _is_private(policy: Policy, tensor: str) -> bool:

@@ -223,8 +223,8 @@ class PrivacyLedger:
             raise RefusedError(
                 what=f"The numbers of an earlier round of {plan.run_name} are missing in the gate's folder.",
                 consequence="The private layers of this site cannot be computed, so nothing more of this run is sent.",
-                remedy="Restore the state from a backup, or start a new version of the plan. The new version costs "
-                "epsilon again.",
+                remedy="Restore the state from a backup, or start a new version of the plan. The new version spends "
+                "privacy budget (epsilon) again.",
             )
         return np.array(kept[-plan.own_numbers :], np.int64)
 
@@ -312,7 +312,7 @@ class PrivacyLedger:
 def _recorded() -> AbstractContextManager[None]:
     return on_disk(
         what="The privacy budget that this round spends cannot be recorded",
-        consequence="Nothing of this round left this site.",
+        consequence="Nothing from this round was sent.",
         kind=AuditError,
     )
 

@@ -44,18 +44,18 @@ def tell_guard(hospital: Hospital) -> None:
     if is_one_user(hospital.state_path):
         structlog.get_logger().warning(
             "gate_may_write_approvals",
-            enforced_by="nobody: one user runs the programs and approves; only their own code keeps them apart",
+            enforced_by="only the programs' own code: one user account runs the programs and approves",
             remedy="run the three programs as services, as docs/operator.md describes",
         )
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Log and return whether the kernel denies this process the table."""
+    """Log and return whether the kernel prevents this process from reading the table."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(
             "agent_may_read_patients",
-            enforced_by="nobody: agent, gate and trainer are one user; only their own code keeps them apart",
+            enforced_by="only the programs' own code: agent, gate and trainer run under one user account",
             remedy="run the three programs as services, as docs/operator.md describes",
         )
         return False

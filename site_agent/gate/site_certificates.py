@@ -48,7 +48,7 @@ class AgentUnable(OperatorError):
         super().__init__(
             what="The agent of this site could not use its TLS key or certificates. The agent's own message has the "
             "reason.",
-            consequence="Nothing left this site, and the certificates of this site are unchanged.",
+            consequence="Nothing was sent, and the certificates of this site are unchanged.",
             remedy="Follow the agent's message, then start again.",
         )
         self.exit_status = unable.exit_status
@@ -188,7 +188,7 @@ def _failed(answer: Answer) -> OperatorError:
     if isinstance(answer, Unable):
         return AgentUnable(answer)
     return ProtocolError(
-        what="The agent of this site, the process with the network, returned an unexpected answer.",
+        what="The agent of this site, the process with network access, returned an unexpected answer.",
         consequence="This site has stopped. Nothing was sent.",
         remedy="Install the same version of all three programs. If the versions are equal, inform the security "
         "officer.",
@@ -198,7 +198,7 @@ def _failed(answer: Answer) -> OperatorError:
 def _unreached(address: str, status: str) -> UnavailableError:
     return UnavailableError(
         what=f"The enrolment port {address} cannot be reached ({status}).",
-        consequence="Nothing but a connection attempt left this site. The site's invitation or certificate is still "
+        consequence="This site tried to connect, and sent nothing else. The site's invitation or certificate is still "
         "valid.",
         remedy="`site-agent doctor` finds the cause. A running `site-agent join` retries by itself.",
         code="E022",

@@ -205,7 +205,7 @@ class SiteMasking:
         """Write a ledger to disk: a line for the step that was just masked, or the whole ledger."""
         with on_disk(
             what="The next masked contribution cannot be recorded",
-            consequence="Nothing of this round left this site.",
+            consequence="Nothing from this round was sent.",
             kind=OperatorError,
         ):
             if step is not None and self._check:

@@ -110,7 +110,7 @@ class SiteUpkeep:
                     await self._answered(message)
                     return []
                 case RenewalAsked():
-                    raise MalformedMessage("a question that only a site asks")
+                    raise MalformedMessage("a message that only a site sends")
         except CheckpointRefused as refused:
             if not isinstance(message, LogGrowth):  # a refused growth is already recorded
                 self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
@@ -132,7 +132,7 @@ class SiteUpkeep:
 
     def _stand(self, standing: LogStanding) -> list[Upkeep]:
         if self._session is not None:
-            raise MalformedMessage("where a log stands, twice")
+            raise MalformedMessage("the position of a log, twice")
         known = checkpoint_memory.peer_key(self._witness, COORDINATOR)
         if known is None:
             # The key came over TLS with the coordinator's certificate. From now on no other key is accepted.
@@ -143,7 +143,7 @@ class SiteUpkeep:
 
     def _begun(self) -> LogSession:
         if self._session is None:
-            raise MalformedMessage("a checkpoint of a log before where it stands")
+            raise MalformedMessage("a checkpoint of a log before its position")
         return self._session
 
     async def _renewal(self) -> list[Upkeep]:

@@ -116,7 +116,7 @@ class Spent:
         )  # a line that is written in part is replaced next time
         with on_disk(
             what="The number of sent bytes cannot be recorded",
-            consequence="Nothing of this round left this site.",
+            consequence="Nothing from this round was sent.",
             kind=AuditError,
         ):
             if takes_lines and sent is not None:

@@ -166,7 +166,7 @@ async def renew(
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(
             what=f"This site's certificate ends on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
-            consequence="The certificate is unchanged. No stream was opened and no data left this site.",
+            consequence="The certificate is unchanged. No stream was opened and no data was sent.",
             remedy="If the hospital's own authority issues the certificate, run `site-agent request-certificate`, then "
             "`site-agent install-certificate`. Otherwise ask the federation office whether this site is still "
             "a member.",

@@ -107,7 +107,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
         watch(standing)
-        stopped = "The site agent did not start, and nothing left this site."
+        stopped = "The site agent did not start, and nothing was sent."
         pages = serving_pages(hospital.metrics_listen, pages_of(told, state), consequence=stopped, file="hospital.yaml")
         try:
             async with telling(gate_folder(state), told, standing), pages:

@@ -137,7 +137,7 @@ def _listening(place: Path) -> socket.socket:
         listener.close()
         raise ConfigurationError(
             what=f"The gate cannot listen on {place}: {cause.strerror}.",
-            consequence="The gate did not start. Nothing left this site.",
+            consequence="The gate did not start. Nothing was sent.",
             remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
         ) from cause
     listener.setblocking(False)
@@ -157,7 +157,7 @@ async def _found_trainer(place: str) -> GateEnd:
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(
                     what=f"The trainer does not listen on {place}: {cause.strerror}.",
-                    consequence="Nothing left this site.",
+                    consequence="Nothing was sent.",
                     remedy="Start the service site-trainer, then start the site gate again.",
                     code="E027",
                 ) from cause
@@ -167,8 +167,9 @@ async def _found_trainer(place: str) -> GateEnd:
 def _refuse_ended(status: int) -> None:
     if status in (77, ConfigurationError.exit_status):
         error = ConfigurationError(
-            what="The agent of this site, the process with the network, ended. The agent's own message has the reason.",
-            consequence="Nothing more leaves this site.",
+            what="The agent of this site, the process with network access, ended. The agent's own message has the "
+            "reason.",
+            consequence="Nothing more is sent.",
             remedy="Follow the agent's message, then start again.",
         )
         error.exit_status = status

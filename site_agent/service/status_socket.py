@@ -102,7 +102,7 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
     except OSError as cause:
         raise ConfigurationError(
             what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
-            consequence="The site agent did not start. Nothing left this site.",
+            consequence="The site agent did not start. Nothing was sent.",
             remedy="Set `state` in hospital.yaml to a directory in which this user has permission to write.",
         ) from cause
 

@@ -84,17 +84,18 @@ def _log_start(hospital: Hospital, *, has_network: bool) -> None:
     if has_network and by_torchrun.is_launched():
         log.warning(
             "trainer_not_isolated",
-            enforced_by="nobody: the trainer's processes on several computers need a network between them",
+            enforced_by="only the program's own code: the trainer's processes on several computers need a network "
+            "between them",
             remedy="allow the unit to connect only to the addresses of these computers",
         )
     elif has_network:
         log.warning(
             "trainer_not_isolated",
-            enforced_by="nobody: the kernel gave this user no network namespace of its own",
+            enforced_by="only the program's own code: the kernel did not permit a separate network namespace",
             remedy="allow user namespaces, or run the trainer as its unit does",
         )
     else:
-        log.info("trainer_kept_from_network", enforced_by="the kernel: no route of this process leads anywhere")
+        log.info("trainer_kept_from_network", enforced_by="the kernel: this process has no network route")
 
 
 def _serve_among_processes(path: Path) -> int:
@@ -161,7 +162,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     if hospital.trainer_socket is None:
         raise UnavailableError(
             what="hospital.yaml names no trainer_socket.",
-            consequence="The trainer did not start. Nothing left this site.",
+            consequence="The trainer did not start. Nothing was sent.",
             remedy="Add the key, or let `site-agent join` start the trainer itself.",
         )
     place = Path(hospital.trainer_socket)
@@ -170,7 +171,7 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     elif place.exists():
         raise ConfigurationError(
             what=f"trainer_socket names {place.name}, which exists but is not a socket.",
-            consequence="The existing file is unchanged. The trainer did not start and nothing left this site.",
+            consequence="The existing file is unchanged. The trainer did not start and nothing was sent.",
             remedy="Set trainer_socket in hospital.yaml to a path that does not exist yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

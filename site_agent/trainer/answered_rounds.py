@@ -63,6 +63,6 @@ class AnsweredRounds:
         except OSError as cause:
             raise UnavailableError(
                 what=f"The record of answered rounds cannot be written: {cause.strerror}.",
-                consequence="Nothing was trained and nothing left this site.",
+                consequence="Nothing was trained and nothing was sent.",
                 remedy="Free space on the disk of the state directory, then start again.",
             ) from cause

@@ -102,8 +102,8 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
     if not (is_known or isinstance(error, torch.OutOfMemoryError)):
         return None
     return UnavailableError(
-        what=f"The graphics card has too little free memory for training{_card_memory()}.",
-        consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+        what=f"The graphics card does not have enough free memory for training{_card_memory()}.",
+        consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
         remedy="End other programs that use the card (nvidia-smi lists them), and start again. If no other program "
         "uses the card, ask the researcher for smaller batches or a narrower network.",
     )

@@ -188,7 +188,8 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own models cannot be fitted. {what}. These models need more rows for {FOLDS} folds.",
-        consequence="These models were not fitted, and nothing about them left this site.",
+        what=f"This site's own models cannot be fitted. {what}. The fit divides the rows into {FOLDS} folds, and "
+        "needs more rows.",
+        consequence="These models were not fitted, and nothing about them was sent.",
         remedy="Add rows to the table. The key `expert` and the method federated-prior need these models.",
     )

@@ -56,10 +56,10 @@ def require_own_network() -> bool:
     is_one_computer, has_route = prefer_loopback(), leads_out()
     if has_route and is_one_computer:
         raise ConfigurationError(
-            what="torchrun started the trainer, but the trainer can connect to other computers.",
-            consequence="The trainer did not start. Nothing left this site.",
-            remedy="Use the drop-in site-trainer-torchrun.conf. Without systemd, start torchrun in a network "
-            "namespace that has only the loopback interface: see docs/operator.md.",
+            what="Torchrun started the trainer, and the trainer can reach other computers. This is not allowed.",
+            consequence="The trainer did not start. Nothing was sent.",
+            remedy="Run the trainer as a service with the file site-trainer-torchrun.conf. Without systemd, start "
+            "torchrun in a network namespace that has only the loopback interface: see docs/operator.md.",
         )
     return has_route
 
@@ -175,9 +175,9 @@ def main() -> None:
     try:
         if options.standalone or options.rdzv_backend != "static" or options.master_port is None:
             raise UsageError(
-                what="The options select the connection method c10d of torchrun. Received data could run as code "
-                "there.",
-                consequence="The trainer did not start. Nothing left this site.",
+                what="These options of torchrun are not allowed. They select the connection method c10d, in which "
+                "received data could run as code.",
+                consequence="The trainer did not start. Nothing was sent.",
                 remedy="Leave out --standalone and --rdzv-backend. Set --master-port, for example to 29500.",
             )
         run.run(options)  # type: ignore[no-untyped-call]

@@ -70,7 +70,7 @@ def load(directory: Path, name: str) -> Checkpoint:
     except OSError as cause:
         raise ConfigurationError(
             what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",
-            consequence="No model was loaded and nothing left this site.",
+            consequence="No model was loaded and nothing was sent.",
             remedy="Train first, or name a state folder with a checkpoint that this user may read.",
         ) from cause
     try:
@@ -78,7 +78,7 @@ def load(directory: Path, name: str) -> Checkpoint:
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as cause:
         raise ConfigurationError(
             what=f"The checkpoint {path.name} is damaged or from another version of this program.",
-            consequence="No model was loaded and nothing left this site.",
+            consequence="No model was loaded and nothing was sent.",
             remedy="Restore the file from a backup, use another checkpoint, or train again.",
         ) from cause
 

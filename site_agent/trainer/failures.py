@@ -9,7 +9,7 @@ from typing import Final
 
 from protos.errors import ConfigurationError, OperatorError, RefusedError
 
-_NOTHING_TRAINED: Final = "Nothing was trained and nothing left this site."
+_NOTHING_TRAINED: Final = "Nothing was trained and nothing was sent."
 
 
 def unfit(*, what: str, remedy: str) -> ConfigurationError:

@@ -59,7 +59,7 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
     if plan.private_training is not None and dataset.task != "binary":
         raise ConfigurationError(
             what=f"Private training is for a binary outcome, and this site's task is {dataset.task}.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="Declare a target of the task binary in the contract, or ask for a plan without privacy.",
         )
 
@@ -77,7 +77,7 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
     if wrong:
         raise ConfigurationError(
             what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
-            consequence="Training did not start and nothing left this site. A sum could contain too few sites.",
+            consequence="Training did not start and nothing was sent. A sum could contain too few sites.",
             remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list "
             "the sites that record a column or have training patients of a class, unless all sites do.",
         )
@@ -129,7 +129,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
         raise unfit(
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
-            "the network u-net learns masks, and u-net learns nothing else.",
+            "the network u-net can predict masks, and it cannot predict anything else.",
         )
     if is_mask and plan.expert is not None:
         raise unfit(
@@ -156,5 +156,5 @@ def _check_outputs(plan: Plan, dataset: Dataset) -> None:
     if plan.outputs not in (None, dataset.outputs):
         raise unfit(
             what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
-            remedy="Share inner layers only (method: global-layers), or agree on one outcome at all sites.",
+            remedy="Share only inner layers (method: global-layers), or choose the same outcome at all sites.",
         )

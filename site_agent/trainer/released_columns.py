@@ -44,7 +44,7 @@ class ReleasedBefore(RefusedError):
         super().__init__(
             what=f"Statistics of {', '.join(columns[:5])} were sent for another study, and too few rows are new "
             "since then.",
-            consequence="Nothing was counted and nothing left this site.",
+            consequence="Nothing was counted and nothing was sent.",
             remedy=f"Use the sums of that study, or request the sums again with at least {smallest_cell} new rows of "
             "each column.",
         )

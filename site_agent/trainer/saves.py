@@ -139,7 +139,7 @@ class Saves:
         if rows != self._rows:
             raise DataError(
                 what="This site's table, contract or split has changed since the start of this study.",
-                consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+                consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
                 remedy="Restore the earlier table, or agree on a new version of the plan.",
             )
         return began

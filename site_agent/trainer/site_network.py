@@ -102,7 +102,7 @@ class SiteNetworks:
         if isinstance(self.plan.architecture, NamedTensors):
             if self.own_module is None:
                 raise unfit(
-                    what="The plan names tensors of the hospital's own network, but hospital.yaml names no module.",
+                    what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
                     remedy="Set own_module under training in hospital.yaml to the file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)

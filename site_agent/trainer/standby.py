@@ -68,7 +68,7 @@ def main() -> None:
     except (ImportError, OSError):
         sys.exit(
             "site-trainer: The programs of this site changed while the trainer waited, or cannot be read.\n"
-            "  Nothing was trained, and nothing left this site.\n"
+            "  Nothing was trained, and nothing was sent.\n"
             "  Restart the site's services. If this happens again, install the package again."
         )
     continue_after_standby(connection, configuration)

@@ -56,7 +56,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError as cause:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
-            consequence="Earlier saved states are unchanged and nothing left this site.",
+            consequence="Earlier saved states are unchanged and nothing was sent.",
             remedy="Free disk space, or let the trainer's user write to its state folder, and start again.",
         ) from cause
 

@@ -186,7 +186,7 @@ class Worker:
                 case Conclude():
                     return self._conclude(question)
                 case Agreed() | Prepared() | Trained() | Failed():
-                    raise MalformedMessage("an answer where a question belongs")
+                    raise MalformedMessage("an answer instead of a request")
                 case _:
                     assert_never(question)
         except MalformedMessage as malformed:
@@ -254,7 +254,7 @@ class Worker:
         if approval is None or because is not None:
             raise RefusedError(
                 what=f"Training for the study {plan.study} is not allowed here: {because}.",
-                consequence="Nothing was trained and nothing left this site.",
+                consequence="Nothing was trained and nothing was sent.",
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
         return approval.manifest_digest

@@ -53,7 +53,7 @@ def test_what_belongs_together_stands_together() -> None:
 
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert headings == [
-        "What was checked, and what left",
+        "What was checked, and what was sent",
         "What people decided",
         "What was refused",
         f"Run {RUN}",

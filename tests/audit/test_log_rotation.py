@@ -47,7 +47,7 @@ def test_a_file_that_was_taken_out_or_changed_is_found(rotated: Side) -> None:
     content = second.read_bytes()
 
     second.unlink()
-    with pytest.raises(AuditError, match="line 1: records before it were taken out"):
+    with pytest.raises(AuditError, match="line 1: earlier records were removed"):
         desk(rotated).verification()
     second.write_bytes(content.replace(b'"round":', b'"round":1', 1))
     with pytest.raises(AuditError, match=f"{second.name}, line [0-9]+: "):
@@ -114,7 +114,7 @@ def test_a_log_that_is_exchanged_under_its_owner_stops_it(tmp_path: Path) -> Non
     side.work()
     side.path.unlink()
 
-    with pytest.raises(AuditError, match="taken away or exchanged"):
+    with pytest.raises(AuditError, match="removed or replaced"):
         side.work()
     side.log.close()
 

@@ -74,6 +74,6 @@ def test_a_join_fits_plan_and_manifest_or_is_refused() -> None:
         None,
         None,
         "the site agreed to another plan",
-        "the site would send other tensors than the plan names",
+        "the tensors that the site would send differ from the plan",
         "the site agreed to another plan",
     ]

@@ -137,8 +137,8 @@ def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder:
     [
         ("listen: localhost:8443", "listn: localhost:8443", "1:1: listn: unknown key; did you mean listen?"),
         ("listen: localhost:8443", "listen: localhost", "1:9: listen: "),
-        ("localhost:8443", "localhost:0", "1:9: listen: a port lies between 1 and 65535"),
-        ("localhost:8443", "localhost:65536", "1:9: listen: a port lies between 1 and 65535"),
+        ("localhost:8443", "localhost:0", "1:9: listen: a port must be between 1 and 65535"),
+        ("localhost:8443", "localhost:65536", "1:9: listen: a port must be between 1 and 65535"),
         ("state: state", 'state: "a\\0b"', "4:8: state: "),
         ("state: state", "", "state: this key is missing"),
         ("- plan.yaml", "- 3", "plans.0: "),

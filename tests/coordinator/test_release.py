@@ -172,7 +172,7 @@ def test_withdrawn_data_is_on_record_and_nothing_is_promised(end: End, type_word
     assert status == 0
     assert f"3 rounds of {end.run}" in said
     assert "only as a part of sums" in said
-    assert "cannot be undone: a sum cannot be parted again" in said
+    assert "cannot be undone: nobody can divide a sum again" in said
     log = (end.folder / "b" / "state" / "gate" / "audit.log").read_text()
     assert '"data_withdrawn"' in log
     assert "no consent" in log

@@ -112,8 +112,8 @@ def test_after_the_end_it_tells_who_has_not_heard() -> None:
     """Without a run there is nothing to count; who is still waited for is named."""
     answer = {"run": None, "runs_over": 1, "runs_waiting": 0, "sites": {}, "yet_to_hear_of_the_end": ["c"]}
 
-    assert "yet to hear so: c" in printed(answer)
-    assert shown(answer) == ("all is over; yet to hear so: c", 0, 1)
+    assert "not informed yet: c" in printed(answer)
+    assert shown(answer) == ("all studies are over, not informed yet: c", 0, 1)
 
 
 def test_only_a_terminal_is_drawn_on(tmp_path: Path) -> None:

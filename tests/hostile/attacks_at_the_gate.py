@@ -83,10 +83,10 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
     "no masks": (Contribution(policy={"secure_aggregation": "required"}), "has none"),
     "fewer sites": (
         Contribution(policy={"smallest_sites": 3}, bind=Bind(0, 0, ("a", "b"), 0)),
-        "2 sites would be added up",
+        "2 sites would contribute to the sum",
     ),
-    "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "with this one among them"),
-    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not sites of the plan"),
+    "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "or this site is not one of them"),
+    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not all sites of the plan"),
     "more rounds": (
         Contribution(policy={"largest_rounds": 1}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)),
         "more rounds",
@@ -100,7 +100,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
     "a wider range": (Contribution(policy={"largest_clipping_range": 4.0}), "clipping range"),
     "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow second"),
     "a private tensor": (Contribution(policy={"private": ["sec*"]}), "keeps second private"),
-    "no training here": (Contribution(policy={"tier": "evaluation"}), "does not train by its policy"),
+    "no training here": (Contribution(policy={"tier": "evaluation"}), "policy does not allow training"),
 }
 
 
@@ -348,7 +348,7 @@ ATTACKS = (
                 ),
                 without_bounds_of_numbers,
                 "the bounds of numbers",
-                "outside its agreed bounds",
+                "outside its agreed limits",
             ),
             (
                 "too-few-rows",

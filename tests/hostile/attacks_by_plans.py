@@ -58,31 +58,33 @@ _STATISTICS: Mapping[str, Any] = {
 WEAK_PLANS: Mapping[str, WeakPlan] = {
     "no masking": WeakPlan(
         plan={"secure_aggregation": "off"},
-        reason="the policy requires secure aggregation, and the plan has it off",
+        reason="the policy requires masking (secure_aggregation), and the plan turns it off",
     ),
     "a wide range": WeakPlan(
         plan={"encoding": {"clipping_range": 1024.0}},
         reason="the plan's clipping range is 1024, and the policy allows 8",
     ),
     "too few sites": WeakPlan(
-        policy={"smallest_sites": 4}, reason="the plan adds up 3 sites, and the policy requires at least 4"
+        policy={"smallest_sites": 4}, reason="the plan sums the updates of 3 sites, and the policy requires at least 4"
     ),
     "two sites": WeakPlan(
         sites="ab",
         plan=_TWO_SITES,
         policy={"smallest_sites": 2},
-        reason="each of the plan's two sites would see the other's update, and the policy does not allow it",
+        reason="each of the plan's two sites could compute the other's update, and the policy does not allow this",
     ),
     "another method": WeakPlan(
         policy={"methods": ("global-layers",)},
         reason="the policy does not allow the method fedavg, it allows global-layers",
     ),
     "more rounds": WeakPlan(policy={"largest_rounds": 2}, reason="the plan has 3 rounds, and the policy allows 2"),
-    "more bytes": WeakPlan(policy={"largest_megabytes": 1e-5}, reason="MB would leave, and the policy allows 1e-05 MB"),
+    "more bytes": WeakPlan(
+        policy={"largest_megabytes": 1e-5}, reason="MB would be sent, and the policy allows 1e-05 MB"
+    ),
     "a tensor that is not allowed": WeakPlan(
         plan=_NETWORK,
         policy={"federated": ("input.*", "body.*")},
-        reason="the policy does not allow head.layer3.weight, head.layer3.bias to leave",
+        reason="the policy does not allow sending head.layer3.weight, head.layer3.bias",
     ),
     "a private tensor": WeakPlan(
         plan=_NETWORK,
@@ -92,11 +94,11 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
     "a number that is not allowed": WeakPlan(
         plan={"checkpoint": "global"},
         policy={"scalars": ("rows",)},
-        reason="the policy does not allow the number validation weight to leave",
+        reason="the policy does not allow sending the number validation weight",
     ),
     "training at a site for evaluation": WeakPlan(
         policy={"tier": "evaluation"},
-        reason="the plan asks this site for training, the policy allows evaluation at most",
+        reason="the plan requires the tier training from this site, and the policy allows at most evaluation",
     ),
     "small cells": WeakPlan(
         plan=_STATISTICS,
@@ -254,7 +256,7 @@ def old_version(weakened: bool) -> bool:
         for site in sites:
             if not of_kind(await site.tell(Announcement(old.run_name, old.canonical)), Join):
                 (record,) = site.records("plan_refused")
-                assert record["reason"] == "version 2 of this study was approved here since"
+                assert record["reason"] == "version 2 of this study was approved here later"
                 return False
         return await _contribute(old, sites)
 

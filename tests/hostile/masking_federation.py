@@ -287,7 +287,7 @@ class Site:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """Every chunk that has left this site."""
+        """Every chunk that this site has sent."""
         return of_kind(self.said, Chunk)
 
     def update(self, number: int = 0, resample: int = 0) -> Integers:

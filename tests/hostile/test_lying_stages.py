@@ -176,7 +176,7 @@ def test_a_number_out_of_bounds_does_not_leave(tmp_path: Path, office: Office, s
 
     assert [chunk.round for chunk in evidence.chunks] == [0]
     assert isinstance(evidence.error, OperatorError)
-    assert "lies outside its agreed bounds" in evidence.error.what
+    assert "is outside its agreed limits" in evidence.error.what
     assert isinstance(evidence.received[-1], Refusal)
     assert evidence.received[-1].reason is SiteReason.TRAINER_FAILED
 

@@ -223,7 +223,7 @@ def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Pat
 
     assert isinstance(evidence.error, RefusedError)
     (record,) = evidence.events("plan_refused")
-    assert record["reason"] == "version 2 of this study was approved here since"
+    assert record["reason"] == "version 2 of this study was approved here later"
     assert evidence.questions == []
 
 
@@ -237,7 +237,7 @@ def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> N
     assert refuse_replay(tmp_path, plan, [], NOON + timedelta(days=999)) is None
     assert refuse_replay(tmp_path, plan, finished, NOON + patience) is None
     reason = refuse_replay(tmp_path, plan, finished, NOON + patience + timedelta(seconds=1))
-    assert reason == "its run was finished here on 2026-03-01"
+    assert reason == "its run already finished here on 2026-03-01"
 
 
 def test_evidence_has_the_parts_that_these_tests_read() -> None:

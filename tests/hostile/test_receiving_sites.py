@@ -184,7 +184,7 @@ def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> No
 
     found = refusals(policy, plan, manifest_of(plan), site="e", identity=identity_of("e"))
 
-    assert "the plan asks this site for training, the policy allows receiving at most" in found
+    assert "the plan requires the tier training from this site, and the policy allows at most receiving" in found
 
 
 def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
@@ -196,7 +196,7 @@ def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
 
     reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0, 0), masked=True))
 
-    assert "this site only receives by the plan, so no contribution of it may leave" in reasons
+    assert "this site only receives under the plan, so it may not send a contribution" in reasons
 
 
 @for_each("seed", range(40))

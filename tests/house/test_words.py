@@ -43,12 +43,14 @@ BANNED: Final = {
     r"\bas it was\b|\bas they were\b|\bas it is\b|\bas they are\b": "unchanged",
     r"\bsay so\b|\btold so\b": "report it",
     r"\bcut short\b": "interrupted",
+    r"\bnothing (\w+ ){0,4}(left|leaves)\b": "nothing was sent",
 }
 # Phrases that may not appear in code, comments, tests or pages.
 GONE: Final = re.compile(
     r"\b(anew|afresh|opponents?|opinions?|hatch|mend(s|ed|ing)?|(is|are|was|were|be|been) told|told (so|apart)"
     r"|of all draws|excludes none|look whether|sa(y|ys) so|cut short|make room|bring(s|ing)? back|brought back"
-    r"|shall (have|stand)|where there (is|are) none|nobody is there|names nobody)\b",
+    r"|shall (have|stand)|where there (is|are) none|nobody is there|names nobody"
+    r"|nothing (\w+ ){0,4}(left|leaves) (this|the|a|any) (site|machine|computer|hospital))\b",
     re.IGNORECASE,
 )
 UNREAD: Final = {Path(__file__).name, "walkthrough.md"}  # a person's console is quoted there

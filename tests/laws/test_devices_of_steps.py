@@ -40,4 +40,4 @@ def test_the_check_before_a_run_stops_where_no_card_is(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(config)], capture_output=True, text=True, timeout=120)
 
     assert "hospital.yaml sets device: cuda under training, but" in done.stderr
-    assert "Nothing was trained and nothing left this site." in done.stderr
+    assert "Nothing was trained and nothing was sent." in done.stderr

@@ -68,7 +68,7 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     plan = plan_of_method({"name": "fedavg"}, checkpoint="global", gain="sums")
     manifest = manifest_of(plan)
     sections = [in_words(plan, manifest, 341), *review_sections(plan, manifest)]
-    yield "review", review_page(f"{plan.study}, version 1: what would leave st-mary", sections, signatures=2)
+    yield "review", review_page(f"{plan.study}, version 1: what st-mary would send", sections, signatures=2)
     identities = made_up_identities("abc")
     sheet = sheet_sections(plan_with(identities), site="a", own=identities["a"])
     yield "fingerprints", review_page("Identity keys of the plan", sheet, signatures=2)

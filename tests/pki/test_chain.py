@@ -70,6 +70,6 @@ def test_the_issuing_key_cannot_make_a_root(authority: Authority, now: datetime)
 
     for fake in (forged(issuing.subject), forged(root.subject)):
         for before in (b"", authority.root_pem()):
-            with pytest.raises(RefusedError, match="not vouched for"):
+            with pytest.raises(RefusedError, match="has not signed the new root"):
                 trusted_after(authority.root_pem(), before + certificates.certificate_pem(fake) + voucher, now)
     assert trusted_after(authority.root_pem(), authority.root_pem() + voucher, now) == authority.root_pem()

@@ -85,7 +85,7 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
     assert f"You typed the fingerprint {wrong}. The fingerprint of the key is {keys.identity_fingerprint()}." in pki.err
     assert "The two fingerprints differ in group 8 of 8." in pki.err
-    assert "Nobody was approved." in pki.err
+    assert "The site was not approved." in pki.err
     assert "Call st-mary at a telephone number that you had before" in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong.replace("-", "")[:-3]) == 77
     assert "The first fingerprint has 29 characters, and the second has 32." in pki.err
@@ -181,7 +181,7 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
     monkeypatch.setattr(pki_cli.inspection, "describe", full)
 
     assert pki("inspect", directory / "root.crt") == 1
-    assert pki.err.splitlines()[0] == "pki: The operating system refused: No space left on device. [E009]"
+    assert pki.err.splitlines()[0] == "pki: The operating system refused an operation: No space left on device. [E009]"
 
 
 @pytest.mark.parametrize("name", sorted(pki_cli.commands.commands))

@@ -126,13 +126,22 @@ def below(hospital: HospitalAuthority, leaf: Leaf, now: datetime, *between: x509
 
 
 WRONG_LEAVES: dict[str, tuple[Callable[[Leaf], Leaf], str]] = {
-    "server usage": (lambda leaf: replace(leaf, usages=(ExtendedKeyUsageOID.SERVER_AUTH,)), "usage"),
-    "both usages": (lambda leaf: replace(leaf, usages=(*CLIENT, ExtendedKeyUsageOID.SERVER_AUTH)), "usage"),
+    "server usage": (
+        lambda leaf: replace(leaf, usages=(ExtendedKeyUsageOID.SERVER_AUTH,)),
+        "this side of the connection",
+    ),
+    "both usages": (
+        lambda leaf: replace(leaf, usages=(*CLIENT, ExtendedKeyUsageOID.SERVER_AUTH)),
+        "this side of the connection",
+    ),
     "two names": (lambda leaf: replace(leaf, uris=(URI.format("a"), URI.format("b"))), "2 names"),
     "a host as well": (lambda leaf: replace(leaf, hosts=("a.example.org",)), "2 names"),
     "no name": (lambda leaf: replace(leaf, uris=()), "0 names"),
-    "another federation": (lambda leaf: replace(leaf, uris=("spiffe://lungs/site/a",)), "not that of a site"),
-    "the coordinator's name": (lambda leaf: replace(leaf, uris=("spiffe://heart/coordinator",)), "not that of a site"),
+    "another federation": (lambda leaf: replace(leaf, uris=("spiffe://lungs/site/a",)), "not the name of a site"),
+    "the coordinator's name": (
+        lambda leaf: replace(leaf, uris=("spiffe://heart/coordinator",)),
+        "not the name of a site",
+    ),
     "expired": (lambda leaf: replace(leaf, start=leaf.start - timedelta(days=9), days=8), "after the end"),
     "not yet valid": (lambda leaf: replace(leaf, start=leaf.start + timedelta(days=9)), "before the start"),
     "too long": (lambda leaf: replace(leaf, days=399), "more than 398 days"),
@@ -244,14 +253,14 @@ def test_an_authority_counts_for_one_site_and_is_compared_by_people(
     """It is refused for a stranger, with another fingerprint, twice, for a second site, and with its name there."""
     with pytest.raises(RefusedError, match="not a member"):
         add(own, authority, SiteName("c"), hospital, now)
-    with pytest.raises(RefusedError, match="that of another certificate"):
+    with pytest.raises(RefusedError, match="belongs to another certificate"):
         add(own, authority, A, hospital, now, "abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567")
 
     added = add(own, authority, A, hospital, now, authority_fingerprint(hospital.certificate).upper().replace("-", " "))
 
     assert own.all() == (added,) == own.valid(now)
     assert own.trusted_pem(now) == hospital.pem
-    with pytest.raises(RefusedError, match="counts for a already"):
+    with pytest.raises(RefusedError, match="already accepted for a"):
         add(own, authority, A, hospital, now)
     with pytest.raises(RefusedError, match="key is that of the authority of a"):
         add(own, authority, B, hospital, now)

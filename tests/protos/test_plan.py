@@ -316,7 +316,7 @@ ZERO_MOMENTUM = plan_with(optimiser={"name": "sgd", "learning_rate": 0.1, "momen
 )
 def test_only_the_canonical_bytes_are_a_plan(raw: bytes) -> None:
     """Another spelling, a key twice, a defaulted, too long or broken plan is a ProtocolError."""
-    with pytest.raises(ProtocolError, match="Nothing left this site"):
+    with pytest.raises(ProtocolError, match="Nothing was sent"):
         plan_from_wire(raw)
 
 

@@ -115,7 +115,7 @@ class Evidence:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """What left the site."""
+        """The site's sent messages."""
         return [message for message in self.received if isinstance(message, Chunk)]
 
     def events(self, name: str) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert "The policy refuses this plan: the plan has 3 rounds, and the policy allows 2." in site.out
     assert "The policy refuses this plan: the plan's clipping range is 8, and the policy allows 0.5." in site.out
     assert "The policy refuses this plan: the policy does not allow the method fedavg, it allows local." in site.out
-    assert " MB would leave, and the policy allows 1e-05 MB." in site.out
+    assert " MB would be sent, and the policy allows 1e-05 MB." in site.out
     assert site("approve", "--by", "A. Jones", "--yes") == 77
     assert "change the policy in hospital.yaml" in site.err
     assert "has 3 rounds, and the policy allows 2; " in site.err
@@ -119,7 +119,7 @@ def test_one_approval_covers_all_alternatives_of_a_sweep(site: Site) -> None:
 
     assert [plan.digest.hex() in shown for plan in plans] == [True, True]
     assert "Alternatives" in shown
-    assert "The plan tries 2 alternatives, each in a run of its own." in shown
+    assert "The plan tries 2 alternatives, each in a separate run." in shown
     assert approved == [None, None]
     assert "This approval covers all 2 alternatives" in said
     assert "optimiser.learning_rate" not in said  # an alternative is no earlier plan to compare with

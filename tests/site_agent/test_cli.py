@@ -119,9 +119,9 @@ def test_a_good_configuration_is_checked(site_agent: Terminal, folder: Path) -> 
         ),
         ("seed: 0", "seed: -1", "seed: "),
         ("test_share: 0.33", "test_share: 1.5", "test_share: "),
-        ("test_share: 0.33", "test_share: .nan", "a number has to be finite"),
+        ("test_share: 0.33", "test_share: .nan", "a number must be finite"),
         ("localhost:8443", "localhost", "2:14: coordinator: "),
-        ("localhost:8443", "localhost:99999", "2:14: coordinator: a port lies between 1 and 65535"),
+        ("localhost:8443", "localhost:99999", "2:14: coordinator: a port must be between 1 and 65535"),
         ("state: state", 'state: "a\\0b"', "4:8: state: "),
         ("state: state", "state: &x state", "anchors and aliases are not allowed"),
         ("state: state", "state: state\nstate: other", "state is given twice"),
@@ -144,7 +144,7 @@ def test_a_wrong_key_is_told_with_its_place(
     assert finding in site_agent.err
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", site_agent.err)
     assert_three_sentences(site_agent.err)
-    assert "Nothing left this site" in site_agent.err
+    assert "Nothing was sent" in site_agent.err
     assert not (folder / "state").exists()
 
 

@@ -10,7 +10,7 @@ models. The rules:
   reported;
 * a loss against the best local model is a loss, whatever the result of the placebo;
 * the report also states if there are too few test rows, or if a simple model is clearly better;
-* nothing leaves the site except the result of `Assessment.sums`, and only if the plan requires sums over the sites
+* nothing is sent except the result of `Assessment.sums`, and only if the plan requires sums over the sites
   and every hospital has approved that.
 """
 

@@ -71,7 +71,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(
             what=f"The models' predictions for the test rows were not stored for the run {run}.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Name a run that ended with this version of the program, or take part in a new run.",
         )
     try:
@@ -79,7 +79,7 @@ def scored_rows(state: Path, run: str) -> ScoredRows:
     except (KeyError, ValueError, TypeError) as cause:
         raise ConfigurationError(
             what=f"The scores of the run {run} were stored by another version of this program.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Install the version that trained the model, or take part in a new run.",
         ) from cause
 

@@ -79,11 +79,11 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     Args:
         shared: markers for "not known" that the draft lists for the whole table.
     """
-    late = ("its name sounds like something known only after the outcome",) if _LATE.search(column.name) else ()
+    late = ("its name suggests that the value is known only after the outcome",) if _LATE.search(column.name) else ()
     if not column.values:
         return _ignored(column, "no row has a value")
     if _NAME.fullmatch(column.name):
-        return _ignored(column, "named as a person's name is; it is never read")
+        return _ignored(column, "its name suggests a person's name, so it is never read")
     if column.patterns:
         return _date(column, late)
     if column.has_clashing_dates:
@@ -98,7 +98,7 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     if column.is_numeric:
         return _numeric(column, late, shared)
     if len(column.codes) == 1 and not column.has_many_codes:
-        return _ignored(column, "every row that has a value has the same one")
+        return _ignored(column, "all values are equal")
     return _ignored(
         column,
         "text with many different values, such as names or notes. With `role: ignore` it is never read. To read its "
@@ -113,7 +113,9 @@ def identifier_line(column: ColumnDraft) -> Line:
 
 def target_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the outcome."""
-    words: tuple[str, ...] = ("what is predicted: is this the outcome, and the positive one the right one?",)
+    words: tuple[str, ...] = (
+        "the outcome: check that this column is the outcome, and that the positive code is right",
+    )
     codes = sorted(_shown_codes(column), key=_order)
     words += tuple(_spellings(codes)) if is_coded(column) else ()
     if is_coded(column) and len(codes) == 2:
@@ -214,7 +216,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
         possible, suspicion = _possible(np.array([*true, *kept]))
         low, high = rounded_range(float(possible.min()), float(possible.max()))
         keys.append(("range", f"[{low:g}, {high:g}]"))
-        words.append("range: widen it to what is possible in a patient; unit: name it")
+        words.append("range: widen it to the values that are possible in a patient; unit: add it")
         words += suspicion
     if own:
         shown = " and ".join(f"{marker:g}" for marker in own)
@@ -224,7 +226,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
             words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
     if column.other_texts:
-        words.append(f"{column.other_texts} cells hold text that is no number")
+        words.append(f"{column.other_texts} cells have text that is not a number")
     return _line(column, "feature", (*keys, *_missing(column, markers)), words)
 
 

@@ -72,7 +72,7 @@ def describe(
     except OSError as cause:
         raise DataError(
             what=f"The table {path} cannot be read: {cause.strerror}.",
-            consequence="No draft of a contract was written, and nothing left this site.",
+            consequence="No draft of a contract was written, and nothing was sent.",
             remedy="Give the path of an existing file that this user may read.",
         ) from cause
     columns, rows, has_more = _columns(path, form)

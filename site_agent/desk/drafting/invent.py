@@ -191,4 +191,4 @@ def _is_number(text: str) -> bool:
 
 
 def _unusable(what: str, remedy: str) -> UsageError:
-    return UsageError(what=what, consequence="Nothing was written and nothing left this site.", remedy=remedy)
+    return UsageError(what=what, consequence="Nothing was written and nothing was sent.", remedy=remedy)

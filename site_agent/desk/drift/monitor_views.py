@@ -15,20 +15,22 @@ from site_agent.desk.findings.plots import Row, intervals
 
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"Below {SOME} a column has hardly changed. At {MUCH} or above a column has changed much. Two tables from the "
-    "same hospital differ by chance, and small tables differ more. Therefore the report calls a change drift only if "
-    "its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above this limit by "
-    "chance. Values are grouped as in the training rows. Several rows of one patient count as fewer rows, because they "
-    "are similar.",
+    f"With an index below {SOME}, a column has hardly changed. With an index of {MUCH} or more, a column has changed "
+    "much. Two tables from the "
+    "same hospital differ by chance, and small tables differ more. Therefore the report calls a "
+    "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
+    "this limit by chance. Values are grouped as in the "
+    "training rows. Several rows of one patient count as fewer rows, because they are similar.",
     "Every percentage is relative to all new rows. Missing: the cell has no value. Outside of the training rows: the "
     "value is below the lowest or above the highest training value (both rounded). Not allowed: the value has an "
     "undeclared code, is outside the contract's range or in the future, or is text instead of a number. Values that "
     "are not allowed are counted only in the last column of the table.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals over whole patients. Even if nothing has changed, one in 20 intervals excludes zero. "
-    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has changed, about 1 of "
-    "100 tables shows 'worse' by chance."
+    "Intervals are 95% intervals, and treat all rows of a patient as one unit. Even if nothing has changed, one in "
+    "20 intervals excludes zero. "
+    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has "
+    "changed, about 1 of 100 tables shows 'worse' by chance."
 )
 _HELP: Final = {
     "rows": "Rows of the table that was monitored.",
@@ -125,7 +127,7 @@ def monitor_page(facts: Facts) -> str:
     keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
-    caption = f"Each bar shows how large an index by chance alone can be. Dotted line: {MUCH}"
+    caption = f"Each bar shows how large the index can be by chance alone. Dotted line: {MUCH}"
     inputs = [
         figures(figure(caption, drawing, is_wide=True)),
         table("Inputs", [*head, "not allowed by the contract"], lines),

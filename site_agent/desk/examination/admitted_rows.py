@@ -67,7 +67,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
             lines.append(f"    and {len(warnings) - len(lines)} others")
         raise DataError(
             what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Read the warnings with `site-agent data check`, then correct the table or run `site-agent data "
             "accept`.",
         )
@@ -75,7 +75,7 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
     """Raise DataError if the table has errors or unaccepted warnings. The caller has already listed these findings."""
-    unused = "The table is not used for training. Nothing left this site."
+    unused = "The table is not used for training. Nothing was sent."
     if examination.errors:
         raise DataError(
             what=f"The table has {counted(len(examination.errors), 'error')}, listed above.",

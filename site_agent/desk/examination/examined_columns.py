@@ -42,7 +42,7 @@ def column_findings(table: Table) -> Iterator[Finding]:
             yield Finding(level="error", key=f"empty:{feature.name}", words=words)
             continue
         if there.min() == there.max():
-            words = f"column {feature.name}: every row that has a value has the same one"
+            words = f"column {feature.name}: all values are equal"
             yield Finding(level="warning", key=f"constant:{feature.name}", words=words)
         if share > MOSTLY:
             words = f"column {feature.name}: {share:.0%} of the rows have no value"

@@ -74,7 +74,7 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
     if found is None or found.digest != digest:
         raise DataError(
             what="The record of who accepted the table's warnings cannot be read.",
-            consequence="Nothing was trained and nothing left this site.",
+            consequence="Nothing was trained and nothing was sent.",
             remedy="Check the table again with `site-agent data check` and accept its warnings again.",
         )
     return found

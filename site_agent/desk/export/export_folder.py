@@ -151,7 +151,7 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
         raise OperatorError(
             what="The predictions of the exported model would differ from those of the original model by up to "
             f"{max(differences):.2g}.",
-            consequence="Nothing was written, and nothing left this site.",
+            consequence="Nothing was written, and nothing was sent.",
             remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
             "`site-agent predict`.",
         )
@@ -283,6 +283,6 @@ def _check_folder(folder: Path) -> None:
         raise UsageError(
             what=f"Nothing can be exported to {folder.name or folder}: the folder is in use, or its parent folder does "
             "not exist.",
-            consequence="Nothing was written, and nothing left this site.",
+            consequence="Nothing was written, and nothing was sent.",
             remedy="Name a new or empty folder with --output.",
         )

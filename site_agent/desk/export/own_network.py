@@ -74,6 +74,6 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
     except Exception as cause:  # torch raises many kinds of errors for code that it cannot trace
         raise ConfigurationError(
             what=f"The hospital's own network cannot be converted to ONNX: {type(cause).__name__}.",
-            consequence="Nothing was exported, and nothing left this site.",
+            consequence="Nothing was exported, and nothing was sent.",
             remedy="Export without --onnx: the loader runs the network's own file.",
         ) from cause

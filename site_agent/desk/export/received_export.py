@@ -217,7 +217,7 @@ def refused(what: str) -> ConfigurationError:
     """Return the error for an export that cannot be used. `what` is a sentence about the problem."""
     return ConfigurationError(
         what=f"The other hospital's exported model cannot be used. {what}",
-        consequence="No code of the folder was run. No report was made, and nothing left this site.",
+        consequence="No code of the folder was run. No report was made, and nothing was sent.",
         remedy="Ask the other hospital for a new folder of `site-agent export`, or leave out --with.",
     )
 

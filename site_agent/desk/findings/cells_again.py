@@ -110,8 +110,8 @@ def _texts(path: Path, contract: Contract, names: Set[str], row_numbers: npt.NDA
 
 def _changed() -> DataError:
     return DataError(
-        what="The table changed between two readings of this command.",
-        consequence="No report was made, and nothing left this site.",
-        remedy="Wait until nobody writes to the table. If the table comes from a query, add ORDER BY to the query. "
+        what="This command read the table twice, and the table changed in between.",
+        consequence="No report was made, and nothing was sent.",
+        remedy="Wait until no program writes to the table. If the table comes from a query, add ORDER BY to the query. "
         "Then repeat the command.",
     )

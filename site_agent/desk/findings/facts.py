@@ -60,7 +60,7 @@ _REFUSED: Final = (
     f" {_LEFT_OUT}"
 )
 _UNREAD: Final = f"The hospital's table could not be read now, {_LEFT_OUT}"
-_UNACCEPTED: Final = "Nobody has accepted what `site-agent data check` warns of in this table."
+_UNACCEPTED: Final = "Nobody has accepted the warnings of `site-agent data check` about this table."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -135,7 +135,7 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
     except (OSError, ValueError) as cause:
         raise ConfigurationError(
             what=f"The run {run} has no readable report.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Name a finished run, or take part in a new run.",
         ) from cause
 
@@ -180,7 +180,7 @@ def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, 
         raise DataError(
             what="The table cannot be used to test a received model, because the table changed since the run, failed a "
             "check, or cannot be read now.",
-            consequence="No report was made, and nothing left this site.",
+            consequence="No report was made, and nothing was sent.",
             remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
         )
     from site_agent.desk.findings.other_hospitals import tested_here
@@ -288,7 +288,8 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
             )
     if len(kept.validation) < FEWEST_TO_CHOOSE:
         warnings.append(
-            f"The checkpoint was chosen on only {len(kept.validation)} validation rows (fewer than {FEWEST_TO_CHOOSE})."
+            f"The checkpoint was chosen with only {len(kept.validation)} validation rows (fewer than "
+            f"{FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
     if rollbacks := len(cast(Sequence[Json], facts.get("rollbacks", ()))):
@@ -328,7 +329,7 @@ def group_values(
         if name not in known:
             raise UsageError(
                 what=f"The contract has no feature {name}.",
-                consequence="No report was made, and nothing left this site.",
+                consequence="No report was made, and nothing was sent.",
                 remedy="Name a column of the contract with --group, in the same spelling.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)

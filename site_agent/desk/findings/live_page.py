@@ -104,8 +104,8 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     skipped = len({number for number, _ in losses} - {number for number, _ in values})
     if skipped:
         sentences.append(
-            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. A measurement of "
-            "this loss may take five seconds, or 5% of the training time if 5% is longer."
+            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. The program spends "
+            "at most five seconds on this loss, or 5% of the training time if this is longer."
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):
@@ -113,7 +113,7 @@ def _skipped(facts: Mapping[str, Any]) -> str:
             f"After {_rounds(measured - len(losses))} the loss was not finite. The charts do not show these rounds."
         )
     if max(len(losses), len(values)) > _MOST_POINTS:
-        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, evenly chosen.")
+        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, at equal distances.")
     return f"<p>{' '.join(sentences)}</p>"
 
 

@@ -37,8 +37,8 @@ _READING: Final = (
     "AUROC: the fraction of pairs that the model ranks correctly, where a pair is one row with the outcome and one row "
     "without the outcome. Brier score and log loss: the distance between probabilities and observed outcomes. A lower "
     "value is better.",
-    "Dice coefficient of an image: twice the pixels that the predicted and the drawn mask have in common, divided by "
-    "the pixels of both. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
+    "Dice coefficient of an image: twice the number of pixels in both masks, divided by the sum of the pixels of the "
+    "predicted and the drawn mask. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
     "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
     "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
     "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per row. A "
@@ -49,7 +49,8 @@ _READING: Final = (
 )
 
 _NEXT: Final = (
-    "A model without a test here is a first guess. `site-agent predict` uses it. `site-agent monitor` scores it on a "
+    "A model that was not tested at this hospital is only a first guess. `site-agent predict` uses it. `site-agent "
+    "monitor` scores it on a "
     "table with outcomes when they are known. A person should look at that score before the model is adopted."
 )
 
@@ -83,7 +84,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
-        Section(heading="What the model leans on", parts=leant),
+        Section(heading="Which features the model uses most", parts=leant),
         Section(heading="Learning, and which model was kept", parts=[paragraph(kept), figures(learning_plot(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
     ]
@@ -106,7 +107,7 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
-            f"{opening}all sites together had their lowest loss after this round (checkpoint: global). This site's own "
+            f"{opening}the loss over all sites was lowest after this round (checkpoint: global). This site's own "
             f"loss was {own}."
         )
     shown = "" if loss is None else f" ({loss:.4g})"
@@ -134,7 +135,7 @@ def _quality(facts: Facts) -> list[str]:
         table("Every model", ["model", *(METRIC_NAMES[key] for key in names)], lines),
         *(
             paragraph(
-                f"{title_of(name)}: the training of this model ended with numbers that are not finite, so the "
+                f"{title_of(name)}: the training of this model ended with infinite or undefined numbers, so the "
                 "model has no results.",
                 "soft",
             )

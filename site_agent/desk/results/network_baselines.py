@@ -9,7 +9,7 @@ of sites, server rule and the arithmetic of sums are those of the plan. Each cop
 random draws. A method has no placebo if its rounds depend on measurements of many sites (which layers to share, when
 to stop), because all copies would have the same measurements. Private training has no placebo either.
 
-Nothing of these two models leaves the site.
+Nothing of these two models is sent.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def other_version(run: str) -> ConfigurationError:
     """Return the error for a model that another version of this program saved."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
-        consequence="No model was used, and nothing left this site.",
+        consequence="No model was used, and nothing was sent.",
         remedy="Install the version of the program that trained the model, or train again.",
     )
 
@@ -208,7 +208,7 @@ def latest_run(state: Path) -> str:
     if not runs:
         raise OperatorError(
             what="This site has no trained model yet.",
-            consequence="No model was used, and nothing left this site.",
+            consequence="No model was used, and nothing was sent.",
             remedy="Take part in a study first, with `site-agent join`.",
         )
     return runs[0]
@@ -229,7 +229,7 @@ def saved_names(state: Path, run: str) -> tuple[str, ...]:
     except OSError as cause:
         raise OperatorError(
             what=f"The models of the run {run} cannot be read: {cause.strerror}.",
-            consequence="Nothing was changed, and nothing left this site.",
+            consequence="Nothing was changed, and nothing was sent.",
             remedy="Run this command as root, or as a user who may read the folder `models` in the state directory.",
         ) from cause
     others = [name for name in files if name != FEDERATED_FILE]

@@ -24,7 +24,7 @@ def preprocessing_of(text: str) -> Preprocessing:
     if loaded is None or not _fits(loaded):
         raise ConfigurationError(
             what="The saved preprocessing is damaged or from another version of this program.",
-            consequence="Nothing was predicted or trained, and nothing left this site.",
+            consequence="Nothing was predicted or trained, and nothing was sent.",
             remedy="Use another saved model, or train again.",
         )
     return loaded

@@ -51,7 +51,7 @@ def find_adoption(state: Path) -> Adoption | None:
         reason = cause.strerror if isinstance(cause, OSError) else "it is damaged"
         raise ConfigurationError(
             what=f"The record of the adopted model cannot be read: {reason}.",
-            consequence="No model was used, and nothing left this site.",
+            consequence="No model was used, and nothing was sent.",
             remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command under a user account "
             "of the site's group.",
         ) from cause

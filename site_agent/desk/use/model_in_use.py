@@ -60,14 +60,14 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
     if run not in (None, adoption.run):
         raise UsageError(
             what=f"The adopted model is {title}, but --run names the run {run}.",
-            consequence="Nothing was computed or written, and nothing left this site.",
+            consequence="Nothing was computed or written, and nothing was sent.",
             remedy="Leave out --run, or adopt a model of the other run with `site-agent adopt`.",
         )
     model = load_model(state, adoption.run, adoption.model)
     if model.digest != adoption.digest:
         raise ConfigurationError(
             what=f"The file of the adopted model has changed since {adoption.by} adopted it ({title}).",
-            consequence="No model was used, and nothing left this site.",
+            consequence="No model was used, and nothing was sent.",
             remedy="Restore the file from a backup, or check the new model and adopt it with `site-agent adopt`.",
         )
     return ModelInUse(

@@ -118,7 +118,7 @@ def require_columns(new: NewRows) -> None:
     if missing := missing_columns(new):
         raise DataError(
             what=" ".join(missing),
-            consequence="Nothing was computed or overwritten. Nothing left this site.",
+            consequence="Nothing was computed or overwritten. Nothing was sent.",
             remedy="Rename or add the column in the table. Use the column names of the table that trained the model.",
         )
 

@@ -120,7 +120,7 @@ def recalibration_of(state: Path, run: str, name: str) -> Recalibration | None:
     except (ValidationError, ValueError) as cause:
         raise ConfigurationError(
             what=f"The recalibration of the run {run} is damaged or from another version of this program.",
-            consequence="No model was used, and nothing left this site.",
+            consequence="No model was used, and nothing was sent.",
             remedy="Run `site-agent recalibrate` again, or remove the recalibration with --kind none.",
         ) from cause
 
@@ -145,7 +145,7 @@ def _isotonic(happened: npt.NDArray[np.bool_], scores: Scores) -> IsotonicMap:
 def _impossible(reason: str) -> UsageError:
     return UsageError(
         what=f"Recalibration is not possible: {reason}.",
-        consequence="The model is unchanged, and nothing left this site.",
+        consequence="The model is unchanged, and nothing was sent.",
         remedy="Use the model's own probabilities, or add rows before the next run.",
     )
 

@@ -17,7 +17,7 @@ def _as_text(value: object) -> object:
     # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number can be written as text
     # again. From a truth value, the spelling of the code in the table cannot be restored.
     if isinstance(value, bool):
-        raise ValueError("put this code in quotes, as it stands in the table; YAML reads it as true or false")
+        raise ValueError("write this code in quotes, as in the table, because YAML reads it as true or false")
     return str(value) if isinstance(value, int | float) else value
 
 

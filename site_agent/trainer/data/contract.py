@@ -59,9 +59,9 @@ class BinaryTarget(Document):
     def _usable(self) -> BinaryTarget:
         check_codes((*self.positive, *(self.negative or ())), fewest=1)
         if not self.positive or self.negative == ():
-            raise ValueError("positive, and negative where it is given, name at least one code")
+            raise ValueError("positive needs at least one code, and negative too if the contract has it")
         if self.positive_name == self.negative_name:
-            raise ValueError("positive_name and negative_name have to differ")
+            raise ValueError("positive_name and negative_name must differ")
         return self
 
     @property
@@ -163,7 +163,7 @@ class Contract(Document):
         if not has_features and self.image is None:
             raise ValueError("at least one column has the role feature or image")
         if has_features and self.image is not None:
-            raise ValueError("beside the images the model reads no column; give the features the role group or ignore")
+            raise ValueError("a model for images reads no other column; give the features the role group or ignore")
         if sum(column.longest is not None for column in self.terms) > 1:
             raise ValueError("at most one note can have longest: the network reads one note in word order")
         if isinstance(self.target, MaskTarget):
@@ -191,7 +191,7 @@ class Contract(Document):
         try:
             date.fromisoformat(feature.other)
         except ValueError as cause:
-            ends = "since and until name another date column, or a day written 2020-01-31"
+            ends = "since and until must name another date column, or a day such as 2020-01-31"
             raise ValueError(f"{feature.name}: {ends}") from cause
 
     @property
@@ -275,7 +275,7 @@ class Contract(Document):
 
 def read_contract(path: Path) -> Contract:
     """Read the data manager's YAML file. A ConfigurationError reports every mistake with its line and column."""
-    return read_document(path, Contract, consequence="The table was not read and nothing left this site.")
+    return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:

@@ -36,7 +36,7 @@ def check_patterns(pattern: Pattern) -> None:
     """Raise ValueError if a pattern is unusable, or if two patterns read one text as different days."""
     patterns = patterns_of(pattern)
     if not patterns:
-        raise ValueError("pattern names at least one way in which the dates are written")
+        raise ValueError("pattern needs at least one date format")
     for one in patterns:
         written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(one) if _PATTERN.fullmatch(one) else ""
         if any(one.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
@@ -59,7 +59,7 @@ def _read(text: str, pattern: str) -> date | None:
 
 def _unconfirmed(name: str) -> str:
     raise ValueError(
-        f"nobody has confirmed this proposal; if {name} is right, rename the key to concept, else delete it"
+        f"a person must decide about this proposal: if {name} is right, rename the key to concept, otherwise delete it"
     )
 
 
@@ -186,7 +186,7 @@ class CategoricalFeature(Document):
         if not self.required and self.missing == "refuse":
             raise ValueError("a column that may be absent cannot refuse missing values")
         if self.concept_codes is not None and (self.concept is None or len(self.concept_codes) != len(self.codes)):
-            raise ValueError("concept_codes goes with concept, and has one entry for each code, null for none")
+            raise ValueError("concept_codes needs concept, and one entry for each code: the concept's code, or null")
         return self
 
     @property

@@ -119,7 +119,7 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
     if target.classes and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
             what=f"All training rows are of one class of {target.name}, although the table has other classes.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="Choose another seed, a smaller test_share or validation_share, or a table with more rows.",
         )
     training, validation, test = (
@@ -222,6 +222,6 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
         told = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
         raise ConfigurationError(
             what=f"The agreed list of columns does not contain these columns of this site: {told}.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="Ask the federation to extend the list. Or set `role: ignore` for these columns in the contract.",
         )

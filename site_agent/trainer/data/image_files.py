@@ -151,7 +151,7 @@ def _require_libraries(column: ImageColumn) -> None:
     except ImportError as cause:
         raise ConfigurationError(
             what=f"The package {package} is not installed, and a table with such images needs it.",
-            consequence="The table was not used and nothing left this site.",
+            consequence="The table was not used and nothing was sent.",
             remedy=f'Install the extra: pip install "global-layers[{extra}]".',
         ) from cause
 
@@ -230,7 +230,7 @@ def _flaw_of(error: OSError) -> Flaw:
         return image_flaws.NO_FILE
     raise UnavailableError(
         what=f"The images of the table cannot be read now: {error.strerror}.",
-        consequence="The table was not used and nothing left this site.",
+        consequence="The table was not used and nothing was sent.",
         remedy="Check the disk or network share with the images, and the limit of open files. Then start again.",
     ) from error
 

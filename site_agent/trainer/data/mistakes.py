@@ -88,7 +88,7 @@ def as_sentences(words: str, rows: str = "") -> str:
 
 def unusable(*, what: str, remedy: str) -> DataError:
     """Return the error for a table, or for images of a table, that cannot be used."""
-    return DataError(what=what, consequence="The table was not used and nothing left this site.", remedy=remedy)
+    return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
 
 
 def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:

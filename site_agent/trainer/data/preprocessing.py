@@ -128,7 +128,7 @@ class Preprocessing(Document):
             return
         raise ConfigurationError(
             what="The contract's features or codes differ from those of the trained model.",
-            consequence="The table was not used and nothing left this site.",
+            consequence="The table was not used and nothing was sent.",
             remedy="Use the contract of the trained model, or train again.",
         )
 
@@ -150,7 +150,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
     if empty:
         raise DataError(
             what=f"These columns have no value in any training row: {', '.join(empty[:5])}.",
-            consequence="Training did not start and nothing left this site.",
+            consequence="Training did not start and nothing was sent.",
             remedy="In the contract, set `role: ignore` for these columns.",
         )
     encodings = []

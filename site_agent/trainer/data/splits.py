@@ -125,6 +125,6 @@ def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, gener
 def _too_few(count: int, unit: str) -> DataError:
     return DataError(
         what=f"{count} {unit} are too few for training, validation and test.",
-        consequence="Training did not start and nothing left this site.",
+        consequence="Training did not start and nothing was sent.",
         remedy=f"Use a table with more {unit}, or smaller test_share and validation_share.",
     )

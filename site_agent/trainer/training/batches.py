@@ -48,7 +48,7 @@ def check_batches(schedule: Schedule, rows: int) -> None:
     key = "batch_rows" if isinstance(schedule, StepSchedule) else "batches_per_epoch"
     raise DataError(
         what=f"The plan requires {asked}, but this site has {rows} training rows.",
-        consequence="Nothing was trained and nothing left this site.",
+        consequence="Nothing was trained and nothing was sent.",
         remedy=f"Agree on {key} of at most {rows} in the plan, or add rows.",
     )
 

@@ -121,7 +121,7 @@ class LocalTraining:
         if state["dropout"].shape != self._dropout.shape:
             raise ConfigurationError(
                 what=f"The saved study was not trained on {self._device.type}, the value of device in hospital.yaml.",
-                consequence="Training did not continue. The audit log lists what left this site in earlier rounds.",
+                consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
                 remedy="Set device under training in hospital.yaml to its earlier value until this study has ended.",
             )
         procedure = {name: tensor.to(self._device) for name, tensor in part_of(state, "procedure").items()}

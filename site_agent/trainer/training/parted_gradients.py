@@ -293,7 +293,7 @@ class _Helper:
             raise ConfigurationError(
                 what=f"torchrun started a process for graphics card {self._local_rank}, counted from 0. PyTorch finds "
                 f"{torch.cuda.device_count()} graphics cards here.",
-                consequence="Training did not continue. Nothing left this site.",
+                consequence="Training did not continue. Nothing was sent to the coordinator.",
                 remedy="Set --nproc-per-node to the number of graphics cards, and let the service use each card.",
             )
         torch.cuda.set_device(self._local_rank)
@@ -329,10 +329,10 @@ class _Helper:
 
 def _malformed(what: str) -> ProtocolError:
     return ProtocolError(
-        what=f"The trainer's first process (rank 0) sent {what}.",
-        consequence="This process did not use it, and ended. Nothing left this site.",
-        remedy="Install the same version of the program on every node. Check that no other program can reach the "
-        "processes of the trainer.",
+        what=f"The first process of the trainer (rank 0) sent a message that this process cannot use: {what}.",
+        consequence="This process did not use the message and ended. Nothing was sent to the coordinator.",
+        remedy="Install the same version of the program on every computer. Check that no other program can connect "
+        "to the processes of the trainer.",
     )
 
 
@@ -340,7 +340,7 @@ def lost_process() -> UnavailableError:
     """Return the error for a process that does not answer."""
     return UnavailableError(
         what="A process of the trainer ended or did not answer.",
-        consequence="The trainer stopped. Its saved states are unchanged, and nothing more left this site.",
-        remedy="Start the trainer's service again, if it does not start by itself. It continues from its saved state. "
-        "If this happens again, read in the journal which process ended first.",
+        consequence="The trainer stopped. Its saved states are unchanged. Nothing more was sent to the coordinator.",
+        remedy="Start the trainer's service again, if it does not start by itself. The trainer continues from its "
+        "saved state. If this happens again, read in the journal which process ended first.",
     )

@@ -45,7 +45,7 @@ def _begun() -> Ledger:
 ATTACKS = [
     ("the same attempt again", _ask(4, 1), "vector 4", Reason.NOT_INCREASING),
     ("an earlier attempt", _ask(4, 0), "vector 4", Reason.NOT_INCREASING),
-    ("other bytes sent down", _ask(4, 2, position="other"), "vector 4", Reason.OTHER_POSITION),
+    ("other received bytes", _ask(4, 2, position="other"), "vector 4", Reason.OTHER_POSITION),
     ("a smaller set", _ask(4, 2, FEWER, resample=2), "vector 4b", Reason.OTHER_SET),
     ("a retrained vector", _ask(4, 2), "vector 4b", Reason.OTHER_VECTOR),
 ]

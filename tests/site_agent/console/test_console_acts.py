@@ -74,7 +74,7 @@ def test_a_plan_is_read_approved_withdrawn_and_refused(tmp_path: Path) -> None:
         assert "nobody here has approved exactly this plan" in officer.get().body
         early = officer.post({"action": "approve", "plan": digest, "by": "A. Jones", "until": ""})
         assert (early.status, may_train(tmp_path, plan)) == (409, False)
-        assert "what would leave a" in officer.read_plan(plan).body
+        assert "what a would send" in officer.read_plan(plan).body
         refused = officer.act("refuse", plan=digest, by="A. Jones", because="too many rounds")
         assert "A. Jones refused study version 1" in refused.body
         approved = officer.act("approve", plan=digest, by="A. Jones", until="2099-01-31")

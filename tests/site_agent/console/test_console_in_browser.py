@@ -125,7 +125,7 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
         submit(officer, "approve", "Read the review of this plan first", by="A. Jones")
         officer.evaluate("history.back()")
         seen(officer, "policy allows the plan")
-        assert "Signatures" in follow(officer, "Read the review", "what would leave ahus")
+        assert "Signatures" in follow(officer, "Read the review", "what ahus would send")
         officer.evaluate("history.back()")
         seen(officer, "policy allows the plan")
         clear_name(officer, "refuse")

@@ -218,7 +218,7 @@ def test_a_card_has_the_epsilon_of_what_left(hospital: Hospital) -> None:
     text = card_markdown(card_facts(hospital, replace(used, model=private)))
 
     assert "epsilon 2, delta 1e-05 for each patient" in text
-    assert "differential privacy of what left the sites: none" in card_markdown(card_facts(hospital, used))
+    assert "differential privacy of what the sites sent: none" in card_markdown(card_facts(hospital, used))
 
 
 def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: Hospital) -> None:

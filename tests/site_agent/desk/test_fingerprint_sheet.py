@@ -44,8 +44,8 @@ def test_the_sheet_has_every_site_and_says_what_it_does_not_show() -> None:
 
     assert all(identity in text for identity in IDENTITIES.values())
     assert list_number(plan_with(IDENTITIES)) in text
-    assert "heard from" in text
-    assert "They do not show who uses a key since" in text
+    assert "read by (person" in text
+    assert "The comparison does not show who uses a key later" in text
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_page_reads_like_this() -> None:
         f"""\
 Study heart, version 1
   Plan digest {plan.digest.hex()}
-  Digest of what leaves {manifest.digest.hex()}
+  Digest of what is sent {manifest.digest.hex()}
   Method player-fl, masking required, quorum 3
 Who takes part, and who sees what
   The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
@@ -110,18 +110,18 @@ again. If only a few sites differ from an earlier round, the round costs one uni
 coordinator that lies about lost sites could compute the update of those few sites, once for each unit.
 """
     )
-    assert f"takes part in\n{sites}\nWhen something leaves" in text
+    assert f"takes part in\n{sites}\nWhen numbers are sent" in text
     assert (
         """\
-When something leaves
+When numbers are sent
   At most 11 rounds:
   1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent.
   8 of training: updates of parameters are sent.
   1 of validation: the last shared model is measured. Only the numbers in the tables below are sent.
   1 report: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors changed. The probe measures how much \
-the loss depends on each layer. After the probe, the update may contain only the first layers.
+  In each round of training this site sends how much the values of 4 tensors changed. In the probe, each site \
+measures how much the loss depends on each layer. After this measurement, the update may contain only the first layers.
   Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
@@ -144,7 +144,7 @@ What else the plan decides
 In all
   This site sends 64 bytes of updates in each round of training. The total is at most \
 {most_bytes(plan, manifest)} bytes.
-  Nothing else leaves this site."""
+  Nothing else is sent."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 
@@ -168,7 +168,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         sentence for sentence in in_words(frozen, manifest_of(frozen), None).sentences if "starting file" in sentence
     ]
     assert worst == [
-        "At worst: the author of the starting file chose values with which the sum reveals rows of single patients."
+        "At worst: the author of the starting file chose values that make a sum reveal rows of single patients."
     ]
 
 
@@ -316,7 +316,7 @@ def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
     assert found["version"] == ("1", "2")
     assert found["weighting.name"] == ("equal", "rows")
     assert found["weighting.largest_rows"] == ("absent", "64")
-    assert found["what leaves: number rows"] == ("absent", "every training round, at most 64")
+    assert found["what is sent: number rows"] == ("absent", "every training round, at most 64")
     sites = before.model_dump(mode="json")["sites"]
     other = [*sites[:-1], sites[-1] | {"identity": "-".join(["2222"] * 8)}]
     (change,) = plan_differences(before, plan_of_method({"name": "fedper"}, sites=other, weighting={"name": "equal"}))
@@ -337,7 +337,7 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
         "Task: ",
         "Patients of this hospital: ",
         "What stays: ",
-        "What leaves: ",
+        "What is sent: ",
         "Differential privacy",
         "At worst: ",
     ):
@@ -374,8 +374,8 @@ def test_the_short_words_have_the_plans_question() -> None:
     assert sentences[0].endswith("to predict this together: death within a year.")
     assert sentences[1] == "Use: to plan visits."
     assert "Patients: adults after a stroke." in sentences
-    assert "lies about lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
-    assert "lies about lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))
+    assert "falsely reports lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
+    assert "falsely reports lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))
 
 
 def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:

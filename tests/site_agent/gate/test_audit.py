@@ -102,7 +102,7 @@ def test_a_deleted_record_shows(path: Path, line: int) -> None:
     del content[line]
     path.write_bytes(b"".join(content))
 
-    with pytest.raises(AuditError, match=f"line {line + 1}: .*taken out"):
+    with pytest.raises(AuditError, match=f"line {line + 1}: .*removed"):
         verify_log(path)
 
 
@@ -257,7 +257,7 @@ def test_a_log_that_cannot_be_made_is_an_error_in_three_sentences(tmp_path: Path
     """If the state directory cannot contain a log, nothing is sent, and the operator reads why."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(AuditError, match="Nothing left this site"):
+    with pytest.raises(AuditError, match="Nothing was sent"):
         opened(tmp_path / "file" / "audit.log")
 
 

@@ -87,12 +87,12 @@ def test_an_empty_folder_of_a_member_is_a_spent_one(tmp_path: Path, *, approvals
     (loss,) = started(tmp_path, 2, is_member=not approvals)
 
     assert loss.studies == (("prior",) if approvals else ())
-    spent_until = f"counts as spent until {START + timedelta(days=367):%F}"
+    spent_until = f"is treated as spent until {START + timedelta(days=367):%F}"
     assert spent_until in str(reason(tmp_path))
     assert started(tmp_path, 3) == (loss,)
     assert spent_until in str(reason(tmp_path, 366.9))
     assert reason(tmp_path, 367.1) is None
-    assert ("whole epsilon counts as spent" in str(reason(tmp_path, 999, PLAN))) is approvals
+    assert ("whole epsilon is treated as spent" in str(reason(tmp_path, 999, PLAN))) is approvals
 
 
 def test_the_office_tells_a_site_that_lost_its_whole_computer(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_office_tells_a_site_that_lost_its_whole_computer(tmp_path: Path) ->
         log.write("enrolled", federation="heart")
 
     assert started(tmp_path, 1) == (loss,)
-    assert "counts as spent until" in str(reason(tmp_path))
+    assert "is treated as spent until" in str(reason(tmp_path))
 
 
 @pytest.mark.parametrize("lost", ["mark", "log", "ledger", "mark and log"])
@@ -123,7 +123,7 @@ def test_a_loss_is_remembered_by_what_is_left_and_a_second_loss_counts_too(tmp_p
     assert found == (
         Loss(at=(START + timedelta(days=30)).isoformat(timespec="milliseconds")) if "and" in lost else loss
     )
-    assert "counts as spent until" in str(reason(tmp_path, 40))
+    assert "is treated as spent until" in str(reason(tmp_path, 40))
     with log_of(tmp_path) as log:
         assert [facts["at"] for facts in log.records("privacy_ledger_lost")] == [found.at]
 
@@ -178,7 +178,7 @@ def test_a_restarted_log_gives_nothing_back(tmp_path: Path, because: str) -> Non
 
     assert len(losses) == (because != "disk")
     assert started(tmp_path, 5) == losses
-    assert ("counts as spent until" in str(reason(tmp_path))) is (because != "disk")
+    assert ("is treated as spent until" in str(reason(tmp_path))) is (because != "disk")
 
 
 def test_an_older_ledger_beside_a_newer_log_pays_for_both(tmp_path: Path) -> None:

@@ -93,14 +93,18 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
 
     reason = asked(MEASURING, parameters=1000, largest_megabytes=(total + spare) / 1e6)
 
-    assert (reason is not None and "MB would leave" in reason) is is_refused
+    assert (reason is not None and "MB would be sent" in reason) is is_refused
 
 
 @pytest.mark.parametrize(
     ("changes", "policy", "reason"),
     [
-        ({}, {"secure_aggregation": "required"}, "the policy requires secure aggregation, and the plan has it off"),
-        ({"quorum": 2}, {}, "the plan adds up 2 sites, and the policy requires at least 3"),
+        (
+            {},
+            {"secure_aggregation": "required"},
+            "the policy requires masking (secure_aggregation), and the plan turns it off",
+        ),
+        ({"quorum": 2}, {}, "the plan sums the updates of 2 sites, and the policy requires at least 3"),
         (
             {"encoding": {"clipping_range": 16.0}},
             {},
@@ -132,7 +136,7 @@ def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool)
 
     reasons = list(refusals(rules, plan, manifest_of(plan), site="ahus", identity=identity))
 
-    found = ["a concept is added up over 3 sites or more, the policy requires 4"] if is_refused else []
+    found = ["some sums are over only 3 sites, and the policy requires 4"] if is_refused else []
     assert reasons == found
 
 

@@ -165,7 +165,7 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
     assert made(0, 6).digest == first.digest  # a trainer that started again drew other noise
     assert (total(0), total(1), total(2), total(None)) == ([0] * 3, [5] * 3, [12] * 3, [12] * 3)
     assert spent(tmp_path, audit) == [1.0]
-    with pytest.raises(GateRefusal, match="outside their bounds"):
+    with pytest.raises(GateRefusal, match="outside their limits"):
         made(3, 1 << 62)
     PrivacyLedger(tmp_path, audit).forget_numbers(plan)
     assert total(None) == [12] * 3

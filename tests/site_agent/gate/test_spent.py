@@ -71,7 +71,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
     patience = timedelta(seconds=PLAN.deadlines.return_seconds + PLAN.deadlines.join_seconds)
     assert refuse_replay(tmp_path, PLAN, [], NOON + patience) is None
     late = refuse_replay(tmp_path, PLAN, [], NOON + patience + timedelta(seconds=1))
-    assert late == "its run was finished here on 2026-03-01"
+    assert late == "its run already finished here on 2026-03-01"
 
 
 def test_limits_count_what_left_before_the_log_restarted(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_limits_count_what_left_before_the_log_restarted(tmp_path: Path) -> None
 
     assert list(few_rounds.reasons(exchange, first, masked=False)) == []
     assert list(few_rounds.reasons(exchange, second, masked=False)) == ["more rounds than the policy allows"]
-    assert "MB would have left" in "".join(few_bytes.reasons(exchange, second, masked=False))
+    assert "MB would have been sent" in "".join(few_bytes.reasons(exchange, second, masked=False))
 
 
 def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(

@@ -76,7 +76,7 @@ def test_a_site_that_lacks_what_the_plan_takes_for_everybodys_does_not_train(wha
     for told, site in ((plan(), "ahus"), (plan(**PARTLY[what]), "berlin")):
         with pytest.raises(ConfigurationError, match=what) as refused:
             check_fit(told, LACKING[what], site)
-        assert "Training did not start and nothing left this site" in refused.value.consequence
+        assert "Training did not start and nothing was sent" in refused.value.consequence
 
 
 @pytest.mark.parametrize("what", PARTLY)

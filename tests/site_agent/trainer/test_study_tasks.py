@@ -128,7 +128,7 @@ def test_tensors_without_the_hospitals_module_are_refused(tmp_path: Path) -> Non
     """Named tensors serve modules of a hospital's own; hospital.yaml has to say where that is."""
     architecture = {"name": "named-tensors", "tensors": [{"name": "a", "shape": [2], "bound": 1.0}]}
 
-    with pytest.raises(ConfigurationError, match="names no module"):
+    with pytest.raises(ConfigurationError, match="does not name its file"):
         make_study(make_site(tmp_path), make_plan(architecture=architecture))
 
 

@@ -357,7 +357,7 @@ def test_a_graphics_card_without_free_memory_is_no_defect(
 
     said = capfd.readouterr().err
     assert answer == Failed(SiteReason.TRAINER_FAILED, 1)
-    assert "site-trainer: The graphics card has too little free memory for training" in said
+    assert "site-trainer: The graphics card does not have enough free memory for training" in said
     assert "nvidia-smi" in said
     assert "defect" not in said
     assert CANARY not in said

@@ -53,7 +53,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
         engine.dispose()
     raise DataError(
         what="The database cannot be reached, or it rejects the contract's query.",
-        consequence="Nothing was read or changed and nothing left this site.",
+        consequence="Nothing was read or changed and nothing was sent.",
         remedy="Run the query by hand to test it. The server must listen on a Unix socket of this computer.",
     )
 
@@ -66,7 +66,7 @@ def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, No
         cells = [text_of(value) for value in values]
         texts = [cell for cell in cells if cell is not None]
         if len(texts) < len(cells):
-            refuse([f"row {row}: the query gives something that is neither text, number nor date"])
+            refuse([f"row {row}: the query returns a value that is not text, a number or a date"])
         yield row, texts
     connection.rollback()
 
@@ -87,7 +87,7 @@ def _engine(path: Path) -> Engine:
         pass
     raise ConfigurationError(
         what="The contract declares a query, but the table is no SQLite file and no PostgreSQL URL.",
-        consequence="Nothing was read and nothing left this site.",
+        consequence="Nothing was read and nothing was sent.",
         remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file as "
         "the table.",
     )

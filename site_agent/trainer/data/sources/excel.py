@@ -38,7 +38,7 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
         except zipfile.BadZipFile:
             unpacked = -1
         if unpacked < 0:
-            refuse(["the file is no Excel workbook (xlsx); save one of the older form xls as xlsx"])
+            refuse(["the file is not an Excel workbook (xlsx); save an older xls file as xlsx"])
         if unpacked > _LARGEST_UNPACKED_BYTES:
             refuse([f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"])
         file.seek(0)
@@ -75,7 +75,7 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
         width = width or len(cells)
         texts = [cell for cell in cells if cell is not None]
         if len(texts) < len(cells):
-            refuse([f"row {row}: a cell holds something that is neither text, number nor date"])
+            refuse([f"row {row}: a cell has a value that is not text, a number or a date"])
         yield row, texts + [""] * (width - len(texts))
 
 

@@ -31,7 +31,7 @@ def opened_parquet(handle: BinaryIO) -> Opened:
     except (arrow.ArrowException, OSError, UnicodeDecodeError):
         file = None
     if file is None:
-        refuse(["the file is no Parquet file, or it is damaged"])
+        refuse(["the file is not a Parquet file, or it is damaged"])
     return Opened(first=(1, names), rest=lambda _, places: _blocks(file, places))
 
 
@@ -68,5 +68,5 @@ def _texts(place: int, column: arrow.Array) -> arrow.StringArray:
     except arrow.ArrowException:
         texts = None
     if texts is None:
-        refuse([f"the column number {place + 1} holds something that is neither text, number nor date"])
+        refuse([f"the column number {place + 1} has a value that is not text, a number or a date"])
     return texts

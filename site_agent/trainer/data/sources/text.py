@@ -176,6 +176,6 @@ def _check(line: str, number: int) -> None:
     if len(line) > LONGEST_LINE:
         refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
     if "\0" in line:
-        refuse([f"line {number}: it holds a NUL byte, as a damaged or binary file does, or one in UTF-16"])
+        refuse([f"line {number}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
     if not line.isascii() and _UNDECODED.search(line):
         refuse([f"line {number}: it is not text in the declared encoding"])

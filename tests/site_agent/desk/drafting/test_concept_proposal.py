@@ -78,7 +78,7 @@ def test_a_draft_is_refused_until_a_person_confirms_each_concept(tmp_path: Path)
     contract = tmp_path / "contract.yaml"
     contract.write_text(describe(path, concepts=(_CHOLESTEROL,)).text)
 
-    with pytest.raises(ConfigurationError, match="nobody has confirmed this proposal"):
+    with pytest.raises(ConfigurationError, match="a person must decide about this proposal"):
         read_contract(contract)
     contract.write_text(contract.read_text().replace("proposed_concept: ", "concept: "))
 

@@ -27,7 +27,7 @@ needs_heart = pytest.mark.skipif(not HEART.is_dir(), reason="the shared public t
 
 def _drafted(path: Path) -> tuple[Contract, str]:
     text = describe(path).text
-    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing left this site."), text
+    return parse_document(text.encode(), Contract, source="draft.yaml", consequence="Nothing was sent."), text
 
 
 def _made(tmp_path: Path, lines: list[str], name: str = "table.csv", encoding: str = "utf-8") -> Path:
@@ -178,7 +178,7 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
     if file == "cleveland.data":
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
-        assert "# its name sounds like something known only after the outcome" in text
+        assert "# its name suggests that the value is known only after the outcome" in text
 
 
 def test_a_bundled_table_meets_its_own_draft(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_date_is_text_a_date_or_days_since_1970() -> None:
     assert same == [1.0] * 8
     assert all(isinstance(cell, float) and np.isnan(cell) for cell in absent)
     assert all(isinstance(words, str) and words.startswith("column a: ") for words in refused)
-    assert refused[0] == "column a: no date as the declared pattern writes it (1970-01-02)"
+    assert refused[0] == "column a: a text that is not a date of the declared pattern (1970-01-02)"
 
 
 def test_a_number_is_read_as_the_table_writes_it() -> None:

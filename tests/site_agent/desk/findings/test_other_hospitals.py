@@ -227,7 +227,7 @@ def refusal(clinics: Path, folder: Path) -> str:
     """The error of a report with this folder, which has three sentences or more and is the operator's."""
     with pytest.raises(OperatorError) as error:
         site_facts(cleveland(clinics), RUN, received=[folder])
-    assert "nothing left this site" in error.value.consequence
+    assert "nothing was sent" in error.value.consequence
     assert error.value.remedy.endswith(".")
     return error.value.what
 

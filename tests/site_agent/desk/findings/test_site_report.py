@@ -158,7 +158,7 @@ def test_a_table_that_may_not_train_is_not_reported(hospital: Hospital, tmp_path
     told = site_facts(hospital, None)["warnings"]
     found = site_facts(hospital.model_copy(update={"data": strict}), None)
 
-    assert "Nobody has accepted what `site-agent data check` warns of in this table." in told  # type: ignore[operator]
+    assert "Nobody has accepted the warnings of `site-agent data check` about this table." in told  # type: ignore[operator]
     assert found["subgroups"] == found["importance"] == []
     assert any("may not be used as it is now" in str(one) for one in found["warnings"])  # type: ignore[union-attr]
 

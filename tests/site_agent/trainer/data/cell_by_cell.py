@@ -79,7 +79,7 @@ def rows_of(path: Path, form: TableFormat) -> list[tuple[int, list[str]]]:
     def lines() -> object:
         for number, line in enumerate(io.StringIO(text, newline=""), start=1):
             if "\0" in line:
-                raise _told(f"line {number}: it holds a NUL byte, as a damaged or binary file does, or one in UTF-16")
+                raise _told(f"line {number}: it has a NUL byte: the file is damaged, binary or in UTF-16")
             if re.search("[\ud800-\udfff]", line):
                 raise _told(f"line {number}: it is not text in the declared encoding")
             yield line

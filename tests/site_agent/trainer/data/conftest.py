@@ -54,7 +54,7 @@ SMALL_HEADER = ["Age", "chol", "cp", "smoker", "note", "sick"]
 
 def contract_from(text: str) -> Contract:
     """The contract in a text, checked."""
-    return parse_document(text.encode(), Contract, source="contract.yaml", consequence="Nothing left this site.")
+    return parse_document(text.encode(), Contract, source="contract.yaml", consequence="Nothing was sent.")
 
 
 @pytest.fixture

@@ -122,10 +122,10 @@ NUMBER = "{name: a, role: feature, type: numeric}"
         ((f"{DAY}, pattern: ['%d.%m.%Y', '%m.%d.%Y']}}", TARGET), "two patterns read one text as different days"),
         ((f"{DAY}, pattern: ['%Y%m%d', '%d%m%Y']}}", TARGET), "two patterns read one text as different days"),
         ((f"{DAY}, pattern: ['%d.%m.%Y', '%d.%m.%Y']}}", TARGET), "these patterns are named more than once"),
-        ((f"{DAY}, pattern: []}}", TARGET), "at least one way"),
+        ((f"{DAY}, pattern: []}}", TARGET), "at least one date format"),
         ((NUMBER, TARGET.replace("[1]", "[1], missing: median")), "missing"),
         ((NUMBER, TARGET, "{name: g, role: group, codes: []}"), "at least 1 code"),
-        ((NUMBER, TARGET.replace("[1]", "[1], positive_name: negative")), "have to differ"),
+        ((NUMBER, TARGET.replace("[1]", "[1], positive_name: negative")), "must differ"),
     ],
 )
 def test_a_wrong_contract_is_refused_with_a_reason(columns: tuple[str, ...], words: str) -> None:

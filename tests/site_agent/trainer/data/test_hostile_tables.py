@@ -63,7 +63,7 @@ def test_one_column_may_write_dates_in_several_ways(write: Write) -> None:
 
     assert len(set(table.features["born"])) == 1
     rows[2][0] = "1950-03-01"
-    words = "column born: no date as the declared pattern writes it in row 4"
+    words = "column born: a text that is not a date of the declared pattern in row 4"
     assert words in _refused(write(rows, DATE_HEADER), several)
 
 
@@ -71,9 +71,9 @@ def test_one_column_may_write_dates_in_several_ways(write: Write) -> None:
     ("column", "cell", "words"),
     [
         (1, "2031-01-01", "column last: a date in the future in row 4"),
-        (1, "Zebra", "column last: no date as the declared pattern writes it in row 4"),
-        (1, "2020-02-30", "column last: no date as the declared pattern writes it in row 4"),
-        (0, "1950-03-01", "column born: no date as the declared pattern writes it in row 4"),
+        (1, "Zebra", "column last: a text that is not a date of the declared pattern in row 4"),
+        (1, "2020-02-30", "column last: a text that is not a date of the declared pattern in row 4"),
+        (0, "1950-03-01", "column born: a text that is not a date of the declared pattern in row 4"),
         (0, "01.03.1850", "column born: an interval outside the declared range 0 to 120 years in row 4"),
         (0, "", "column born: a missing value (the contract refuses it) in row 4"),
         (2, "", "column born: a missing value (the contract refuses it) in row 4"),

@@ -27,7 +27,7 @@ def _changed(row: int, column: int, cell: str) -> list[list[str]]:
 def _refused(path: Path, contract: Contract) -> str:
     with pytest.raises(DataError) as caught:
         read_table(path, contract)
-    assert "nothing left this site" in caught.value.consequence
+    assert "nothing was sent" in caught.value.consequence
     assert caught.value.exit_status == 78
     # Also what a log with tracebacks would show, causes and all.
     shown = "".join(traceback.format_exception(caught.value))
@@ -101,7 +101,7 @@ def test_a_german_export_is_read(tmp_path: Path) -> None:
         ([[*row[:5], "0"] for row in SMALL_ROWS], "column sick: no row is of the class positive"),
         ([[*row[:5], "1"] for row in SMALL_ROWS], "column sick: all rows are of one class"),
         ([], "too few rows"),
-        (_changed(0, 4, "Zebra\0"), "line 2: it holds a NUL byte"),
+        (_changed(0, 4, "Zebra\0"), "line 2: it has a NUL byte"),
         (_changed(0, 4, "Zebra" * 40_000), "far too long"),
     ],
 )

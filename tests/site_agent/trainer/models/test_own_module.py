@@ -70,7 +70,7 @@ def refusal(path: Path, tensors: tuple[TensorSpec, ...] = federated()) -> Config
     """The error with which the file is refused."""
     with pytest.raises(ConfigurationError) as caught:
         build_own_module(path, 3, 2, tensors, 0)
-    assert caught.value.consequence == "Nothing was trained and nothing left this site."
+    assert caught.value.consequence == "Nothing was trained and nothing was sent."
     return caught.value
 
 

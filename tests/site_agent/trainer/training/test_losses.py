@@ -319,5 +319,5 @@ def test_a_loss_that_does_not_fit_is_refused(loss: Loss, task: Task, outputs: in
     with pytest.raises(ConfigurationError, match=reason) as caught:
         build_loss(loss, task, outputs, torch.zeros(8))
 
-    assert caught.value.consequence == "Nothing was trained and nothing left this site."
+    assert caught.value.consequence == "Nothing was trained and nothing was sent."
     assert caught.value.remedy.startswith("Agree on ")

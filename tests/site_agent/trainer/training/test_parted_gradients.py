@@ -233,7 +233,7 @@ def test_a_helper_refuses_malformed_work(name: str) -> None:
         help_trainer(mailbox, 0)
 
     assert isinstance(refused.value, ProtocolError | ConfigurationError)
-    assert "othing left this site." in refused.value.consequence
+    assert "othing was sent to the coordinator." in refused.value.consequence
     assert not mailbox.outbox
     assert list(mailbox.inbox) != []
 
