@@ -84,7 +84,7 @@ class Network:
         **policy: Any,
     ) -> Site:
         """Start a hospital's agent; it connects by itself. Behind it is `trainer`, or a made-up one."""
-        seconds = lambda: self.order.uniform(0.0, 5.0)  # noqa: E731
+        seconds = lambda: self.order.uniform(0.0, 1.0)  # noqa: E731
         if trainer is None:
             trainer = MadeUpTrainer(name, changes, seconds) if changes else MadeUpTrainer(name, seconds=seconds)
         site = Site(
