@@ -251,7 +251,7 @@ class Mortal(Network):
                     self.engine.disconnected(name, end)
 
     async def _revive(self, role: str, name: str) -> None:
-        await asyncio.sleep(self.luck.uniform(0.1, 20.0))
+        await asyncio.sleep(self.luck.uniform(0.1, 5.0))
         if role == "agent":
             await self.sites[name].stop()
             self._silence(name)

@@ -39,7 +39,7 @@ def coordinator_in(folder: Path) -> Path:
     (folder / "coordinator.yaml").write_text(yaml.safe_dump(keys))
     with running(folder / "log", "coordinator", "start", "--config", folder / "coordinator.yaml"):
         wait_until(says(folder / "log", "run_announced"))
-        backup = finished("coordinator", "backup", folder / "early", "--config", folder / "coordinator.yaml")
+        backup = called("coordinator", "backup", folder / "early", "--config", folder / "coordinator.yaml")
     assert (backup.returncode, "already runs" in backup.stderr) == (78, True)
     assert not (folder / "early").exists()
     return folder / "coordinator.yaml"
@@ -100,7 +100,7 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
     config.write_text(yaml.safe_dump(example | {"state": "state"}))
     site = example["site"]
-    fingerprint = finished("site-agent", "identity", "--config", config).stdout
+    fingerprint = called("site-agent", "identity", "--config", config).stdout
     audit_log_path(state).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = AuditLog(audit_log_path(state), site=site, now=now)
     log.write("plan_approved", by="a test")
@@ -109,7 +109,7 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     shutil.rmtree(state)
 
     restored = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
-    again = finished("site-agent", "identity", "--config", config).stdout
+    again = called("site-agent", "identity", "--config", config).stdout
     events = [json.loads(line)["facts"]["event"] for line in (audit_log_path(state)).read_text().splitlines()]
     older = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     other = tmp_path / "other.yaml"

@@ -7,8 +7,9 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from protos.plan.manifest import manifest_of
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 from tests.rehearsal.federation import Office
-from tests.rehearsal.programs import finished
+from tests.rehearsal.programs import called, finished
 from tests.rehearsal.study import made_up_identities, made_up_identity, plan_document, plan_with
 
 COORDINATOR: dict[str, Any] = {
@@ -267,44 +268,34 @@ def test_a_start_without_a_whole_authority_is_a_wrong_configuration(
     assert_three_sentences(coordinator.err)
 
 
+NO_PORT = ["--address", "no port", "--enrolment-address", "a:1", "--directory", "d"]
+
+
+# Each program's exit status is seen from outside once; the other calls run in this process.
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("run", "words", "status"),
     [
-        (["coordinator", "fly"], 2),
-        (["coordinator", "check", "--config", "none.yaml"], 78),
-        (["site-agent", "check"], 2),
-        (["site-agent", "join", "--config", "none.yaml"], 78),
-        (["pki", "fly"], 2),
-        (["pki", "invite", "UPPER CASE", "--directory", "none", "--output", "x"], 78),
-        (["pki", "list", "--directory", "none"], 78),
-        (["pki", "inspect", "none"], 78),
-        (
-            [
-                "pki",
-                "init",
-                "--federation",
-                "x",
-                "--address",
-                "no port",
-                "--enrolment-address",
-                "a:1",
-                "--directory",
-                "d",
-            ],
-            78,
-        ),
+        (called, ["coordinator", "fly"], 2),
+        (finished, ["coordinator", "check", "--config", "none.yaml"], 78),
+        (finished, ["site-agent", "check"], 2),
+        (called, ["site-agent", "join", "--config", "none.yaml"], 78),
+        (called, ["pki", "fly"], 2),
+        (called, ["pki", "invite", "UPPER CASE", "--directory", "none", "--output", "x"], 78),
+        (called, ["pki", "list", "--directory", "none"], 78),
+        (finished, ["pki", "inspect", "none"], 78),
+        (called, ["pki", "init", "--federation", "x", *NO_PORT], 78),
     ],
 )
 def test_the_installed_commands_keep_to_the_documented_exit_statuses(
-    tmp_path: Path, words: list[str], status: int
+    tmp_path: Path, run: Callable[..., CompletedProcess[str]], words: list[str], status: int
 ) -> None:
-    """As processes too: 2 for wrong usage, 78 for wrong files, and never a traceback."""
+    """2 for wrong usage, 78 for wrong files, and never a traceback; also as processes."""
     words = [
         str(tmp_path / word) if word in {"none", "none.yaml", "d", "x"} and word != words[3:4] else word
         for word in words
     ]
 
-    done = finished(*words)
+    done = run(*words)
 
     assert done.returncode == status
     assert "Traceback" not in done.stderr

@@ -25,7 +25,7 @@ from host.address_checks import taken_addresses
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
 from tests.rehearsal.federation import Office, as_channel, calling
-from tests.rehearsal.programs import finished, own_environment, running, says, status, wait_until
+from tests.rehearsal.programs import called, finished, own_environment, running, says, status, wait_until
 from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import plan_document
 
@@ -103,7 +103,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         assert list(told["sites"]) == ["a", "b", "c"]
         assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
         assert stat.S_IMODE((tmp_path / "state" / "status.socket").stat().st_mode) & 0o077 == 0
-        for_people = finished("coordinator", "status", "--config", place.config)
+        for_people = called("coordinator", "status", "--config", place.config)
         assert (for_people.returncode, "round 0 of 3" in for_people.stdout) == (0, True)
 
         twin = finished("coordinator", "start", "--config", place.config)
@@ -120,7 +120,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         assert process.wait(20) == 0
         assert "snapshots and the register are kept" in place.log.read_text().splitlines()[-1]
     assert not (tmp_path / "state" / "status.socket").exists()
-    after = finished("coordinator", "status", "--config", place.config)
+    after = called("coordinator", "status", "--config", place.config)
     assert (after.returncode, "No coordinator is running" in after.stderr) == (1, True)
 
 

@@ -34,7 +34,7 @@ from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
 from tests.doctor.network import intercepting_as, listening
-from tests.rehearsal.programs import children, finished, running, says, wait_until
+from tests.rehearsal.programs import called, children, finished, running, says, wait_until
 
 
 def examined(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -224,7 +224,7 @@ def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days
             error = asked(scene)["last_error"]
             wait_until(lambda: asked(scene)["last_error"]["at"] > error["at"], 30)  # a further attempt
             lines = [json.loads(line) for line in log.read_text().splitlines()]
-        doctor = finished("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
+        doctor = called("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
 
     (told,) = [line for line in lines if line["event"] == "coordinator_unavailable"]
     assert told["what"].startswith("By this computer's clock, 20")
@@ -239,7 +239,7 @@ def test_a_coordinator_whose_own_clock_is_wrong(scene: Scene) -> None:
     """It rejects a certificate that is valid here, so `doctor` names both times and both differences of clocks."""
     with listening(intercepting_as(scene.place.office, hangs_up=True)) as port:
         scene.change(coordinator=f"localhost:{port}")
-        doctor = finished("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
+        doctor = called("site-agent", "doctor", "--config", scene.hospital, "--side", "agent")
 
     (line,) = [line for line in doctor.stdout.splitlines() if "D411" in line]
     leaf = SiteKeys(scene.hospital.parent / "state" / "agent").leaf()

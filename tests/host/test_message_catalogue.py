@@ -16,7 +16,7 @@ from coordinator.operations.coordinator_events import EVENTS as COORDINATOR
 from host.message_catalogue import ERRORS, Entry, explained, identify
 from protos.errors import OperatorError, UsageError
 from site_agent.site_events import EVENTS as SITE
-from tests.house.imports import modules
+from tests.house.imports import modules, nodes_of, tree_of
 
 EVENTS: dict[str, Sequence[Entry]] = {"coordinator": COORDINATOR, "site_agent": SITE}
 LEVELS = {"info": "I", "warning": "W", "error": "E"}
@@ -26,7 +26,7 @@ NAMES_FROM = {"coordinator.rounds.performing": ("coordinator.rounds.course", "ne
 
 def logged(name: str) -> Iterator[tuple[str, str]]:
     """The level and name of every event that a module logs."""
-    for node in ast.walk(ast.parse(modules()[name].read_text())):
+    for node in nodes_of(modules()[name]):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=level), args=[first, *_]) if level in LEVELS and (
                 re.search(r"\blog$|_log$|get_logger\(\)$", ast.unparse(owner))
@@ -47,7 +47,7 @@ def events_of(node: ast.expr, name: str) -> Iterator[str]:
             yield from events_of(other, name)
         case _:
             module, function = NAMES_FROM[name]
-            tree = ast.parse(modules()[module].read_text())
+            tree = tree_of(modules()[module])
             (found,) = [part for part in tree.body if isinstance(part, ast.FunctionDef) and part.name == function]
             for part in ast.walk(found):
                 if isinstance(part, ast.Yield) and isinstance(part.value, ast.Tuple):

@@ -6,7 +6,6 @@ Nothing waits: the clock is simulated. A seed draws the order in which the sites
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 from collections import deque
@@ -15,23 +14,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from coordinator.rounds.engine import Engine
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage, SiteMessage
+from protos.wire.messages import CoordinatorMessage, CoordinatorReason, Hello, MalformedMessage, SiteMessage
 from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, Vector, identity_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.queued import QueuedStream
 
 
 class StreamEnd(QueuedStream):
-    """The engine's end of one line."""
+    """The engine's end of one line. `queued` is called with each message, so that nobody has to look for it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, queued: Callable[[], None]) -> None:
         super().__init__()
-        self.line = line
+        self.line, self._queued = line, queued
+
+    def send(self, message: CoordinatorMessage) -> None:
+        """Queue a message."""
+        super().send(message)
+        self._queued()
+
+    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        """Queue the vector."""
+        super().send_parameters(parameters, round_number, attempt)
+        self._queued()
 
     def carry_one(self) -> None:
         """Take the next message to the site."""
@@ -74,7 +84,7 @@ class Network:
         **policy: Any,
     ) -> Site:
         """Start a hospital's agent; it connects by itself. Behind it is `trainer`, or a made-up one."""
-        seconds = lambda: self.order.uniform(0.0, 5.0)  # noqa: E731
+        seconds = lambda: self.order.uniform(0.0, 1.0)  # noqa: E731
         if trainer is None:
             trainer = MadeUpTrainer(name, changes, seconds) if changes else MadeUpTrainer(name, seconds=seconds)
         site = Site(
@@ -131,7 +141,7 @@ class Network:
     def _open(self, name: str, line: Line) -> None:
         self.cut(name)
         self._heard[name] = deque()
-        self._ends[name] = StreamEnd(line)
+        self._ends[name] = StreamEnd(line, self._something.set)
 
     def _hear(self, name: str, message: SiteMessage) -> None:
         if name in self._ends:
@@ -149,8 +159,7 @@ class Network:
             ready = self._ready()
             if not ready:
                 self._something.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._something.wait(), 0.05)
+                await self._something.wait()
                 continue
             name, is_up = self.order.choice(ready)
             if is_up:

@@ -126,7 +126,7 @@ def test_nobody_waits_for_a_receiver_that_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ready", "chunk", "key"])
 def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind: str) -> None:
     """The coordinator ends its stream; the sum is that of the contributors, and their run is complete."""
-    plan = receiving_plan(deadlines={"join_seconds": 600.0, "return_seconds": 600.0})
+    plan = receiving_plan(deadlines={"join_seconds": 20.0, "return_seconds": 20.0})
     sent: dict[str, SiteMessage] = {
         "ready": Ready(0, 0),
         "chunk": Chunk(0, 0, 0, bytes(64)),

@@ -40,9 +40,21 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    """A file's syntax, read once for all tests. Nobody may change it."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Everything in a file's syntax, in the order of `ast.walk`."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@cache
 def all_imports() -> tuple[Imported, ...]:
     """Every import of the house."""
-    return tuple(found for name in modules() for found in imports_of(name, modules()[name].read_text()))
+    return tuple(found for name, path in modules().items() for found in _imports_in(name, tree_of(path)))
 
 
 @cache
@@ -55,7 +67,11 @@ def _imports_by_importer() -> dict[str, list[Imported]]:
 
 def imports_of(importer: str, text: str) -> Iterator[Imported]:
     """The imports of one module's text; those for the type checker alone count as well."""
-    for node, function in _walk(ast.parse(text), ""):
+    return _imports_in(importer, ast.parse(text))
+
+
+def _imports_in(importer: str, tree: ast.Module) -> Iterator[Imported]:
+    for node, function in _walk(tree, ""):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from tests.house.imports import HOUSE, all_imports, modules
+from tests.house.imports import HOUSE, all_imports, modules, nodes_of
 
 ROOMS: Final = (
     "protos.plan", "protos.wire", "protos.masking", "protos.privacy", "protos.numbers", "protos",
@@ -126,7 +126,7 @@ def duplicate_functions() -> list[list[str]]:
     """Return groups of functions with the same code; names and docstrings are not compared."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name in counted():
-        for node in ast.walk(ast.parse(modules()[name].read_text())):
+        for node in nodes_of(modules()[name]):
             if isinstance(node, Function) and (node.end_lineno or 0) - node.lineno >= SHORTEST_DUPLICATE:
                 groups[_code(node)].append(f"{name}.{node.name}")
     return [found for found in groups.values() if len(found) > 1]

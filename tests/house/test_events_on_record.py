@@ -12,6 +12,7 @@ from audit.log_files import CONTINUED
 from audit.own_log import COSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from audit.reading.log_report import _WORDS as WORDS
 from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
+from tests.house.imports import nodes_of
 
 ROOT = Path(__file__).parents[2]
 # How the rooms call what writes a record; the coordinator's journal is echoed into its log under other names.
@@ -29,7 +30,7 @@ BOTH = {COSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", IDENTITY_REPLACE
 def first_words(room: str, names: set[str]) -> Iterator[str]:
     """The first argument of each call of such a method in a room, where it is a name in quotes."""
     for path in (ROOT / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names:
                 match node.args:
                     case [ast.Constant(value=str(word)), *_] if word.isidentifier():

@@ -22,7 +22,12 @@ NOTHING = ("None", "AsyncIterator[None]")  # of a method, or of a block around o
 
 def calls(text: str) -> Iterator[ast.Call]:
     """Every call in a text."""
-    return (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return (node for node in _nodes(text) if isinstance(node, ast.Call))
+
+
+@cache
+def _nodes(text: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(text)))
 
 
 def callers(name: str, texts: dict[str, str]) -> set[str]:
@@ -46,7 +51,7 @@ def readers(attribute: str, texts: dict[str, str]) -> set[str]:
     return {
         module
         for module, text in texts.items()
-        for node in ast.walk(ast.parse(text))
+        for node in _nodes(text)
         if isinstance(node, ast.Attribute) and node.attr == attribute
     }
 

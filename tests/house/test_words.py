@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.house.imports import HOUSE, modules
+from tests.house.imports import HOUSE, modules, nodes_of
 
 MOST_WORDS: Final = 25
 ERROR_KEYS: Final = {"what", "consequence", "remedy"}
@@ -63,7 +63,7 @@ CLAUSE_FIRST: Final = re.compile(r"(What|Whoever|Whether|Where|Who) (?!.*\?$)")
 def error_texts() -> Iterator[tuple[str, str]]:
     """Each sentence of each error with its place; {} replaces a value that is filled in."""
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call):
                 for keyword in node.keywords:
                     if keyword.arg in ERROR_KEYS:
@@ -73,7 +73,7 @@ def error_texts() -> Iterator[tuple[str, str]]:
 def help_texts() -> Iterator[tuple[str, str]]:
     """The help of each event, each option and each command."""
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             place = f"{name}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Call):
                 if isinstance(node.func, ast.Name) and node.func.id == "Entry":
@@ -201,10 +201,9 @@ def test_no_sentence_has_lost_its_second_half() -> None:
     """A string that is a statement of its own is a docstring, or the rest of a sentence that nobody will read."""
     lost = []
     for name, path in modules().items():
-        tree = ast.parse(path.read_text())
         owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        docstrings = {node.body[0] for node in ast.walk(tree) if isinstance(node, owners) and node.body}
-        for node in ast.walk(tree):
+        docstrings = {node.body[0] for node in nodes_of(path) if isinstance(node, owners) and node.body}
+        for node in nodes_of(path):
             is_text = isinstance(node, ast.Expr) and (
                 isinstance(node.value, ast.JoinedStr)
                 or (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str))

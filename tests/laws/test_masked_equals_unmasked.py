@@ -97,7 +97,7 @@ def assert_equal_bits(folder: Path, method: str, aggregate: str, weighting: str,
     """One combination, masked and not."""
     folder.mkdir()
     seed = NAMES.index(method) + measures
-    schedule = {"aggregate": aggregate, "epochs": 4, "batches_per_epoch": 2}
+    schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 2}
     plan = a_plan(seed, schedule=schedule, **keys_of(method, measures, weighting))
 
     async def scene() -> None:

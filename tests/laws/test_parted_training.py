@@ -88,7 +88,6 @@ def require_equal(one: Values, other: Values) -> None:
 @pytest.mark.parametrize(
     ("cases", "processes", "computers"),
     [
-        pytest.param(FEW, 2, 1, id="few"),
         pytest.param(ALL, 2, 1, marks=pytest.mark.slow, id="all"),
         pytest.param(ALL, 7, 1, marks=pytest.mark.slow, id="more processes than rows"),
         pytest.param(FEW, 4, 2, marks=pytest.mark.slow, id="two computers"),

@@ -63,7 +63,7 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> list[HospitalData]:
 
 
 def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int = 2, **changes: Any) -> Plan:
-    """A masked plan of the five with a small U-Net."""
+    """A masked plan of these hospitals with a small U-Net."""
     sites = [{"name": one.name, "identity": identity_of(one.name)} for one in hospitals]
     return make_plan(
         method=method,
@@ -84,8 +84,10 @@ def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int 
 def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
     tmp_path: Path, method: str, hospitals: list[HospitalData]
 ) -> None:
-    """Five hospitals end with equal parameters and equal models, masked and unmasked."""
-    play(masks_change_no_bit(tmp_path, plan_for(METHODS[method], hospitals), hospitals))
+    """Three hospitals end with equal parameters and equal models, masked and unmasked."""
+    three = hospitals[:3]
+
+    play(masks_change_no_bit(tmp_path, plan_for(METHODS[method], three), three))
 
 
 def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(

@@ -137,6 +137,7 @@ def expected(figures: dict[str, Any]) -> str:
     return str(figures["shared_parameters_sha256"])
 
 
+@pytest.mark.slow
 def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: dict[str, Any]) -> None:
     """One command ends with 0 and writes what a script needs: seed, masking, rounds, digest, and every metric."""
     assert (figures["seed"], figures["masked"], figures["rounds"]) == (

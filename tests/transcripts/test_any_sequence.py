@@ -74,21 +74,26 @@ def walk_of(rules: Terms) -> Walk:
     return Walk(rules, begin(rules, 0.0))
 
 
-RULES = st.builds(
-    lambda quorum, rounds, early, masked, lost: terms(
-        sites=frozenset(SITES),
-        quorum=quorum,
-        rounds=rounds,
-        binds_early=early,
-        is_masked=masked,
-        on_lost_site=lost,
-    ),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from(("wait", "continue")),
-)
+def rules_of(masked: st.SearchStrategy[bool]) -> st.SearchStrategy[Terms]:
+    """Drawn terms of a run of four sites."""
+    return st.builds(
+        lambda quorum, rounds, early, masked, lost: terms(
+            sites=frozenset(SITES),
+            quorum=quorum,
+            rounds=rounds,
+            binds_early=early,
+            is_masked=masked,
+            on_lost_site=lost,
+        ),
+        st.integers(1, 4),
+        st.integers(1, 4),
+        st.booleans(),
+        masked,
+        st.sampled_from(("wait", "continue")),
+    )
+
+
+RULES = rules_of(st.booleans())
 _SITE = st.sampled_from((*SITES, STRANGER))
 _KEY_SESSION = st.integers(0, 4)
 ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
@@ -234,7 +239,7 @@ def check_history(walk: Walk) -> None:
                 pass
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(rules=RULES, data=st.data())
 def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -> None:
     """Whatever happens: rounds only rise, contributors never follow arrival, a run ends once, strangers get nothing."""
@@ -282,7 +287,7 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
     check_history(walk)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(rules=RULES, events=st.lists(st.tuples(ANY_EVENT, SECONDS), max_size=40))
 def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, float]]) -> None:
     """A run with a stranger's messages and the same run without them have the same result."""
@@ -297,7 +302,7 @@ def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, floa
     assert walk.effects == quiet.effects
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(rules=RULES, data=st.data())
 def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataObject) -> None:
     """From any state of a run, once all sites have left, the clock alone brings it to its end."""

@@ -23,7 +23,7 @@ from coordinator.rounds.phases import (
     WentBack,
 )
 from protos.wire.messages import SiteReason
-from tests.transcripts.test_any_sequence import RULES, SECONDS, SITES, attempt_of, sensible, walk_of
+from tests.transcripts.test_any_sequence import SECONDS, SITES, attempt_of, rules_of, sensible, walk_of
 
 
 def drawn(state: State, data: st.DataObject) -> Event:
@@ -41,8 +41,8 @@ def drawn(state: State, data: st.DataObject) -> Event:
             return sensible(state, data)
 
 
-@settings(max_examples=300)
-@given(rules=RULES.filter(lambda rules: rules.is_masked), data=st.data())
+@settings(max_examples=150)
+@given(rules=rules_of(st.just(True)), data=st.data())
 def test_who_is_offered_a_masked_round_holds_its_keys(rules: Terms, data: st.DataObject) -> None:
     """A site that returns without keys makes all agree again before a round is offered to it."""
     walk = walk_of(rules)

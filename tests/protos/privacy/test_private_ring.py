@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from fractions import Fraction
+from functools import cache
 from math import isqrt, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -85,6 +86,15 @@ def _identity(place: int) -> str:
     return "-".join(letters[start : start + 4] for start in range(0, 32, 4))
 
 
+DRAWN = range(40)
+
+
+@cache
+def wide_plan(seed: int) -> Plan:
+    """A drawn plan with sums of 64 bits."""
+    return drawn_plan(np.random.default_rng(seed))
+
+
 @pytest.mark.parametrize("numbers", [1, 2, 3, 4, 5, 18, 153, 609, 4096, 4097, 1 << 20])
 def test_the_scale_is_the_smallest_that_loses_at_most_a_thousandth(numbers: int) -> None:
     """A power of two of at least 1,000 times the root of the numbers, and less than twice that."""
@@ -128,10 +138,10 @@ def test_without_the_shortening_one_patient_could_change_more_than_the_noise_is_
     assert sum(int(number) ** 2 for number in apart) > ring.scale**2
 
 
-@for_each("seed", range(60))
+@for_each("seed", DRAWN)
 def test_a_drawn_plan_has_room_for_all_its_patients_or_is_refused(seed: int) -> None:
     """With room no sum of all sites is beyond 31 bits, noise included, and the noise is enough for the scale."""
-    wide = drawn_plan(np.random.default_rng(seed))
+    wide = wide_plan(seed)
     if not has_room(wide):
         with pytest.raises(ValidationError, match="have room for"):
             drawn_plan(np.random.default_rng(seed), **NARROW)
@@ -154,7 +164,7 @@ def test_a_drawn_plan_has_room_for_all_its_patients_or_is_refused(seed: int) -> 
 
 def test_the_drawn_plans_are_of_both_kinds() -> None:
     """The law above is about plans with room and about plans without."""
-    found = {has_room(drawn_plan(np.random.default_rng(seed))) for seed in range(60)}
+    found = {has_room(wide_plan(seed)) for seed in DRAWN}
 
     assert found == {True, False}
 

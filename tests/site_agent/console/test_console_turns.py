@@ -21,6 +21,7 @@ import pytest
 from host.local_server import browser_host, plain_address
 from site_agent.approvals import find_approval
 from site_agent.console import console_server
+from site_agent.console.console_actions import Done
 from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.state_folders import audit_log_path
 from tests.site_agent.console.running_console import (
@@ -45,14 +46,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def long_acts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], threading.Event]]:
-    """Yield the commands that have begun. All but decisions last until the event is set, and then only print help."""
+    """Yield the commands that have begun. All but decisions last until the event is set, and do nothing."""
     run_command, go_on, begun = console_server.run_command, threading.Event(), list[str]()
 
     async def held(words: Any, folder: Path, patience: float) -> Any:
         begun.append(words[0])
         if words[0] not in DECISIONS:
             await asyncio.to_thread(go_on.wait, 30)
-            words = ["--help"]
+            return Done(status=0, text="", problems="", document=None, facts=None)
         return await run_command(words, folder, patience)
 
     monkeypatch.setattr(console_server, "run_command", held)

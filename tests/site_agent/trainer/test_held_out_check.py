@@ -62,10 +62,10 @@ def test_noise_alone_is_rarely_refused(rows: int, scale: float) -> None:
 
     refused = sum(
         is_harmful(RULE, before, torch.from_numpy(generator.standard_t(2, size=rows).astype(np.float32)), scale)
-        for _ in range(3000)
+        for _ in range(1000)
     )
 
-    assert refused / 3000 < 0.05
+    assert refused / 1000 < 0.05
     assert refused == 0 or rows >= 4
 
 

@@ -69,6 +69,7 @@ print(fingerprint(conclude(study, run_rounds(plan, [study]))))
 """
 
 
+@pytest.mark.slow  # by default two trainers' processes give the same bits, in test_worker.py
 def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
     """Nothing of a process's own, such as hash seeds, enters the result."""
     config = make_site(tmp_path)

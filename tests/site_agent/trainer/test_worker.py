@@ -57,7 +57,7 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
 
 def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
     """Two trainers answer with the same bits and keep the same files; a study in this process agrees."""
-    plan = make_plan()
+    plan = make_plan(architecture=make_plan().architecture.model_dump() | {"dropout": 0.2})
     study = make_study(make_site(tmp_path / "here"), plan)
 
     one, other = (_whole_study(make_site(tmp_path / name, simple_models=False), plan) for name in ("one", "other"))
