@@ -29,6 +29,7 @@ from protos.plan.ingredients import (
     ServerRule,
 )
 from protos.plan.manifest import Manifest, largest_weight
+from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 
@@ -90,7 +91,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     pace = _Pace(rates, sums.contributors / len(plan.sites))
     if training is not None:
         noisy = np.array([sums.scalars[name] for name in training.names], np.float64)
-        step = _step(rule, training.mean_change(noisy), state, pace)
+        step = _step(rule, mean_change(training, noisy), state, pace)
         np.add(parameters, step, out=parameters, casting="same_kind")
         return
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))

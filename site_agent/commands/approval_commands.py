@@ -22,19 +22,11 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.approvals import (
-    Approval,
-    announced_plans,
-    find_approval,
-    find_refusal,
-    last_approved,
-    newest_version,
-    others_approved,
-    why_not,
-)
-from site_agent.approvals import approve as record_approval
-from site_agent.approvals import refuse as record_refusal
-from site_agent.approvals import withdraw as record_withdrawal
+from site_agent.approvals import Approval, find_approval, last_approved, newest_version, others_approved, why_not
+from site_agent.approving import announced_plans, find_refusal
+from site_agent.approving import approve as record_approval
+from site_agent.approving import refuse as record_refusal
+from site_agent.approving import withdraw as record_withdrawal
 from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections

@@ -46,6 +46,7 @@ from protos.wire.messages import (
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
 from site_agent.approvals import keep_plan
+from site_agent.approvals_guard import guard_of
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
@@ -53,7 +54,6 @@ from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
 from site_agent.gate.policy import remedy_of_refusal
-from site_agent.gate.separation import guard_of
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_upkeep import SiteUpkeep

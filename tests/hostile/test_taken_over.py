@@ -15,7 +15,7 @@ from pki.own_enrolment import OWN_CERTIFICATE_LABEL
 from protos.errors import OperatorError, RefusedError
 from protos.wire.messages import Chunk, Join, KeyAdvert, Ready
 from protos.wire.upkeep_messages import RenewalAsked
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate import loop
 from site_agent.gate_socket import WINDOW
 from tests.hostile.masking_federation import identity_key, masked_plan

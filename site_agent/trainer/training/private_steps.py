@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients, drawn_rows
@@ -43,7 +44,7 @@ def private_sums(
     start, moved = np.concatenate([array.ravel() for array in trained]), np.zeros(ends[-1], np.int64)
     followed = moved  # the shared model for pFedMe; the received values for every other method
     for made in range(training.steps * training.inner):
-        parts = np.split(start + training.local_change(moved.astype(np.float64)), ends[:-1])
+        parts = np.split(start + local_change(training, moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
         sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes)
         noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)
