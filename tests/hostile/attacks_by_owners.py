@@ -27,8 +27,8 @@ from site_agent import gate_socket
 from site_agent.approving import approve
 from site_agent.desk import around_rounds
 from site_agent.gate import agent_link
+from site_agent.gate.admission import Admission
 from site_agent.gate.consent import Consent
-from site_agent.gate.loop import SiteGate
 from site_agent.gate_socket import WINDOW
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import agent_folder, approvals_folder
@@ -122,7 +122,7 @@ def failure_that_names_a_patient(weakened: bool) -> bool:
             assert refusals
             return any(PATIENT in refusal.tensor for refusal in refusals)
 
-    weaker = in_copy(weakened, lambda: patched(SiteGate, "_named", lambda _, failed: failed.tensor))
+    weaker = in_copy(weakened, lambda: patched(Admission, "_named", lambda _, tensor: tensor))
     with scratch() as folder, patched(MadeUpTrainer, "ask", fails), weaker:
         return asyncio.run(scene(folder))
 
