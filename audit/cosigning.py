@@ -23,6 +23,7 @@ from typing import Final
 from audit import checkpoint_memory
 from audit.own_log import COSIGNED, IDENTITY_REPLACED, WITNESSED, AuditLog
 from audit.recording_budget import RecordingBudget
+from audit.rolled_back import confirmed_records
 from protos.wire.log_chain import LogPosition, relink
 from protos.wire.log_checkpoints import (
     MOST_LEAVES,
@@ -187,19 +188,7 @@ class LogSession:
     def _stand(self, standing: LogStanding) -> None:
         if standing.key != self._peer_key:
             raise CheckpointRefused("the other side shows another identity key than before")
-        kept = standing.checkpoint
-        if kept is None or kept.generation < self._party.own.generation:
-            self._confirmed = 0
-            return
-        try:
-            check_checkpoint(kept, self._party.owner, self._party.public_key)
-        except CheckpointRefused as refused:
-            raise CheckpointRefused(
-                f"the other side has a checkpoint of this log that this program did not sign: {refused}"
-            ) from (refused)
-        if kept.generation > self._party.own.generation or self._party.own.position_at(kept.size) != kept.position:
-            raise CheckpointRefused(f"this program's own log differs from its signed checkpoint at record {kept.size}")
-        self._confirmed = kept.size
+        self._confirmed = confirmed_records(self._party.own, standing.checkpoint)
 
     def _take(self, message: LogCosignature) -> None:
         signed = self._under_way

@@ -55,6 +55,7 @@ from benchmarks.private_sites import print_sites
 from benchmarks.private_tables import print_clinical
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import noisy_fit_under
 from protos.plan.plan import Plan
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -172,7 +173,7 @@ def areas(tables: Mapping[str, Table], splits: list[Split], epsilon: float, draw
                 ("curator", curator, alone / PRIVATE_SCALE),
                 ("each", every, alone * sqrt(len(private.sites)) / PRIVATE_SCALE),
             ):
-                slopes, _errors = private.fitted_under(noise, numbers / PRIVATE_SCALE, RIDGE)
+                slopes, _errors = noisy_fit_under(private, noise, numbers / PRIVATE_SCALE, RIDGE)
                 found[name].append(area(split, slopes))
     return {name: float(np.mean(values)) for name, values in found.items()}
 
@@ -264,7 +265,7 @@ def main() -> None:
     plan = private_plan(tables, CLAIM)
     splits = [split_at(tables, plan, seed) for seed in range(splits_wanted)]
     private = sums_of(plan)
-    plain = [area(split, private.fitted_under(0.0, split.total / PRIVATE_SCALE, RIDGE)[0]) for split in splits]
+    plain = [area(split, noisy_fit_under(private, 0.0, split.total / PRIVATE_SCALE, RIDGE)[0]) for split in splits]
     counts = f"{len(private.columns)} columns, {len(private.names)} numbers"
     print(f"UCI heart, 4 clinics, {counts}, clip {private.promise.clip:.3g}, delta {DELTA:g}")
     print(f"AUROC, mean of {splits_wanted} splits and {draws} draws of noise. Without noise: {np.mean(plain):.4f}")

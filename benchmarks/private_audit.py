@@ -26,6 +26,7 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from protos.plan.architecture import DenseNetwork, network_tensors
+from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import WIDEST
 from protos.privacy.accounting import epsilon_of
@@ -131,7 +132,7 @@ def audited_training(
         sent = [noise(plan, private_sums(training, arrays, rows, random_bytes), random_bytes) for rows in homes]
         noisy = np.sum(sent, axis=0).astype(np.float64)
         scores += noisy[: ends[0]].reshape(neurons, WIDEST)[:, :inputs].ravel() / training.scale
-        values = np.add(values, training.mean_change(noisy), casting="same_kind", dtype=np.float32)
+        values = np.add(values, mean_change(training, noisy), casting="same_kind", dtype=np.float32)
     return Audited(scores=scores, is_in=is_in)
 
 

@@ -26,6 +26,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.prior.prior_gain import plan_of_tables, split_of
 from benchmarks.private_networks import DELTA, declared
 from benchmarks.private_tables import TABLES, clinical_rows, mean_and_error
+from protos.plan.noisy_results import noisy_fit, noisy_fit_under
 from protos.plan.plan import Plan
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
@@ -144,7 +145,7 @@ def area(split: Split, slopes: Float64) -> float:
 def noisy_area(private: PrivateSums, split: Split, kind: str) -> float:
     """Return the AUROC with one draw of noise."""
     noise, deviation = noise_of_sites(private, kind)
-    return area(split, private.fitted_under(deviation, (split.total + noise) / PRIVATE_SCALE, RIDGE)[0][0])
+    return area(split, noisy_fit_under(private, deviation, (split.total + noise) / PRIVATE_SCALE, RIDGE)[0][0])
 
 
 def print_sites(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int, draws: int) -> None:
@@ -185,7 +186,9 @@ def _print_table(
     plan = sites_plan(concepts, sites, 1.0)
     private, many = sums_of(plan), [split_of_rows(plan, one, seed) for seed, one in enumerate(parts)]
     rows = sum(len(outcomes) for _, outcomes in many[0].training)
-    plain = np.mean([area(one, private.fitted_under(NO_NOISE, one.total / PRIVATE_SCALE, RIDGE)[0][0]) for one in many])
+    plain = np.mean(
+        [area(one, noisy_fit_under(private, NO_NOISE, one.total / PRIVATE_SCALE, RIDGE)[0][0]) for one in many]
+    )
     size = f"{rows} training rows, {len(private.columns)} columns, {len(private.names)} numbers"
     print(f"{words}: the prior at {sites} sites, {size}, {len(parts)} splits with {draws} draws")
     print(f"Without noise: {plain:.4f}. epsilon  shared  curator  full noise at each site (standard errors over draws)")
@@ -207,7 +210,7 @@ def costs(private: PrivateSums, split: Split) -> str:
         discrete_gaussian(len(private.names), private.share_variance, np.random.bytes)
     marks.append(time.process_time())
     for _ in range(10):
-        private.fitted(split.total / PRIVATE_SCALE, RIDGE)
+        noisy_fit(private, split.total / PRIVATE_SCALE, RIDGE)
     marks.append(time.process_time())
     sums, noise, fit = np.diff(marks) / 10
     return f"a site's sums {sums:.4f} s, its noise {noise:.4f} s, the fit {fit:.4f} s, {8 * len(private.names)} bytes"

@@ -36,8 +36,8 @@ from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import method_names
-from protos.plan.patient_privacy import how_private, price_in_words
 from protos.plan.plan import Plan
+from protos.plan.privacy_in_words import bits_in_words, how_private, price_in_words
 
 
 @click.group()
@@ -96,7 +96,7 @@ def check(path: Path) -> None:
             for sentence in how_private(plan.method, plan.privacy):
                 click.echo(f"            {sentence}")
             if (trained := plan.private_training) is not None:
-                click.echo(f"            {trained.bits_in_words()}")
+                click.echo(f"            {bits_in_words(trained)}")
             for sentence in expected_accuracy(plan):
                 click.echo(f"            {sentence}")
         click.echo(

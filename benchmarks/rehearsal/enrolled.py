@@ -20,7 +20,7 @@ from pki.register import Register
 from pki.site_keys import SiteKeys
 from protos.plan.plan import Plan
 from site_agent.agent.connection import Credentials
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.hospital import Hospital
 from site_agent.state_folders import agent_folder, gate_folder
 

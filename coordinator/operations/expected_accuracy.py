@@ -9,6 +9,7 @@ from coordinator.operations.made_up_patients import ASSUMED
 from coordinator.operations.made_up_prior import PATIENTS, made_up_prior
 from coordinator.operations.made_up_training import better_rate, made_up_training
 from protos.plan.federated_statistics import NumericColumn
+from protos.plan.noisy_results import fewest_rows, mean_error, noise_rows
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
 
@@ -29,21 +30,22 @@ def expected_accuracy(plan: Plan) -> Iterator[str]:
 
 
 def _of_statistics(counted: PrivateStatistics, sites: int) -> Iterator[str]:
-    yield f"The noise in each count has a standard deviation of {counted.noise_rows(sites):.3g} rows."
+    yield f"The noise in each count has a standard deviation of {noise_rows(counted, sites):.3g} rows."
     numbers = [column for column in counted.statistics.columns if isinstance(column, NumericColumn)]
     if not numbers:
         return
-    if counted.fewest_rows(sites) >= ROWS:
-        yield f"A mean needs more than {counted.fewest_rows(sites):,.0f} rows with a value. With fewer it is not shown."
+    fewest = fewest_rows(counted, sites)
+    if fewest >= ROWS:
+        yield f"A mean needs more than {fewest:,.0f} rows with a value. With fewer it is not shown."
         return
     for column in numbers[:_MOST_COLUMNS]:
-        middle, end = (counted.mean_error(column, ROWS, sites, at_an_end=at_an_end) for at_an_end in (False, True))
+        middle, end = (mean_error(counted, column, ROWS, sites, at_an_end=at_an_end) for at_an_end in (False, True))
         yield (
             f"With {ROWS:,} rows, the noise in the mean of {column.name} has a standard deviation of {middle:.2g}, in "
             f"its unit. At an end of the range it is {end:.2g}."
         )
     if len(numbers) > _MOST_COLUMNS:
-        share = counted.mean_error(NumericColumn(name="any", low=0.0, high=1.0), ROWS, sites)
+        share = mean_error(counted, NumericColumn(name="any", low=0.0, high=1.0), ROWS, sites)
         yield f"For the other {len(numbers) - _MOST_COLUMNS} numbers it is {share:.2g} of their range."
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from coordinator.operations.made_up_patients import Float64, MadeUpPatients, made_up_patients, ranked
+from protos.plan.noisy_results import noisy_fit, noisy_fit_under
 from protos.plan.plan import Plan
 from protos.plan.private_prior import PrivateSums
 
@@ -57,9 +58,11 @@ def made_up_prior(plan: Plan) -> MadeUpPrior | str:
     total, found = np.sum(sums, axis=0), []
     for own, hospital in list(zip(sums, hospitals, strict=True))[:_MOST_HOSPITALS]:
         alone = _area(hospital, tested, None, ridge)
-        without = _area(hospital, tested, private.fitted_under(_NO_NOISE, total - own, ridge)[0][0], ridge)
+        without = _area(hospital, tested, noisy_fit_under(private, _NO_NOISE, total - own, ridge)[0][0], ridge)
         noises = generator.normal(0.0, private.noise, (_DRAWS, len(total)))
-        noisy = [_area(hospital, tested, private.fitted(total + noise - own, ridge)[0][0], ridge) for noise in noises]
+        noisy = [
+            _area(hospital, tested, noisy_fit(private, total + noise - own, ridge)[0][0], ridge) for noise in noises
+        ]
         found.append((alone, without, float(np.mean(noisy))))
     return MadeUpPrior(*(float(mean) for mean in np.mean(found, axis=0)))
 

@@ -27,6 +27,7 @@ from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import local_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
@@ -132,7 +133,7 @@ def _area(
         apply_rule(plan, manifest, Sums(exchange=exchange, contributors=plan.quorum, updates=updates, scalars=scalars),
                    parameters, state)  # fmt: skip
     arrays = _with_shared(first, places, manifest.views(parameters).values())
-    networks = [_moved(arrays, moving, training.local_change(own * training.scale)) for own in kept]
+    networks = [_moved(arrays, moving, local_change(training, own * training.scale)) for own in kept]
     return float(np.mean([ranked(_read(network, tested[0])[-1][:, 0], tested[1]) for network in networks]))
 
 
@@ -150,7 +151,7 @@ def _steps(
     """
     followed = moved
     for made in range(training.steps * training.inner):
-        here = _moved(arrays, places, training.local_change(moved * training.scale))
+        here = _moved(arrays, places, local_change(training, moved * training.scale))
         moved = moved + training.pull * ~training.is_own * (followed - moved) + sum_at(len(places) // 2, here)
         moved += 0.0 if draw is None else draw()
         if (made + 1) % training.inner == 0:

@@ -35,6 +35,7 @@ from protos.plan.manifest import (
     largest_weight,
     slices_of,
 )
+from protos.plan.noisy_results import noisy_statistics
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 
@@ -146,7 +147,9 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
             if plan.statistics is None:
                 return course
             if plan.private_statistics is not None:
-                return replace(course, statistics=plan.private_statistics.summed(sums.scalars, sums.contributors))
+                return replace(
+                    course, statistics=noisy_statistics(plan.private_statistics, sums.scalars, sums.contributors)
+                )
             return replace(course, statistics=summed(plan.statistics, sums.scalars))
         case Stage.NEWTON | Stage.GUARD:
             return course

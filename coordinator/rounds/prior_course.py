@@ -14,6 +14,7 @@ import numpy.typing as npt
 from coordinator.rounds.course import Course
 from protos.numbers.newton_sums import OutOfBound, has_converged
 from protos.numbers.round_sums import Sums
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.prior_sums import AnnouncedSums, Prior, place_sums
 from protos.wire.messages import Stage
 
@@ -59,7 +60,7 @@ def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> d
         return {}
     found = AnnouncedSums(prior, values)
     if prior.private is not None:
-        slopes, deviations = prior.private.fitted(found.terms, prior.method.ridge)
+        slopes, deviations = noisy_fit(prior.private, found.terms, prior.method.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
     most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
     # Sums that were never sent to sites are zeros, and a Newton step cannot be computed from zeros.

@@ -26,12 +26,12 @@ from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
-from protos.plan.exchange import Exchange, Exchanges, spans, stage_at
+from protos.plan.exchange import Exchange, Exchanges, stage_at
 from protos.plan.manifest import ROWS, Manifest, manifest_of
 from protos.plan.methods import method_names
-from protos.plan.patient_privacy import price_in_words
 from protos.plan.plan import Plan
-from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule
+from protos.plan.privacy_in_words import price_in_words
+from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule, spans
 from protos.plan.sweep import chosen_of
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage

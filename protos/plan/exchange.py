@@ -108,29 +108,6 @@ class Exchange:
         raise ValueError(f"{index} lies beyond the vector")
 
 
-def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
-    """Return the positions of tensors in the manifest's vector, and in a vector with only these tensors.
-
-    Args:
-        manifest: every tensor that may be sent.
-        tensors: some of them, in the manifest's order.
-
-    Returns:
-        pairs of slices: a position in the manifest's vector, and the position of the same numbers in the smaller
-            vector.
-        Neighbouring tensors share one pair.
-    """
-    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
-    found: list[tuple[slice, slice]] = []
-    for tensor, part in zip(tensors, slices_of(tensors), strict=True):
-        place = places[tensor.name]
-        if found and found[-1][0].stop == place.start:
-            before, earlier = found.pop()
-            place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
-        found.append((place, part))
-    return tuple(found)
-
-
 def pack_layers(chosen: tuple[bool, ...]) -> bytes:
     """Encode which layers take part in a round: one bit for each layer, the first layer as the lowest.
 

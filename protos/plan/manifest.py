@@ -313,20 +313,3 @@ def largest_weight(plan: Plan) -> int:
 def refusal_numbers(plan: Plan) -> int:
     """Return how many numbers encode a site's refusal of received parameters; 0 if sites cannot refuse."""
     return 0 if plan.acceptance is None else numbers_for(len(plan.sites) - plan.acceptance.quorum + 1)
-
-
-def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe where a network's shared tensors differ from the manifest. The text is empty if they agree.
-
-    Args:
-        found: the shape of each tensor by name.
-    """
-    wanted = {tensor.name: tensor.shape for tensor in expected.tensors}
-    lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
-    lines += [f"{name} is not in the plan" for name in found.keys() - wanted.keys()]
-    lines += [
-        f"{name} has shape {found[name]}, the plan says {wanted[name]}"
-        for name in wanted.keys() & found.keys()
-        if wanted[name] != found[name]
-    ]
-    return "; ".join(sorted(lines)[:5])

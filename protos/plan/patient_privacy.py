@@ -132,19 +132,6 @@ def noise_multiplier(privacy: Privacy, sums: int) -> float:
     return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
 
 
-def price_in_words(privacy: Privacy, sums: int = 1) -> str:
-    """Describe in one line how much epsilon a run costs each patient, and how large the noise is."""
-    deviations = noise_multiplier(privacy, sums)
-    turn = "step" if privacy.noise == "local" else "round"
-    sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
-    local = ". Each site adds this whole noise in each of its steps" if privacy.noise == "local" else ""
-    rounds = "" if sums == 1 else f" over all {sums} {turn}s"
-    return (
-        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
-        f"{deviations:.3g} times as large as the change that one patient can cause{local}{sampled}"
-    )
-
-
 def _of_epsilon(epsilon: float) -> str:
     allowed = f"epsilon is {epsilon:g}, and it lies between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}"
     if epsilon > LARGEST_EPSILON:
@@ -172,39 +159,7 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
                 yield from _of_penalty(penalty)
 
 
-def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
-    """Yield one sentence for each change that differential privacy makes in this method."""
-    if isinstance(method, FederatedPrior):
-        yield "One noisy sum leaves, and each site computes the coefficients from it."
-        return
-    if isinstance(method, LocalOnly):  # statistics
-        yield "One noisy sum of counts and moments leaves. No small cell is left out, because the noise hides it."
-        return
-    made, is_local = method.method(), privacy.noise == "local"
-    if is_local:
-        yield "Each round sends the sum of a site's noisy steps. The shared model moves by their mean over the sites."
-    else:
-        yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."
-    if isinstance(made.server_rule, Adaptive):
-        yield "The coordinator's rule reads the noisy sum alone, so it costs nothing more."
-    if made.penalties and is_local:
-        yield "The proximal term pulls each step towards the received values. It reads no patient, so it costs nothing."
-    elif made.penalties:
-        yield "The proximal term is 0 at the start of a round, and a round has one step, so this term changes nothing."
-    if _has_own_steps(made):
-        yield "Private layers take the same steps along their part of each gradient, which stays at the site."
-        yield "Its noise is of the site alone: the whole noise, because no other site adds to it."
-    if isinstance(made.procedure, FederatedOnly):
-        yield "The private layers keep their first values, so the noisy sum depends on no patient through them."
-    if isinstance(made.procedure, InnerProblem):
-        yield "Each step of the inner problem adds the noise too, and all of these steps are paid for."
-    if isinstance(made.procedure, PersonalCopy | Mixture | InnerProblem):
-        yield "The personal model reads patients without noise. It stays at the site and shapes no sum."
-    if made.fine_tuning_epochs:
-        yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
-
-
-def _has_own_steps(method: Method) -> bool:
+def has_own_steps(method: Method) -> bool:
     """Return whether private layers train during the rounds, so that the next shared gradient depends on them."""
     # Private layers that keep their first values depend on no patient.
     return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
@@ -220,7 +175,7 @@ def _of_federated(method: Method) -> Iterator[str]:
             yield "the sensitivities of layers follow from patients and nothing pays for them; set layers of player-fl"
         case Parts(parts=parts) if Part.COMMON in parts:
             yield "a shared and a private extractor stand side by side, and such a network has no clipped gradient here"
-        case Parts() | Layers() | Prefix() if _has_own_steps(method):
+        case Parts() | Layers() | Prefix() if has_own_steps(method):
             yield from _of_private_layers(method)
         case Parts() | Layers() | Prefix():
             return

@@ -1,4 +1,4 @@
-"""Fits federated-prior in one round with differential privacy. Each patient adds one clipped term to the noisy sums.
+"""Lists the noisy sums of federated-prior in one round with differential privacy. Each patient adds one clipped term.
 
 At coefficients 0 each site adds up the gradient and the Hessian of a logistic regression. The regression has the common
 columns and one intercept for each site. Every patient's term is scaled to a norm of at most 1. Noise of one standard
@@ -7,8 +7,7 @@ deviation for all numbers then hides every patient. The rules:
 * columns are standardised by ranges, typical values and spreads that the plan declares, never by patients;
 * a row is shortened to the norm `clip`, and a patient's sum of rows to the norm 1. Then each term is rounded to
   integers;
-* each site adds its share of noise. The shares of the fewest contributors less the assumed colluders make up all of it;
-* the fit uses the size of the noise: directions in which the noise is larger than the signal are shrunk towards 0.
+* each site adds its share of noise. The shares of the fewest contributors less the assumed colluders make up all of it.
 
 Sources: Böhning and Lindsay 1988 (logistic Hessian at most x x^T / 4, exact at 0); Kairouz, Liu, Steinke 2021 (sums of
 discrete Gaussian shares). Profiled intercepts are not used: one row would move the weights of all others.
@@ -19,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,6 @@ from protos.plan.patient_privacy import Privacy
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, share_variance
 
 Float64: TypeAlias = npt.NDArray[np.float64]
-
-_FLOOR: Final = 1.4  # of eigenvalues, in deviations of the noise's largest eigenvalue per root of the dimension
 
 
 @dataclass(frozen=True)
@@ -100,31 +97,3 @@ class PrivateSums:
     def noise(self) -> float:
         """Return the standard deviation of the noise in the sum over all sites, for terms of norm 1."""
         return sqrt(len(self.sites) * self.share_variance) / PRIVATE_SCALE
-
-    def fitted(self, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """Return slopes and standard errors from noisy sums, for the noise of this plan. See `fitted_under`."""
-        return self.fitted_under(self.noise, numbers, ridge)
-
-    def fitted_under(self, noise: float, numbers: Float64, ridge: float) -> tuple[Float64, Float64]:
-        """Return the regression's slopes with their standard errors, each float64 of shape (1, columns).
-
-        Args:
-            noise: the standard deviation of the noise in each number.
-            numbers: sums of terms, float64 of shape (numbers,).
-            ridge: penalty on the squared coefficients.
-        """
-        first, second = self.pairs
-        values, size = numbers * self.units, len(self.unknowns)
-        hessian, gradient = np.zeros((size, size)), values[len(first) :]
-        hessian[first, second] = values[: len(first)]
-        hessian[second, first] = values[: len(first)]
-        of_gradient = self.promise.clip / sqrt(2.0) * noise
-        of_hessian = self.promise.clip**2 / 4 * sqrt(2.0) * noise
-        eigenvalues, vectors = np.linalg.eigh(hessian)
-        sure = np.maximum(eigenvalues, _FLOOR * of_hessian * sqrt(size))
-        inverse = 1.0 / (sure + ridge * (1.0 + of_gradient**2 / sure))
-        slopes = vectors @ (inverse * (vectors.T @ -gradient))
-        # The variance of the gradient: the patients' part, which is the Hessian, plus the noise.
-        errors = np.sqrt((vectors**2) @ (inverse**2 * (sure + of_gradient**2)))
-        places = slice(0, len(self.columns))
-        return slopes[None, places].copy(), errors[None, places].copy()

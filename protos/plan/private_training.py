@@ -18,7 +18,7 @@ noisy sum as the mean update. Every site receives the same parameters. The rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isqrt, prod, sqrt
 from typing import Final, TypeAlias
@@ -162,17 +162,6 @@ class PrivateTraining:
                 f"patients under privacy is {self.patients}; leave out bits"
             )
 
-    def bits_in_words(self) -> str:
-        """Describe in one or two sentences how the number of bits affects accuracy or the bytes sent."""
-        if self.promise.bits == 32:
-            return (
-                f"Each number has 32 bits, with room for {self.patients_that_fit} patients at one site. With more "
-                "patients the site may have to clip its sums. That costs accuracy and no privacy."
-            )
-        narrow = replace(self, promise=self.promise.model_copy(update={"bits": 32}))
-        halved = "" if any(narrow.why_not_narrow()) else " With bits: 32 under privacy a round sends half as much."
-        return f"Each number has 64 bits.{halved}"
-
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Round a step's sum of patients' terms, int64 of any shape, to the integers to send. Clip a larger sum."""
         return self.ring.rounded(exact, LARGEST_PATIENTS * self.scale if self.ring.bits == 64 else self.largest_sum)
@@ -181,22 +170,6 @@ class PrivateTraining:
     def deviation(self) -> float:
         """Return the standard deviation of the honest sites' noise in a round's or step's sum, for terms of norm 1."""
         return sqrt(self.honest * self.share_variance) / self.scale
-
-    def mean_change(self, sums: Float64) -> Float64:
-        """Return the mean update, float64 of shape (numbers,), that the server rule applies after these sums.
-
-        Args:
-            sums: integers over all sites, float64 of shape (numbers,).
-        """
-        taking_part = self.patients * (self.promise.sampling or 1.0)
-        return sums * (-self.learning_rate * self.promise.clip / (taking_part * self.scale))
-
-    def local_change(self, sums: Float64) -> Float64:
-        """Return the change of a site's parameters by its own noisy sums, float64 of shape (numbers,).
-
-        The mean over all sites is the mean change, because each site has the same part of the declared patients.
-        """
-        return self.sites * self.mean_change(sums)
 
 
 def _variance_of(promise: Privacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.round_sums import Sums
-from protos.plan.exchange import spans
+from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import (
     Adaptive,
     Blend,
@@ -28,7 +28,8 @@ from protos.plan.ingredients import (
     Moment,
     ServerRule,
 )
-from protos.plan.manifest import Manifest, largest_weight
+from protos.plan.manifest import Manifest, largest_weight, slices_of
+from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 
@@ -90,7 +91,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
     pace = _Pace(rates, sums.contributors / len(plan.sites))
     if training is not None:
         noisy = np.array([sums.scalars[name] for name in training.names], np.float64)
-        step = _step(rule, training.mean_change(noisy), state, pace)
+        step = _step(rule, mean_change(training, noisy), state, pace)
         np.add(parameters, step, out=parameters, casting="same_kind")
         return
     fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
@@ -113,6 +114,29 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
         with ThreadPoolExecutor(cores) as threads:
             for done in [threads.submit(move, blocks[core::cores]) for core in range(cores)]:
                 done.result()
+
+
+def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[slice, slice], ...]:
+    """Return the positions of tensors in the manifest's vector, and in a vector with only these tensors.
+
+    Args:
+        manifest: every tensor that may be sent.
+        tensors: some of them, in the manifest's order.
+
+    Returns:
+        pairs of slices: a position in the manifest's vector, and the position of the same numbers in the smaller
+            vector.
+        Neighbouring tensors share one pair.
+    """
+    places = dict(zip((tensor.name for tensor in manifest.tensors), slices_of(manifest.tensors), strict=True))
+    found: list[tuple[slice, slice]] = []
+    for tensor, part in zip(tensors, slices_of(tensors), strict=True):
+        place = places[tensor.name]
+        if found and found[-1][0].stop == place.start:
+            before, earlier = found.pop()
+            place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
+        found.append((place, part))
+    return tuple(found)
 
 
 def largest_step(plan: Plan) -> float:

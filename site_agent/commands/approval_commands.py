@@ -22,7 +22,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent import approvals
+from site_agent import approvals, approving
 from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
@@ -104,7 +104,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     until_text = None if ends is None else ends.isoformat(timespec="seconds")
     for alternative in plan.alternatives:
         log.write("plan_approved", until=until_text, **_facts(alternative, by))
-    approval = approvals.approve(hospital.state_path, plan, by=by, at=now, until=ends)
+    approval = approving.approve(hospital.state_path, plan, by=by, at=now, until=ends)
     _print([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)])
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
@@ -153,7 +153,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     hospital = read_hospital(path)
     plan, by = _plan_to_withdraw(hospital, plan_path), person(by)
     # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
-    if approvals.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
+    if approving.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
             what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
             consequence="Nothing was changed. Nothing is sent for this plan.",
@@ -190,7 +190,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
             remedy="To end the approval, use `site-agent withdraw`.",
         )
     audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
-    approvals.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
+    approving.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
     click.echo(
         f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."
     )
@@ -212,7 +212,7 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan of --plan, or the last announced or approved. Raises OperatorError if it is wrong or missing."""
     if path is not None:
         return read_document(path, Plan, consequence=_NOTHING_APPROVED)
-    announced = approvals.announced_plans(hospital.state_path)
+    announced = approving.announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
@@ -250,7 +250,7 @@ def _here(hospital: Hospital, plan: Plan, refused: tuple[str, ...]) -> list[Sect
 
 def _said(hospital: Hospital, plan: Plan, approval: approvals.Approval | None, *, is_refused: bool) -> Iterator[str]:
     """Yield sentences on the decisions of persons at this hospital, and on whether training is permitted."""
-    if (refusal := approvals.find_refusal(hospital.state_path, plan)) is not None:
+    if (refusal := approving.find_refusal(hospital.state_path, plan)) is not None:
         yield f"Refused by {refusal.by} at {refusal.at}. The reason: {refusal.because}"
     for given in approval.signatures if approval else ():
         yield f"Approved by {given.by} at {given.at}{f', until {given.until}' if given.until else ''}."

@@ -29,7 +29,8 @@ from protos.errors import OperatorError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.approvals import Approval, Refusal, announced_plans, find_approval, find_refusal, why_not
+from site_agent.approvals import Approval, find_approval, why_not
+from site_agent.approving import Refusal, announced_plans, find_refusal
 from site_agent.console.console_actions import ACTS, APPROVE, COMPARE, EXAMINE, REVIEW, Act, Done, run_command
 from site_agent.console.console_links import COOKIE, ROLE_NAMES, Links, Role, Session, Shown
 from site_agent.console.console_pages import Desk, KnownPlan, Shelf

@@ -15,7 +15,7 @@ import numpy as np
 from audit.log_files import BrokenFile, all_files, position_after
 from protos.errors import ConfigurationError
 from protos.plan.methods import described
-from protos.plan.patient_privacy import price_in_words
+from protos.plan.privacy_in_words import price_in_words
 from protos.wire.log_chain import LogPosition
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED

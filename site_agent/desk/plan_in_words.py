@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from math import exp
 
 from protos.plan.manifest import Manifest
-from protos.plan.patient_privacy import Privacy, how_private, price_in_words
+from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
+from protos.plan.privacy_in_words import how_private, price_in_words
 from protos.plan.weighting import RowWeights
 from site_agent.desk.plan_review import Section, counted
 

@@ -22,6 +22,7 @@ from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
+from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
@@ -375,7 +376,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
         "no count, loss, vote or gain."
     )
-    yield training.bits_in_words()
+    yield bits_in_words(training)
 
 
 def _of_columns(plan: Plan) -> Iterator[str]:

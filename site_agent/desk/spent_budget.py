@@ -15,7 +15,8 @@ from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
-from site_agent.approvals import all_approvals, announced_plans
+from site_agent.approvals import all_approvals
+from site_agent.approving import announced_plans
 
 _DIGITS: Final = 12  # number of characters of the plan's digest at the end of a run's name
 _UNKNOWN: Final = "not known, because the plan is not stored here"

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.errors import OperatorError, ProtocolError
 from protos.wire.codec import (
     decode_coordinator_message,
     encode_site_message,
@@ -24,11 +24,10 @@ from protos.wire.codec import (
 from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
-from site_agent.gate.mishaps import of_certificate
+from site_agent.gate.mishaps import agent_gone, agent_misbehaved, of_certificate, stream_ended
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
     FRAMING,
-    REFUSALS,
     WINDOW,
     Answer,
     Called,
@@ -53,12 +52,6 @@ PARTING_SECONDS: Final = 4.0
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
 _OF_STREAM: Final = (Opened, Down, Sent, Ended)
 Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
-
-
-class AgentGone(UnavailableError):
-    """The agent, the process with network access, ended while the gate process needed it."""
-
-    code = "E029"
 
 
 class AgentLink:
@@ -144,10 +137,10 @@ class AgentLink:
             while True:
                 self._took(await connection.receive(largest_payload))
         except OSError:
-            self._fail(_gone())
+            self._fail(agent_gone())
         except MalformedMessage as malformed:
             connection.close()
-            self._fail(_misbehaved(malformed))
+            self._fail(agent_misbehaved(malformed))
 
     def _took(self, report: Message) -> None:
         if isinstance(report, _OF_STREAM):
@@ -251,7 +244,7 @@ class Stream:
                     self._room.release()
             case Ended(status=status):
                 address = self._address()
-                self.fail(of_certificate(address, status, datetime.now(UTC), "E020") or ending(address, status))
+                self.fail(of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status))
             case Opened() if not self._is_open:
                 self._is_open = True
                 self._came.put_nowait(report)
@@ -268,40 +261,3 @@ class Stream:
             self._came.put_nowait(failure)
             self._is_over.set()
             self._room.release()  # a task that waits for space continues, and raises
-
-
-def ending(address: str, status: str) -> OperatorError:
-    """Return the error that explains to an operator how a stream ended."""
-    at = f" at {address}" if address else ""
-    if status in REFUSALS:
-        return RefusedError(
-            what=f"The coordinator{at} does not accept this site's certificate.",
-            consequence="Nothing was sent. The certificate was revoked or replaced, or belongs to another federation.",
-            remedy="Ask the federation office whether this site still belongs to the federation.",
-            code="E021",
-        )
-    told = "the stream ended" if status == "ended" else status
-    return UnavailableError(
-        what=f"The coordinator{at} cannot be reached ({told}).",
-        consequence="Nothing is lost. The round continues when the connection works again.",
-        remedy="You need not do anything. This site retries by itself. `site-agent doctor` finds the cause.",
-        code="E020",
-    )
-
-
-def _gone() -> AgentGone:
-    return AgentGone(
-        what="The agent of this site, the process with network access, has ended.",
-        consequence="Nothing is lost. The round continues when the agent runs again.",
-        remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
-        "service with `systemctl status site-agent`.",
-    )
-
-
-def _misbehaved(malformed: MalformedMessage) -> ProtocolError:
-    return ProtocolError(
-        what=f"The agent of this site, the process with network access, sent {malformed}.",
-        consequence="This site has stopped. No reply was sent to the agent.",
-        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
-        "officer.",
-    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
-from site_agent.approvals import Approval, approval_path, find_approval, last_approved, newest_version, why_not
+from site_agent.approvals import Approval, approval_path, find_approval, newest_version, why_not
 from site_agent.gate.spent import Spent
 
 
@@ -73,12 +73,6 @@ class Consent:
         because = self.why_not()
         if because is not None:
             raise ConsentEnded(self.plan.study, because)
-
-    def named_alike(self) -> str | None:
-        """Return the digest of another approved plan with the same study and version, or None."""
-        found = last_approved(self.state, self.plan)
-        is_alike = found is not None and found[0].version == self.plan.version
-        return found[0].digest.hex() if found is not None and is_alike else None
 
 
 def refuse_replay(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from audit.own_log import AuditError, AuditLog
 from host.durable import keep_record, on_disk
@@ -29,6 +29,7 @@ from site_agent.approvals import all_approvals
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
+Record = TypeVar("Record", bound=Document)
 
 
 class Loss(Document):
@@ -144,13 +145,24 @@ def _path(state: Path) -> Path:
 
 def _read(state: Path) -> _Mark | None:
     path = _path(state)
+    return read_record(
+        path, _Mark, f"The file {path} cannot be read. It shows since when this site records its privacy budget."
+    )
+
+
+def read_record(path: Path, kind: type[Record], what: str) -> Record | None:
+    """Return the record in a file of the privacy ledger, or None if there is no file.
+
+    Raises:
+        RefusedError: the file cannot be read; `what` is the first sentence of the error.
+    """
     try:
-        return _Mark.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as cause:
         raise RefusedError(
-            what=f"The file {path} cannot be read. It shows since when this site records its privacy budget.",
+            what=what,
             consequence="Nothing of a private study is sent.",
             remedy="Restore the state from a backup, and inform the data protection officer.",
         ) from cause

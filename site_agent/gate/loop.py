@@ -1,7 +1,8 @@
-"""Runs the main loop of the gate process: receive, send requests to the trainer, decide, send.
+"""Runs the main loop of the gate process: it passes messages between stream, trainer and the run's rounds.
 
-The gate never sees a patient. Messages and the trainer's answers arrive in one inbox and are handled one at a time.
-Training continues while a stream is down, and a built contribution is kept for its step.
+The gate never sees a patient. This file opens no answer of the trainer and no contribution. admission.py decides about
+runs, and site_rounds.py about rounds. Messages and the trainer's answers arrive in one inbox and are handled one at a
+time. Training continues while a stream is down, and a built contribution is kept for its step.
 """
 
 from __future__ import annotations
@@ -11,27 +12,17 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.own_log import AuditLog
-from host.starting_files import starting_values
-from protos.errors import ProtocolError, RefusedError, UnavailableError
-from protos.fingerprints import fingerprint
+from protos.errors import RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused
-from protos.plan.announced_plan import plan_from_wire
-from protos.plan.contributors import smallest_set
-from protos.plan.manifest import Manifest, manifest_of
-from protos.plan.methods import method_names
-from protos.plan.plan import Plan
 from protos.wire.messages import (
-    MOST_SAVED,
     PROTOCOL_VERSION,
     Announcement,
     CoordinatorMessage,
@@ -41,20 +32,15 @@ from protos.wire.messages import (
     Join,
     MalformedMessage,
     Refusal,
-    Saved,
-    SiteReason,
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
-from site_agent.approvals import keep_plan
+from site_agent.gate.admission import Admission, Turns
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
-from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, is_over, masks_nothing, misbehaved, policy_refuses
-from site_agent.gate.permission import GateRefusal, decide_plan
-from site_agent.gate.policy import remedy_of_refusal
-from site_agent.gate.separation import guard_of
-from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.mishaps import TrainerFailed, is_over, masks_nothing, misbehaved
+from site_agent.gate.permission import GateRefusal
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import (
@@ -69,7 +55,7 @@ from site_agent.gate.waiting import (
 from site_agent.hospital import Hospital, Hours
 from site_agent.site_standing import Standing
 from site_agent.state_folders import gate_folder
-from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Prepared, Train, TrainerGone
+from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 
 FIRST_WAIT_SECONDS: Final = 0.5
@@ -107,18 +93,20 @@ class SiteGate:
         The loop updates `standing` for status reports.
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
-        self._hospital, self._identity_key, self._trainer, self._audit = hospital, identity_key, trainer, audit
-        self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
+        self._hospital, self._trainer, self._audit = hospital, trainer, audit
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._unheard: Farewell | None = None  # a farewell that arrived during other work, before the stream ended
         self._connection: Stream | None = None
         self._rounds: Rounds | None = None
-        self._run, self._tensors = "", frozenset[str]()  # the announced plan's run and tensor names
+        self._run = ""  # the announced one
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
+        around = Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put)
+        turns = Turns(around=around, tell=self._tell, wait=self._await_approval, began=self._standing.began_run)
+        self._admission = Admission(hospital, identity_key=identity_key, audit=audit, turns=turns)
 
     async def run(self) -> None:
         """Take part until the coordinator reports that all runs are over.
@@ -164,7 +152,7 @@ class SiteGate:
 
     def adopt(self, hospital: Hospital) -> None:
         """Use this configuration from now on. A study that its policy refuses ends."""
-        self._hospital = hospital
+        self._hospital = self._admission.hospital = hospital
         self._spawn(self._inbox.put(Adopted()))
 
     def _require_trainer(self) -> None:
@@ -181,8 +169,8 @@ class SiteGate:
         self._forget_messages()
         self._trainer.close()
         self._trainer = await self._renew_trainer()
-        if self._rounds is not None:
-            self._rounds.trainer_restarted(await self._prepare_trainer(self._rounds.plan, self._rounds.manifest))
+        if (rounds := self._rounds) is not None:
+            rounds.trainer_restarted(await self._admission.prepare_trainer(rounds.plan, rounds.manifest))
         self._has_lost_trainer, self._standing.trainer = False, "idle"
 
     async def _converse(self, connection: Stream) -> bool:
@@ -207,13 +195,13 @@ class SiteGate:
                 else:
                     await self._handle(item)
         except MalformedMessage as malformed:
-            raise await self._complain(malformed) from malformed
+            await self._admission.end_part(self._run, malformed)
+            raise misbehaved(malformed) from malformed
         except MaskingRefused as refused:
-            tells = refused.reason not in OF_THE_DISK
-            await self._refuse(SiteReason.MASKING_REFUSED, "", because=str(refused), tells=tells)
+            await self._admission.end_part(self._run, refused)
             raise masks_nothing(refused) from refused
         except (GateRefusal, ConsentEnded, TrainerFailed) as ended:
-            await self._end_part(ended)
+            await self._admission.end_part(self._run, ended)
             raise
         finally:
             for task in beside:
@@ -266,105 +254,22 @@ class SiteGate:
                 await self._running().concluded(rounds)
             case Adopted() if self._rounds is not None:
                 self._rounds.follow(self._hospital.policy)
-                await self._check_policy(self._rounds.plan, self._rounds.manifest)
+                await self._admission.check_policy(self._rounds.plan, self._rounds.manifest)
             case Adopted() | Farewell():
                 return  # no run is active; a farewell was handled before
             case _:
                 await self._running().handle(item)
 
     async def _announced(self, message: Announcement) -> None:
-        try:
-            plan = plan_from_wire(message.plan)
-        except ProtocolError:
-            self._audit.write("coordinator_refused", reason="a plan that this version cannot read")
-            raise
-        if message.run != plan.run_name:
-            raise MalformedMessage("a run that is not the one of its plan")
+        plan = self._admission.announced(message)
         self._run = message.run
         if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
             if self._rounds is not None:
                 self._rounds.end()
-            await self._check_policy(plan, manifest_of(plan))
-            self._rounds = await self._prepare(message.run, plan)
+            self._rounds = await self._admission.admit(plan)
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
         await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
-
-    async def _check_policy(self, plan: Plan, manifest: Manifest) -> None:
-        """End this site's part if this hospital's current policy no longer allows the study."""
-        identity, now = self._identity, datetime.now(UTC)
-        decision = decide_plan(self._hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
-        refusal = decision.reasons
-        if refusal is None:
-            return
-        digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
-        await self._tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        remedy = decision.remedy or remedy_of_refusal(plan, self._hospital.site, self._identity)
-        raise policy_refuses(plan.study, refusal, remedy)
-
-    async def _prepare(self, run: str, plan: Plan) -> Rounds:
-        manifest = manifest_of(plan, starting_values(Path(self._hospital.starting_files), plan))
-        self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
-        facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        policy, state = self._hospital.policy, self._hospital.state_path
-        consent = Consent(
-            state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC), guard=guard_of(self._hospital)
-        )
-        keep_plan(state, plan)
-        await await_approval(consent, self._audit, self._standing.await_approval, self._hours, self._require_trainer)
-        saved = await self._prepare_trainer(plan, manifest)
-        method = " + ".join(method_names(plan.method))
-        receives = {"tier": "receiving"} if plan.tier_of(self._hospital.site) == "receiving" else {}
-        self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
-        self._standing.began_run(run, plan.rounds)
-        self._log.info("run_joined", run=run, method=method, rounds=plan.rounds)
-        return Rounds(
-            run=run,
-            plan=plan,
-            manifest=manifest,
-            site=self._hospital.site,
-            policy=policy,
-            consent=consent,
-            audit=self._audit,
-            masking=self._masking(run, plan, manifest),
-            around=Surroundings(send=self._send, ask=self._ask, spawn=self._spawn, deliver=self._inbox.put),
-            saved=saved,
-        )
-
-    async def _prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
-        """Let the trainer build the site's network. Return the states that it has on disk."""
-        answer = await self._ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
-        if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
-            await self._tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
-            raise ProtocolError(
-                what="The shared tensors of this site's network differ from the plan.",
-                consequence="Nothing was sent.",
-                remedy="Install the same version of global-layers everywhere.",
-            )
-        try:
-            pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
-            return tuple(Saved(number, resample) for number, resample in sorted(pairs))
-        except ValueError as cause:
-            raise unexpected_answer() from cause
-
-    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
-        if plan.secure_aggregation == "off" or plan.tier_of(self._hospital.site) == "receiving":
-            return None
-        policy = self._hospital.policy
-        return SiteMasking(
-            run=run,
-            plan=plan,
-            manifest=manifest,
-            site=self._hospital.site,
-            identity_key=self._identity_key,
-            quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
-            smallest=smallest_set(plan, policy.smallest_sites),
-            budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
-            state=self._hospital.state_path,
-            audit=self._audit,
-            uncounted_runs=policy.uncounted_runs,
-        )
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> TrainerMessage:
         try:
@@ -383,25 +288,6 @@ class SiteGate:
         if self._connection is not None:  # without a stream the next offer repeats the request
             await self._connection.send(message)
 
-    async def _end_part(self, ended: GateRefusal | ConsentEnded | TrainerFailed) -> None:
-        match ended:
-            case GateRefusal(reason=reason, tensor=tensor):
-                await self._refuse(reason, tensor)
-            case ConsentEnded(because=because):
-                await self._refuse(SiteReason.WITHDRAWN, "", because=because)
-            case TrainerFailed(can_continue=False, failed=failed):
-                await self._refuse(SiteReason(failed.reason), self._named(failed))
-
-    def _named(self, failed: Failed) -> str:
-        """Return the tensor of a failure if the plan has it. Another name could be a patient's."""
-        return failed.tensor if failed.tensor in self._tensors else ""
-
-    async def _refuse(self, reason: SiteReason, tensor: str, because: str = "", *, tells: bool = True) -> None:
-        facts = {"because": because} if because else {}
-        self._audit.write("participation_ended", run=self._run, reason=reason.name.lower(), tensor=tensor, **facts)
-        if self._run and tells:
-            await self._tell(Refusal(self._run, reason, tensor))
-
     async def _tell(self, refusal: Refusal) -> None:
         """Report why this site stops, if the stream is open. The site stops in any case."""
         with suppress(UnavailableError, RefusedError):
@@ -409,16 +295,14 @@ class SiteGate:
             if self._connection is not None:
                 await self._connection.part()
 
-    async def _complain(self, malformed: MalformedMessage) -> ProtocolError:
-        self._audit.write("coordinator_refused", reason=str(malformed))
-        if self._run:
-            await self._tell(Refusal(self._run, SiteReason.COORDINATOR_MISBEHAVED))
-        return misbehaved(malformed)
-
     def _part(self, farewell: Farewell) -> bool:
         """Return whether a farewell ends everything well. Raise an error if a person must act."""
         self._log.info("coordinator_parted", reason=farewell.reason.name, detail=farewell.detail)
         return is_over(farewell, self._audit)
+
+    async def _await_approval(self, consent: Consent) -> None:
+        tell = self._standing.await_approval
+        await await_approval(consent, self._audit, tell, self._hours, self._require_trainer)
 
     def _hours(self) -> Hours | None:
         return self._hospital.policy.hours

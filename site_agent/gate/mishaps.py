@@ -10,6 +10,7 @@ from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
+from site_agent.gate_socket import REFUSALS
 from site_agent.trainer_socket import Failed
 
 # The fault is of this site's disk. The run waits for the site to return with its state, and does not end for all.
@@ -38,6 +39,12 @@ class TrainerFailed(OperatorError):
         """
         is_own = self.failed.reason == SiteReason.TRAINER_FAILED
         return is_own and self.failed.exit_status == UnavailableError.exit_status
+
+
+class AgentGone(UnavailableError):
+    """The agent, the process with network access, ended while the gate process needed it."""
+
+    code = "E029"
 
 
 def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
@@ -145,4 +152,43 @@ def parted(farewell: Farewell) -> OperatorError:
         consequence="Nothing is lost.",
         remedy="You need not do anything.",
         code="E020",
+    )
+
+
+def stream_ended(address: str, status: str) -> OperatorError:
+    """Return the error that explains to an operator how a stream ended."""
+    at = f" at {address}" if address else ""
+    if status in REFUSALS:
+        return RefusedError(
+            what=f"The coordinator{at} does not accept this site's certificate.",
+            consequence="Nothing was sent. The certificate was revoked or replaced, or belongs to another federation.",
+            remedy="Ask the federation office whether this site still belongs to the federation.",
+            code="E021",
+        )
+    told = "the stream ended" if status == "ended" else status
+    return UnavailableError(
+        what=f"The coordinator{at} cannot be reached ({told}).",
+        consequence="Nothing is lost. The round continues when the connection works again.",
+        remedy="You need not do anything. This site retries by itself. `site-agent doctor` finds the cause.",
+        code="E020",
+    )
+
+
+def agent_gone() -> AgentGone:
+    """Return the error that the agent has ended."""
+    return AgentGone(
+        what="The agent of this site, the process with the network, has ended.",
+        consequence="Nothing is lost. The round continues when the agent runs again.",
+        remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
+        "service with `systemctl status site-agent`.",
+    )
+
+
+def agent_misbehaved(malformed: MalformedMessage) -> ProtocolError:
+    """Return the error that the agent sent a report that breaks the protocol of the gate socket."""
+    return ProtocolError(
+        what=f"The agent of this site, the process with the network, sent {malformed}.",
+        consequence="This site has stopped. No reply was sent to the agent.",
+        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
+        "officer.",
     )

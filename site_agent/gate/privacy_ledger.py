@@ -40,7 +40,7 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, remedy_of_loss, why_spent
+from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_record, remedy_of_loss, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
@@ -290,16 +290,8 @@ class PrivacyLedger:
         return self._path(run).with_suffix(".numbers") / position.hex()
 
     def _read(self, path: Path) -> tuple[_Draw, ...]:
-        try:
-            return _Kept.model_validate_json(path.read_bytes()).draws
-        except FileNotFoundError:
-            return ()
-        except (OSError, ValueError) as cause:
-            raise RefusedError(
-                what=f"The file {path} with the spent privacy budget cannot be read.",
-                consequence="Nothing of a private study is sent.",
-                remedy="Restore the state from a backup, and inform the data protection officer.",
-            ) from cause
+        kept = read_record(path, _Kept, f"The file {path} with the spent privacy budget cannot be read.")
+        return () if kept is None else kept.draws
 
     def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:
         self._replace(path, _Kept(draws=draws).model_dump_json().encode())

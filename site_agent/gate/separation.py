@@ -3,19 +3,18 @@
 As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
 the table, and the kernel refuses it to the others. In a terminal one user starts all three. Then only the programs' own
 code keeps them apart: agent and gate have no code that reads a table. The gate also checks that no service could have
-written an approval. The trainer's own log states whether the trainer has given up the network.
+written an approval (approvals_guard.py). The trainer's own log states whether the trainer has given up the network.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
-from site_agent.approvals_guard import is_one_user, require_guarded
+from site_agent.approvals_guard import guard_of, is_one_user
 from site_agent.hospital import Hospital
 
 
@@ -27,11 +26,6 @@ def may_read(table: Path) -> bool:
         # A table that this user cannot find is also unreadable.
         return refused.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT)
     return True
-
-
-def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """Return the check of approvals. In a terminal nothing is checked, because one user account runs all programs."""
-    return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def tell_guard(hospital: Hospital) -> None:

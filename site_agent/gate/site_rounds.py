@@ -50,7 +50,7 @@ from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.spent import Spent
 from site_agent.hospital import Policy
-from site_agent.trainer_socket import Agreed, Conclude, Train, Trained
+from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
 
 Outgoing: TypeAlias = Ready | Chunk | Done | KeyAdvert | KeySessionAcknowledgement
@@ -84,7 +84,7 @@ class Surroundings:
     """
 
     send: Callable[[Outgoing], Awaitable[None]]
-    ask: Callable[[Train | Conclude, int], Awaitable[TrainerMessage]]
+    ask: Callable[[Prepare | Train | Conclude, int], Awaitable[TrainerMessage]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     deliver: Callable[[Built | Concluded], Awaitable[None]]
 

@@ -7,7 +7,7 @@ the site, because somebody who could compute a private layer would learn more fr
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import nn
 
 from protos.plan.architecture import NamedTensors, Part, TensorSpec, network_tensors
 from protos.plan.canonical import digest, pack
-from protos.plan.manifest import Manifest, Starts, describe_difference, started
+from protos.plan.manifest import Manifest, Starts, started
 from protos.plan.plan import Plan
 from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
@@ -155,3 +155,20 @@ class SiteNetworks:
             difference = "it keeps buffers"
         if difference:
             raise NetworkDiffers(difference)
+
+
+def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
+    """Describe where a network's shared tensors differ from the manifest. The text is empty if they agree.
+
+    Args:
+        found: the shape of each tensor by name.
+    """
+    wanted = {tensor.name: tensor.shape for tensor in expected.tensors}
+    lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    lines += [f"{name} is not in the plan" for name in found.keys() - wanted.keys()]
+    lines += [
+        f"{name} has shape {found[name]}, the plan says {wanted[name]}"
+        for name in wanted.keys() & found.keys()
+        if wanted[name] != found[name]
+    ]
+    return "; ".join(sorted(lines)[:5])

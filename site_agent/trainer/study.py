@@ -32,6 +32,7 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import InnerProblem, KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
 from protos.plan.manifest import Starts, manifest_of, slices_of
+from protos.plan.noisy_results import local_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
@@ -391,7 +392,7 @@ class Study:
             return
         if len(asked.own_sums) not in (0, training.own_numbers):
             raise MalformedMessage("sums of private layers that the network does not have")
-        moved = training.local_change(np.array(asked.own_sums or 0, np.float64)).astype(np.float32)
+        moved = local_change(training, np.array(asked.own_sums or 0, np.float64)).astype(np.float32)
         self._training.flat.private.data.copy_(self._own_start.cpu() + torch.from_numpy(np.asarray(moved)))
 
     def _placed(self) -> list[tuple[TensorSpec, slice]]:

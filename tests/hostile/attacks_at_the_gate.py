@@ -24,7 +24,7 @@ from protos.plan.exchange import Exchanges, Occasion
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, Stage
-from site_agent.approvals import withdraw
+from site_agent.approving import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
 from site_agent.gate.permission import Allowance

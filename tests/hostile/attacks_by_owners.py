@@ -18,17 +18,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-import site_agent.gate.separation as separation
+import site_agent.approvals_guard as approvals_guard
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent import gate_socket
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.desk import around_rounds
 from site_agent.gate import agent_link
+from site_agent.gate.admission import Admission
 from site_agent.gate.consent import Consent
-from site_agent.gate.loop import SiteGate
 from site_agent.gate_socket import WINDOW
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import agent_folder, approvals_folder
@@ -56,13 +56,13 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 def forged_approval(weakened: bool) -> bool:
     """Write an approval as the agent's user, into a folder of its own, where the approvals have to be."""
     plan = masked_plan("abc")
-    with scratch() as folder, in_copy(weakened, lambda: patched(separation, "require_guarded", lambda _: None)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(approvals_guard, "require_guarded", lambda _: None)):
         agent_folder(folder).mkdir()
         approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
         if os.geteuid() == 0:
             for place in (agent_folder(folder), approvals_folder(folder), *approvals_folder(folder).rglob("*")):
                 os.chown(place, AGENT, AGENT)
-        guard = separation.guard_of(hospital("a", folder).model_copy(update={"gate_socket": "gate.sock"}))
+        guard = approvals_guard.guard_of(hospital("a", folder).model_copy(update={"gate_socket": "gate.sock"}))
         consent = Consent(folder, plan, approvers=1, now=lambda: datetime.now(UTC), guard=guard)
         try:
             return consent.why_not() is None
@@ -122,7 +122,7 @@ def failure_that_names_a_patient(weakened: bool) -> bool:
             assert refusals
             return any(PATIENT in refusal.tensor for refusal in refusals)
 
-    weaker = in_copy(weakened, lambda: patched(SiteGate, "_named", lambda _, failed: failed.tensor))
+    weaker = in_copy(weakened, lambda: patched(Admission, "_named", lambda _, tensor: tensor))
     with scratch() as folder, patched(MadeUpTrainer, "ask", fails), weaker:
         return asyncio.run(scene(folder))
 

@@ -20,7 +20,7 @@ import pytest
 import site_agent.gate.permission
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
-from site_agent.approvals import approve, withdraw
+from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance
 from tests.hostile.attack import Attack, played

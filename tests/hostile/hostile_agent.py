@@ -26,7 +26,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer_socket import GateEnd, Prepare, Prepared, Train, Trained
 from tests.hostile.imprinting import imprint

@@ -31,7 +31,7 @@ from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from protos.wire.messages import MOST_SAVED, Chunk, CoordinatorMessage, SiteMessage, Stage
 from site_agent.agent.connection import Connection
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Data, Hospital, Policy, Split
 from site_agent.trainer_socket import Agreed, Conclude, GateEnd, Prepare, Prepared, Train, Trained

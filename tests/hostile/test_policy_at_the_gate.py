@@ -14,7 +14,7 @@ import pytest
 
 from protos.errors import RefusedError
 from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason
-from site_agent.approvals import approve, withdraw
+from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.permission import Allowance
 from site_agent.trainer_socket import Failed

@@ -14,7 +14,7 @@ from pki.identity_key import public_bytes, verify
 from protos.errors import OperatorError, RefusedError
 from protos.wire.messages import Chunk, Join, KeyAdvert, Ready
 from protos.wire.upkeep_messages import RenewalAsked
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate import loop
 from site_agent.gate_socket import WINDOW
 from tests.hostile.masking_federation import identity_key, masked_plan

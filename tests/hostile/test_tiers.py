@@ -13,9 +13,10 @@ from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges
 from protos.plan.federated_statistics import summed
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import noise_rows, noisy_statistics
 from protos.plan.plan import Plan
 from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
-from site_agent.approvals import approve, withdraw
+from site_agent.approving import approve, withdraw
 from tests.hostile.masking_federation import Vector, identity_of, masked_plan, measured_by, update_of
 from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.study import plan_with
@@ -73,10 +74,10 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
     each = [measured_by(site, 0, exchange) for site in "abc"]
     private, told = plan.private_statistics, recorded(tmp_path)["statistics"]
     assert private is not None
-    without = private.summed({name: sum(found[name] for found in each) for name in each[0]}, 3)
-    assert [told[cell]["noise"] for cell in told] == [private.noise_rows(3)] * 3
+    without = noisy_statistics(private, {name: sum(found[name] for found in each) for name in each[0]}, 3)
+    assert [told[cell]["noise"] for cell in told] == [noise_rows(private, 3)] * 3
     assert told != without
-    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * private.noise_rows(3) for cell in told)  # type: ignore[operator]
+    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * noise_rows(private, 3) for cell in told)  # type: ignore[operator]
 
 
 def evaluating_plan(**changes: Any) -> Plan:

@@ -30,7 +30,7 @@ from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.framed_messages import HEADER
 from site_agent.gate.door import payload_bytes
 from site_agent.trainer_socket import Conclude, Failed, Message, Prepare, Prepared, Train, Trained, TrainerEnd

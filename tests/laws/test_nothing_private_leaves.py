@@ -26,7 +26,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.desk import around_rounds
 from site_agent.desk.around_rounds import begin_study
 from site_agent.hospital import Hospital, read_hospital

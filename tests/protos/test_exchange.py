@@ -10,18 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.plan.exchange import (
-    Exchange,
-    Exchanges,
-    is_measured,
-    is_synchronised,
-    pack_layers,
-    spans,
-    stage_at,
-    unpack_layers,
-)
+from protos.plan.exchange import Exchange, Exchanges, is_measured, is_synchronised, pack_layers, stage_at, unpack_layers
 from protos.plan.manifest import Occasion, manifest_of, slices_of
 from protos.plan.plan import Plan
+from protos.plan.server_rules import spans
 from protos.plan.volume import most_bytes, rounds_with
 from protos.wire.messages import MalformedMessage, Stage
 from tests.for_each import for_each

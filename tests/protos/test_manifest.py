@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import Constant, Part, TensorSpec, Uniform
-from protos.plan.manifest import Manifest, Occasion, Scalar, describe_difference, manifest_of
+from protos.plan.manifest import Manifest, Occasion, Scalar, manifest_of
 from tests.for_each import for_each
 from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
 
@@ -284,13 +284,3 @@ def test_a_tensor_starts_the_same_in_every_method() -> None:
 
     assert shared.keys() <= whole.keys()
     assert all(np.array_equal(view, whole[name]) for name, view in shared.items())
-
-
-def test_a_difference_is_told_in_words() -> None:
-    """A missing, a foreign and a misshapen tensor are named; equal ones are not."""
-    manifest = tensors((2, 3), (4,), (5,))
-
-    told = describe_difference(manifest, {"t0": (3, 2), "t2": (5,), "t9": (1,)})
-
-    assert told == "t0 has shape (3, 2), the plan says (2, 3); t1 is missing; t9 is not in the plan"
-    assert describe_difference(manifest, {"t0": (2, 3), "t1": (4,), "t2": (5,)}) == ""

@@ -12,7 +12,7 @@ from audit.own_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Gate
 from site_agent.gate.permission import Allowance

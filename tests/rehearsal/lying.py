@@ -26,7 +26,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path

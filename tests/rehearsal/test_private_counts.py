@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from protos.plan.announced_plan import plan_from_wire
+from protos.plan.noisy_results import noisy_statistics
 from quickstart.federation import Rehearsal
 from quickstart.hospitals import uci_hospitals
 from tests.chaos.test_processes import LONGEST_SECONDS, Services, last_words
@@ -72,7 +73,7 @@ def test_gates_killed_with_their_noise_on_disk_pay_once_and_send_that_noise(
     totals = sum(watched.sums.values()).astype(int).tolist()  # type: ignore[union-attr]
     facts = json.loads(record.read_text())
     assert (facts["is_complete"], facts["masked"]) == (True, True)
-    assert facts["statistics"] == private.summed(dict(zip(private.names, totals, strict=True)), 3)
+    assert facts["statistics"] == noisy_statistics(private, dict(zip(private.names, totals, strict=True)), 3)
     for hospital in rehearsal.hospitals:
         home = folder / hospital.name
         shown = json.loads(called("site-agent", "privacy", "--config", home / "hospital.yaml", "--json").stdout)

@@ -21,6 +21,7 @@ from scipy.stats import kstest
 
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from quickstart.federation import Rehearsal
@@ -160,7 +161,7 @@ def _check_result(plan: Plan, folder: Path, watched: Watched) -> None:
     """The model is one step along each sum that the gates kept, and along no other."""
     training, manifest = plan.private_training, manifest_of(plan)
     assert training is not None
-    moved = training.mean_change(np.sum(list(watched.sums.values()), axis=0)[: len(training.names)])
+    moved = mean_change(training, np.sum(list(watched.sums.values()), axis=0)[: len(training.names)])
     (record,) = folder.glob("coordinator/runs/*/record.json")
     found = load_file(record.parent / "parameters.safetensors")
     fitted = np.concatenate([found[tensor.name].ravel() for tensor in manifest.tensors])

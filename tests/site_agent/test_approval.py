@@ -17,14 +17,13 @@ from protos.plan.plan import Plan
 from site_agent.approvals import (
     Approval,
     approval_path,
-    approve,
     find_approval,
     keep_plan,
     last_approved,
     newest_version,
     why_not,
-    withdraw,
 )
+from site_agent.approving import approve, withdraw
 from tests.rehearsal.study import made_up_identities, plan_with
 
 PLAN = plan_with(made_up_identities())
@@ -200,7 +199,7 @@ def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monk
             waited.append(withdrawing.is_alive())
         return found
 
-    monkeypatch.setattr("site_agent.approvals.find_approval", find_slowly)
+    monkeypatch.setattr("site_agent.approving.find_approval", find_slowly)
     approve(tmp_path, PLAN, by="C. Doe", at=AT)
     withdrawing.join()
     monkeypatch.undo()

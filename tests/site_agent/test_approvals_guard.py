@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from protos.errors import ConfigurationError
-from site_agent.approvals import approve
 from site_agent.approvals_guard import is_one_user, require_guarded
+from site_agent.approving import approve
 from tests.hostile.masking_federation import masked_plan
 
 GATE, AGENT, TRAINER, APPROVER = 61001, 61002, 61003, 61004

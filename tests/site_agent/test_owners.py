@@ -21,7 +21,7 @@ from host.restoring import restore
 from host.support_bundle import write_bundle
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
-from site_agent.approvals import withdraw
+from site_agent.approving import withdraw
 from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
 from site_agent.trainer.trainer_files import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with

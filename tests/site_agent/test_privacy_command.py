@@ -14,7 +14,8 @@ import yaml
 
 from audit.own_log import AuditLog
 from protos.plan.plan import Plan
-from site_agent.approvals import approve, keep_plan, withdraw
+from site_agent.approvals import keep_plan
+from site_agent.approving import approve, withdraw
 from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.site_cli import main

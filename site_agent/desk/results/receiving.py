@@ -24,6 +24,7 @@ import structlog
 from protos.errors import ConfigurationError, OperatorError
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.methods import described
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan
 from protos.plan.prior_method import OneOfClasses
 from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
@@ -130,7 +131,7 @@ def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
     try:
         sums = AnnouncedSums(prior, vector)
         if prior.private is not None:
-            slopes, errors = prior.private.fitted(sums.terms, prior.method.ridge)
+            slopes, errors = noisy_fit(prior.private, sums.terms, prior.method.ridge)
             return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=None, rounds=0)
         made = rounds - 2  # one round is for the statistics, and one round is for the guard
         if not 0 < made <= prior.newton_rounds:

@@ -26,6 +26,7 @@ from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NewtonSums, OutOfBound
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan
 from protos.plan.prior_method import Number, OneOfClasses
 from protos.plan.prior_sums import (
@@ -207,8 +208,8 @@ class PriorStudy:
         """Fit one model from all sites' noisy sums, and one without this site's terms. Both have its share of noise."""
         ridge = self.prior.method.ridge
         own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
-        joint, errors = private.fitted(found.terms, ridge)
-        others, _ = private.fitted(found.terms - own, ridge)
+        joint, errors = noisy_fit(private, found.terms, ridge)
+        others, _ = noisy_fit(private, found.terms - own, ridge)
         return KnownByOthers(
             standard=found.standard,
             mapped=self.recorded,

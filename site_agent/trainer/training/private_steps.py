@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
 from site_agent.trainer.prior.private_terms import Float64, Integers
@@ -37,7 +38,7 @@ def private_sums(
     start, moved = np.concatenate([array.ravel() for array in trained]), np.zeros(ends[-1], np.int64)
     followed = moved  # the shared model for pFedMe; the received values for every other method
     for made in range(training.steps * training.inner):
-        parts = np.split(start + training.local_change(moved.astype(np.float64)), ends[:-1])
+        parts = np.split(start + local_change(training, moved.astype(np.float64)), ends[:-1])
         here = [part.reshape(array.shape) for part, array in zip(parts, trained, strict=True)]
         sums = _clipped_sum(training, [*here, *arrays[len(trained) :]], rows, random_bytes)
         noise = discrete_gaussian(len(sums), training.share_variance, random_bytes)

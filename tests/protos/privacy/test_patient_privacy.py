@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES, MethodChoice
-from protos.plan.patient_privacy import how_private, why_not_private
+from protos.plan.patient_privacy import why_not_private
+from protos.plan.privacy_in_words import how_private
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, delta_of
 from protos.wire.messages import Stage
 from tests.protos.examples import listed

@@ -19,8 +19,10 @@ from protos.masking.mask_stream import Masker
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import mean_change
 from protos.plan.patient_privacy import Privacy, noise_multiplier
 from protos.plan.plan import Plan
+from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.plan.volume import most_bytes
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
@@ -314,7 +316,7 @@ def test_a_round_of_32_bits_ends_where_one_of_64_bits_ends(make: Any) -> None:
         rows = PrivateRows.of(features, (features[:, 0] > 0).astype(float), None)
         quiet = make({"bits": bits, "epsilon": 20.0, "delta": 1e-3, "clip": 0.5, "patients": 400}, rounds=1)
         sums = private_sums(training_of(quiet), [layer.weight, layer.bias], rows, np.random.default_rng(1).bytes)
-        steps[bits] = training_of(quiet).mean_change(np.array(sums, float))
+        steps[bits] = mean_change(training_of(quiet), np.array(sums, float))
 
     np.testing.assert_allclose(steps[32], steps[64], atol=0.02)
 
@@ -365,9 +367,7 @@ def test_a_plan_without_room_is_refused_with_both_figures() -> None:
 
 def test_words_say_when_32_bits_are_possible() -> None:
     """Only a plan of 64 bits whose patients fit into 32 bits has the advice."""
-    words = [
-        training_of(private_network_plan(promise)).bits_in_words() for promise in ({}, {"patients": 10**6}, NARROW)
-    ]
+    words = [bits_in_words(training_of(private_network_plan(promise))) for promise in ({}, {"patients": 10**6}, NARROW)]
 
     assert ["With bits: 32" in one for one in words] == [True, False, False]
     assert words[2].startswith("Each number has 32 bits, with room for 130636 patients at one site.")

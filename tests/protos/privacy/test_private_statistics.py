@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.federated_statistics import NumericColumn
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import fewest_rows, mean_error, noise_rows, noisy_statistics
 from protos.plan.plan import Plan
 from protos.plan.private_statistics import PrivateStatistics
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
@@ -75,15 +76,15 @@ def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
     for _ in range(draws):
         noise = dict(zip(counted.names, generator.normal(0.0, sigma, len(counted.names)), strict=True))
         sums = {name: round(exact.get(name, 500.0) / counted.unit * PRIVATE_SCALE + noise[name]) for name in noise}
-        means.append(counted.summed(sums, 4)["age"]["mean"])
+        means.append(noisy_statistics(counted, sums, 4)["age"]["mean"])
 
     (column,) = (one for one in counted.statistics.columns if one.name == "age")
     assert isinstance(column, NumericColumn)
-    middle, end = (counted.mean_error(column, rows, 4, at_an_end=at_an_end) for at_an_end in (False, True))
+    middle, end = (mean_error(counted, column, rows, 4, at_an_end=at_an_end) for at_an_end in (False, True))
     wanted = middle * np.sqrt(1 + place**2)
     assert abs(np.std(means) / wanted - 1) < 5 / np.sqrt(2 * draws)
     assert middle <= wanted <= end
-    assert counted.fewest_rows(4) == pytest.approx(5 * counted.noise_rows(4))
+    assert fewest_rows(counted, 4) == pytest.approx(5 * noise_rows(counted, 4))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
             dict(zip(private.names, private_numbers(private, table_of(ages[part], sexes[part])), strict=True))
         )
 
-    told = private.summed(totals, 4)
+    told = noisy_statistics(private, totals, 4)
 
     known = np.clip(ages[~np.isnan(ages)], 20.0, 100.0)
     assert told["age"]["rows"] == known.size
@@ -183,7 +184,10 @@ def test_the_reported_noise_is_that_of_the_counts(seed: int) -> None:
     plan, generator = private_statistics_plan(), np.random.default_rng(seed)
     private = private_of(plan)
     shares = discrete_gaussian(4 * 6 * 200, plan.noise_variance, generator.bytes).reshape(200, 4, 6)
-    told = [private.summed(dict(zip(private.names, sums.tolist(), strict=True)), 4) for sums in shares.sum(axis=1)]
+    told = [
+        noisy_statistics(private, dict(zip(private.names, sums.tolist(), strict=True)), 4)
+        for sums in shares.sum(axis=1)
+    ]
     counts = shares.sum(axis=1)[:, 0] / PRIVATE_SCALE * private.unit
 
     assert np.std(counts) == pytest.approx(told[0]["age"]["noise"], rel=0.25)

@@ -17,7 +17,8 @@ from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
 from protos.errors import ConfigurationError
-from protos.plan.patient_privacy import price_in_words
+from protos.plan.noisy_results import mean_change
+from protos.plan.privacy_in_words import price_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE, epsilon_of, ratio_of
 from protos.privacy.sampled_accounting import SMALLEST_MULTIPLIER, sampled_epsilon, sampled_multiplier
@@ -236,7 +237,7 @@ def test_the_honest_shares_of_a_sampled_round_have_the_noise_of_the_bound(epsilo
 
     assert sqrt(honest) / PRIVATE_SCALE >= sampled_multiplier(epsilon, 1e-5, 0.25, 40) * (1 - 1e-12)
     assert training.share_variance < training_of(epsilon=epsilon).share_variance
-    np.testing.assert_allclose(training.mean_change(sums), training_of(epsilon=epsilon).mean_change(sums) * 4)
+    np.testing.assert_allclose(mean_change(training, sums), mean_change(training_of(epsilon=epsilon), sums) * 4)
 
 
 def test_the_price_in_words_is_that_of_the_sampled_sums() -> None:

@@ -13,7 +13,8 @@ import click
 import pytest
 
 from protos.plan.plan import Plan
-from site_agent.approvals import announced_plans, approval_path, find_approval, why_not
+from site_agent.approvals import approval_path, find_approval, why_not
+from site_agent.approving import announced_plans
 from site_agent.console import console_server
 from site_agent.console.console_actions import ACTS, Done, _text_of, _without
 from site_agent.console.console_links import Role

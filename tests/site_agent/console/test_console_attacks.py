@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from protos.plan.plan import Plan
-from site_agent.approvals import announced_plans, find_approval
+from site_agent.approvals import find_approval
+from site_agent.approving import announced_plans
 from site_agent.console.console_actions import ACTS
 from site_agent.console.console_links import LINK_SECONDS, Role
 from site_agent.console.console_requests import LONGEST_FORM_BYTES, RefusedRequest, read_form, read_head

@@ -15,7 +15,7 @@ from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate.ledger_memory import Loss, settle_ledger
 from site_agent.gate.permission import decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger

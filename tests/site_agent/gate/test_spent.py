@@ -18,7 +18,7 @@ from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, MalformedMessage, Offer, Stage
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.gate.consent import Consent, refuse_replay
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking

@@ -11,7 +11,8 @@ import pytest
 from audit.own_log import AuditLog
 from host.state_format import FILE
 from protos.errors import ConfigurationError
-from site_agent.approvals import approve, keep_plan, last_approved
+from site_agent.approvals import keep_plan, last_approved
+from site_agent.approving import approve
 from site_agent.service.state_moves import is_of_old_version, move_old_state
 from site_agent.state_folders import agent_folder, audit_log_path, gate_folder
 from tests.for_each import for_each

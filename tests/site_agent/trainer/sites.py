@@ -18,7 +18,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
-from site_agent.approvals import approve
+from site_agent.approving import approve
 from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from protos.plan.manifest import manifest_of
+from protos.plan.noisy_results import noisy_fit
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
@@ -269,6 +270,6 @@ def test_the_others_score_is_fitted_without_any_term_of_this_site(tmp_path: Path
 
     known = study._known_privately(SimpleNamespace(terms=own + others, standard=None), private)  # type: ignore[arg-type]
 
-    expected, _ = private.fitted(others, study.prior.method.ridge)
+    expected, _ = noisy_fit(private, others, study.prior.method.ridge)
     np.testing.assert_allclose(known.others, expected, rtol=1e-9)
     assert not np.allclose(known.joint, expected, rtol=1e-3)

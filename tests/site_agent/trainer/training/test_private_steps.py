@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from protos.plan.noisy_results import local_change, mean_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -56,7 +57,7 @@ def test_a_round_is_so_many_steps_each_from_values_with_noise(seed: int, steps: 
         sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
         noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
         values = values - 1.0 * (2.0 * noisy / (each * PRIVATE_SCALE) + strength * (values - start))
-    moved = start + training.local_change(found)
+    moved = start + local_change(training, found)
     np.testing.assert_allclose(moved, values, atol=1e-6)
 
 
@@ -80,7 +81,7 @@ def test_the_inner_steps_of_pfedme_have_noise_and_the_shared_model_follows(seed:
             noisy = sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
             inner = inner - (2.0 * noisy / (75 * PRIVATE_SCALE) + 0.5 * (inner - shared))
         shared = shared + 0.8 * 0.5 * (inner - shared)
-    np.testing.assert_allclose(start + training.local_change(found), shared, atol=1e-6)
+    np.testing.assert_allclose(start + local_change(training, found), shared, atol=1e-6)
 
 
 def test_one_local_step_is_the_shared_sum_with_the_whole_noise() -> None:
@@ -112,7 +113,7 @@ def test_private_layers_take_every_local_step_and_no_pull(seed: int) -> None:
     start = np.concatenate([array.ravel() for array in arrays])
     first, moved, strength = arrays[0].size + 2, np.zeros(start.size), np.repeat([0.0, 0.5], [start.size - 3, 3])
     for _ in range(3):
-        weight, bias, head, last = np.split(start + training.local_change(moved), [first - 2, first, first + 2])
+        weight, bias, head, last = np.split(start + local_change(training, moved), [first - 2, first, first + 2])
         here = [Layer(weight.reshape(arrays[0].shape), bias), Layer(head.reshape(1, 2), last)]
         sums = np.array(clipped_gradients(here, 2.0, rows), np.float64)
         moved = moved * (1 - strength) + sums + discrete_gaussian(len(sums), training.share_variance, drawn.bytes)
@@ -194,6 +195,6 @@ def test_the_mean_of_the_sites_changes_is_the_coordinators_step(seed: int) -> No
     training = training_of(steps=3)
     numbers = np.random.default_rng(seed).integers(-(1 << 45), 1 << 45, (4, len(training.names))).astype(np.float64)
 
-    mean = np.mean([training.local_change(one) for one in numbers], axis=0)
+    mean = np.mean([local_change(training, one) for one in numbers], axis=0)
 
-    np.testing.assert_allclose(training.mean_change(numbers.sum(axis=0)), mean, rtol=1e-12)
+    np.testing.assert_allclose(mean_change(training, numbers.sum(axis=0)), mean, rtol=1e-12)

@@ -1,0 +1,212 @@
+"""Admits the runs of a coordinator, and refuses or ends this site's part in a run.
+
+A run begins in this order: the plan, the policy, the persons here, the trainer's network, the run's rounds
+(site_rounds.py). loop.py only passes messages to this module. The rules:
+
+* the policy decides when a plan is announced, and again each time the configuration changes;
+* a run without masks needs a plan with secure aggregation off, or a site that only receives;
+* quorum, smallest set and budget are the stricter of plan and policy;
+* every refusal is recorded before it is sent. It has a fixed reason, and no other name than that of a shared tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from audit.own_log import AuditLog
+from host.starting_files import starting_values
+from protos.errors import ProtocolError
+from protos.fingerprints import fingerprint
+from protos.masking.masking_refusals import MaskingRefused
+from protos.plan.announced_plan import plan_from_wire
+from protos.plan.contributors import smallest_set
+from protos.plan.manifest import Manifest, manifest_of
+from protos.plan.methods import method_names
+from protos.plan.plan import Plan
+from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, Saved, SiteReason
+from site_agent.approvals import keep_plan
+from site_agent.approvals_guard import guard_of
+from site_agent.gate.consent import Consent, ConsentEnded
+from site_agent.gate.door import unexpected_answer
+from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, policy_refuses
+from site_agent.gate.permission import GateRefusal, decide_plan
+from site_agent.gate.policy import remedy_of_refusal
+from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.site_rounds import Rounds, Surroundings
+from site_agent.hospital import Hospital
+from site_agent.trainer_socket import Prepare, Prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """The functions of the gate process's loop that the start and the end of a run need.
+
+    Attributes:
+        around: what the rounds of a run need.
+        tell: sends a refusal, if the stream is open.
+        wait: returns as soon as enough persons here have approved the plan.
+        began: shows an operator that a run with this number of rounds has begun.
+    """
+
+    around: Surroundings
+    tell: Callable[[Refusal], Awaitable[None]]
+    wait: Callable[[Consent], Awaitable[None]]
+    began: Callable[[str, int], None]
+
+
+class Admission:
+    """Starts and ends this site's part in runs.
+
+    Attributes:
+        hospital: the configuration that applies from now on.
+    """
+
+    def __init__(self, hospital: Hospital, *, identity_key: Ed25519PrivateKey, audit: AuditLog, turns: Turns) -> None:
+        """Start without a run. `identity_key` is this site's long-term key."""
+        self.hospital, self._identity_key, self._audit, self._turns = hospital, identity_key, audit, turns
+        self._identity = fingerprint(identity_key.public_key().public_bytes_raw())
+        self._tensors = frozenset[str]()  # the shared tensors of the newest run
+
+    def announced(self, message: Announcement) -> Plan:
+        """Return the plan of an announcement.
+
+        Raises:
+            ProtocolError: this version cannot read the plan.
+            MalformedMessage: the run does not have the name that follows from its plan.
+        """
+        try:
+            plan = plan_from_wire(message.plan)
+        except ProtocolError:
+            self._audit.write("coordinator_refused", reason="a plan that this version cannot read")
+            raise
+        if message.run != plan.run_name:
+            raise MalformedMessage("a run that is not the one of its plan")
+        return plan
+
+    async def admit(self, plan: Plan) -> Rounds:
+        """Start a run as soon as policy and persons here allow it.
+
+        Raises:
+            OperatorError: the policy refuses the plan, or the trainer cannot follow it.
+            MaskingRefused: this site does not mask for the run.
+        """
+        await self.check_policy(plan, manifest_of(plan))
+        return await self.begin(plan.run_name, plan)
+
+    async def check_policy(self, plan: Plan, manifest: Manifest) -> None:
+        """End this site's part if this hospital's current policy does not allow the study. Raises RefusedError."""
+        identity, now = self._identity, datetime.now(UTC)
+        decision = decide_plan(self.hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
+        refusal = decision.reasons
+        if refusal is None:
+            return
+        digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
+        await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
+        remedy = decision.remedy or remedy_of_refusal(plan, self.hospital.site, self._identity)
+        raise policy_refuses(plan.study, refusal, remedy)
+
+    async def begin(self, run: str, plan: Plan) -> Rounds:
+        """Start a run that the policy allows. Only `admit` calls this."""
+        manifest = manifest_of(plan, starting_values(Path(self.hospital.starting_files), plan))
+        self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
+        facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
+        policy, state, site = self.hospital.policy, self.hospital.state_path, self.hospital.site
+        guard = guard_of(self.hospital)
+        consent = Consent(state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC), guard=guard)
+        keep_plan(state, plan)
+        await self._turns.wait(consent)
+        saved = await self.prepare_trainer(plan, manifest)
+        method = " + ".join(method_names(plan.method))
+        receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
+        self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
+        self._turns.began(run, plan.rounds)
+        structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
+        return Rounds(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=site,
+            policy=policy,
+            consent=consent,
+            audit=self._audit,
+            masking=self._masking(run, plan, manifest),
+            around=self._turns.around,
+            saved=saved,
+        )
+
+    async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
+        """Let the trainer build the site's network. Return the states that it has on disk.
+
+        Raises:
+            ProtocolError: the trainer's network has other shared tensors.
+        """
+        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
+        if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
+            await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
+            raise ProtocolError(
+                what="This site's network has other shared tensors than the plan names.",
+                consequence="Nothing was sent.",
+                remedy="Install the same version of global-layers everywhere.",
+            )
+        try:
+            pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
+            return tuple(Saved(number, resample) for number, resample in sorted(pairs))
+        except ValueError as cause:
+            raise unexpected_answer() from cause
+
+    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
+        policy = self.hospital.policy
+        if plan.secure_aggregation == "off" or plan.tier_of(self.hospital.site) == "receiving":
+            return None
+        return SiteMasking(
+            run=run,
+            plan=plan,
+            manifest=manifest,
+            site=self.hospital.site,
+            identity_key=self._identity_key,
+            quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
+            smallest=smallest_set(plan, policy.smallest_sites),
+            budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
+            state=self.hospital.state_path,
+            audit=self._audit,
+            uncounted_runs=policy.uncounted_runs,
+        )
+
+    async def end_part(
+        self, run: str, ended: MalformedMessage | MaskingRefused | GateRefusal | ConsentEnded | TrainerFailed
+    ) -> None:
+        """Record why this site's part in a run ends, and send the reason. `run` is empty before the first run."""
+        match ended:
+            case MalformedMessage():
+                self._audit.write("coordinator_refused", reason=str(ended))
+                if run:
+                    await self._turns.tell(Refusal(run, SiteReason.COORDINATOR_MISBEHAVED))
+            case MaskingRefused(reason=why):
+                tells = why not in OF_THE_DISK
+                await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended), tells=tells)
+            case GateRefusal(reason=reason, tensor=tensor):
+                await self._refuse(run, reason, tensor)
+            case ConsentEnded(because=because):
+                await self._refuse(run, SiteReason.WITHDRAWN, because=because)
+            case TrainerFailed(can_continue=False, failed=failed):
+                # Another name than that of a shared tensor could be a patient's.
+                await self._refuse(run, SiteReason(failed.reason), self._named(failed.tensor))
+
+    def _named(self, tensor: str) -> str:
+        return tensor if tensor in self._tensors else ""
+
+    async def _refuse(
+        self, run: str, reason: SiteReason, tensor: str = "", because: str = "", *, tells: bool = True
+    ) -> None:
+        facts = {"because": because} if because else {}
+        self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
+        if run and tells:
+            await self._turns.tell(Refusal(run, reason, tensor))
