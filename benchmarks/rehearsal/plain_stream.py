@@ -8,7 +8,7 @@ from protos.wire.codec import decode_coordinator_message, encode_site_message, t
 from protos.wire.messages import CoordinatorMessage, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.agent.connection import CallEnded, Connection, Credentials
-from site_agent.gate.agent_link import ending
+from site_agent.gate.mishaps import stream_ended
 
 
 class PlainStream:
@@ -30,7 +30,7 @@ class PlainStream:
         try:
             await self._connection.send(encode_site_message(message))
         except CallEnded as ended:
-            raise ending(self._address, ended.status) from ended
+            raise stream_ended(self._address, ended.status) from ended
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """Return the next message of the coordinator."""
@@ -39,7 +39,7 @@ class PlainStream:
                 self._parts.extend(taken_apart(await self._connection.receive()))
             return decode_coordinator_message(self._parts.popleft())
         except CallEnded as ended:
-            raise ending(self._address, ended.status) from ended
+            raise stream_ended(self._address, ended.status) from ended
 
     async def part(self) -> None:
         """Stop sending, and wait briefly for the coordinator to end the stream."""

@@ -89,13 +89,13 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     decision = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
     reason = decision.reasons
     if reason:
-        from site_agent.gate.policy import remedy_of_refusal
+        from site_agent.gate.remedies import remedy_of_refusal
 
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
             what=f"This plan cannot be approved here: {reason}.",
             consequence=_NOTHING_APPROVED,
-            remedy=decision.remedy or remedy_of_refusal(plan, hospital.site, identity),
+            remedy=remedy_of_refusal(hospital, plan, identity=identity, audit=log),
         )
     if not yes:
         _ask(hospital, plan, by, ends)

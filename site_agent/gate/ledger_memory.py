@@ -110,14 +110,6 @@ def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None
     return None
 
 
-def remedy_of_loss(losses: tuple[Loss, ...], study: str, table: str) -> str:
-    """Return what a person can do. `table` is the name of the hospital's table."""
-    restored = f"Restore the newest backup of this site, because no command gives back the budget of the table {table}."
-    if any(study in loss.studies for loss in losses):
-        return f"{restored} Without a backup, this study gets no more of it."
-    return f"{restored} Without a backup, wait until {max(loss.until for loss in losses):%F}."
-
-
 def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
     """Return whether this site has lived before its audit log and its earlier logs begin."""
     if audit.is_continued:  # the oldest files were deleted by age, and the log is signed since

@@ -1,8 +1,8 @@
 """Runs the main loop of the gate process: it passes messages between stream, trainer and the run's rounds.
 
-The gate never sees a patient. This file opens no answer of the trainer and no contribution. admission.py decides about
-runs, and site_rounds.py about rounds. Messages and the trainer's answers arrive in one inbox and are handled one at a
-time. Training continues while a stream is down, and a built contribution is kept for its step.
+The gate never sees a patient. This file opens no answer of the trainer and no contribution. run_admission.py decides
+about runs, and site_rounds.py about rounds. Messages and the trainer's answers arrive in one inbox and are handled one
+at a time. Training continues while a stream is down, and a built contribution is kept for its step.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from protos.wire.messages import (
     Refusal,
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
-from site_agent.gate.admission import Admission, Turns
 from site_agent.gate.agent_link import Stream
 from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, is_over, masks_nothing, misbehaved
 from site_agent.gate.permission import GateRefusal
+from site_agent.gate.run_admission import Admission, Turns
 from site_agent.gate.site_rounds import Built, Concluded, Outgoing, Rounds, Surroundings
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import (
@@ -93,7 +93,7 @@ class SiteGate:
         The loop updates `standing` for status reports.
         """
         self._standing, self._upkeep = standing or Standing(), upkeep
-        self._hospital, self._trainer, self._audit = hospital, trainer, audit
+        self._trainer, self._audit = trainer, audit
         self._connect, self._software, self._renew_trainer = connect, software, renew_trainer
         self._deaths, self._has_lost_trainer = 0, False
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
@@ -152,7 +152,7 @@ class SiteGate:
 
     def adopt(self, hospital: Hospital) -> None:
         """Use this configuration from now on. A study that its policy refuses ends."""
-        self._hospital = self._admission.hospital = hospital
+        self._admission.hospital = hospital
         self._spawn(self._inbox.put(Adopted()))
 
     def _require_trainer(self) -> None:
@@ -175,7 +175,7 @@ class SiteGate:
 
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether all runs are over."""
-        away = window_seconds(state := gate_folder(self._hospital.state_path))
+        away = window_seconds(state := gate_folder(self._admission.hospital.state_path))
         upkeep = UPKEEP_VERSION if self._upkeep else 0
         await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, *away, together=True))
         beside = self._work_beside(connection, state, away)
@@ -253,7 +253,7 @@ class SiteGate:
                 self._standing.concluded(self._running().chosen)
                 await self._running().concluded(rounds)
             case Adopted() if self._rounds is not None:
-                self._rounds.follow(self._hospital.policy)
+                self._rounds.follow(self._admission.hospital.policy)
                 await self._admission.check_policy(self._rounds.plan, self._rounds.manifest)
             case Adopted() | Farewell():
                 return  # no run is active; a farewell was handled before
@@ -305,7 +305,7 @@ class SiteGate:
         await await_approval(consent, self._audit, tell, self._hours, self._require_trainer)
 
     def _hours(self) -> Hours | None:
-        return self._hospital.policy.hours
+        return self._admission.hospital.policy.hours
 
     def _require_consent(self) -> None:
         if self._rounds is not None:

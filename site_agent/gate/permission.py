@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from audit.own_log import AuditLog
@@ -74,13 +73,11 @@ class Decision:
         withdrawn: why the persons here do not agree, or None.
         is_closed: nothing is sent at this time of day.
         forbidden: the rules of policy, replay and budget that forbid it.
-        remedy: what a person can do, if it is neither another plan nor another policy.
     """
 
     withdrawn: str | None = None
     is_closed: bool = False
     forbidden: tuple[str, ...] = ()
-    remedy: str | None = None
 
     @property
     def reasons(self) -> str | None:
@@ -118,8 +115,7 @@ def decide_plan(
     if not pays or spending.has_paid(plan.run_name):
         return Decision(forbidden=forbidden)
     over = _clauses(spending.refuse(hospital.policy.privacy, plan))
-    remedy = spending.remedy_of_loss(plan.study, Path(hospital.data.table).name) if over else None
-    return Decision(forbidden=(*forbidden, *over), remedy=remedy)
+    return Decision(forbidden=(*forbidden, *over))
 
 
 class Permission:

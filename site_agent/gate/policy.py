@@ -30,17 +30,11 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
         manifest: computed from the plan here.
         identity: the fingerprint of this site's identity key; None checks only that the plan lists the name.
     """
-    return tuple(dict.fromkeys((*_listing(plan, site, identity), *_reasons(policy, plan, manifest, site))))
+    return tuple(dict.fromkeys((*listing_refusals(plan, site, identity), *_reasons(policy, plan, manifest, site))))
 
 
-def remedy_of_refusal(plan: Plan, site: str, identity: str | None) -> str:
-    """Return the remedy after a refusal: another plan, or another policy."""
-    if _listing(plan, site, identity):
-        return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
-    return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
-
-
-def _listing(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
+def listing_refusals(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
+    """Return why the plan does not list this site with its identity key, as one clause, or nothing."""
     listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
     if listed is None:
         known = "" if identity is None else f". This site's identity key is {identity}"

@@ -40,7 +40,7 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_record, remedy_of_loss, why_spent
+from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_record, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
@@ -131,14 +131,6 @@ class PrivacyLedger:
     def losses(self) -> tuple[Loss, ...]:
         """Return every known loss of this ledger, oldest first. Raises RefusedError if the mark cannot be read."""
         return known_losses(self._state, self._audit)
-
-    def remedy_of_loss(self, study: str, table: str) -> str | None:
-        """Return what a person can do about a loss that leaves a study no budget; None if there is none.
-
-        `table` is the name of the hospital's table, for the message.
-        """
-        losses, now = self.losses, datetime.fromisoformat(self._audit.time())
-        return remedy_of_loss(losses, study, table) if why_spent(losses, study, now) else None
 
     def has_paid(self, run: str) -> bool:
         """Return whether the cost of a draw in this run was recorded."""

@@ -27,8 +27,8 @@ from site_agent import gate_socket
 from site_agent.approving import approve
 from site_agent.desk import around_rounds
 from site_agent.gate import agent_link
-from site_agent.gate.admission import Admission
 from site_agent.gate.consent import Consent
+from site_agent.gate.run_admission import Admission
 from site_agent.gate_socket import WINDOW
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import agent_folder, approvals_folder

@@ -96,7 +96,8 @@ def starting_file_of_the_researcher(weakened: bool) -> bool:
     async def scene(folder: Path) -> bool:
         named = {"sha256": write_starting_file(folder / "starting-files", values)}
         site = Site("a", masked_plan("abc", **PLAN, starting_file=named), folder, secure_aggregation="not-required")
-        site.gate._hospital = site.gate._hospital.model_copy(update={"starting_files": str(folder / "starting-files")})
+        admission, files = site.gate._admission, str(folder / "starting-files")
+        admission.hospital = admission.hospital.model_copy(update={"starting_files": files})
         await settle()
         await site.tell(Announcement(site.plan.run_name, site.plan.canonical))
         if not site.records("run_joined"):

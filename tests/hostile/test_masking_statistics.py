@@ -97,7 +97,7 @@ def test_the_same_change_without_masks_is_noticed(tmp_path: Path, name: str) -> 
         for module in ("protos.masking.key_session", "protos.masking.mask_context"):
             patch.setattr(f"{module}.SMALLEST_COHORT", 1)
         patch.setattr("protos.plan.plan.Plan.canonical", plan.canonical)
-        patch.setattr("site_agent.gate.admission.plan_from_wire", lambda raw: plan)
+        patch.setattr("site_agent.gate.run_admission.plan_from_wire", lambda raw: plan)
         patch.setattr("tests.hostile.masking_federation.plan_from_wire", lambda raw: plan)
         play(scene())
 

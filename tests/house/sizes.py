@@ -35,7 +35,7 @@ AUDIT_ORDER: Final = {
         "site_agent.gate.ledger_memory",
         "site_agent.gate.itinerary",
     ),
-    "a round": ("site_agent.gate.admission", "site_agent.gate.site_rounds", "site_agent.gate.agent_link"),
+    "a round": ("site_agent.gate.run_admission", "site_agent.gate.site_rounds", "site_agent.gate.agent_link"),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
@@ -48,7 +48,8 @@ AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
 SKIPPED: Final = {
     "the loop": ("site_agent.gate.loop",),
     "words and waiting": (
-        "site_agent.gate.mishaps", "site_agent.gate.waiting", "site_agent.gate.announced_absence",
+        "site_agent.gate.mishaps", "site_agent.gate.remedies", "site_agent.gate.waiting",
+        "site_agent.gate.announced_absence",
     ),
     "a round that is not sent": ("site_agent.gate.dry_run",),
     "messages without numbers": (

@@ -109,14 +109,14 @@ def test_what_the_trainer_hands_out_goes_to_the_gate_and_nowhere_else() -> None:
     The one other reader of a payload takes certificates and replies from the agent, before any run.
     """
     assert readers("payload", BOUNDARY) == {
-        "site_agent.gate.site_rounds", "site_agent.gate.dry_run", "site_agent.gate.admission",
+        "site_agent.gate.site_rounds", "site_agent.gate.dry_run", "site_agent.gate.run_admission",
         "site_agent.gate.site_certificates", "site_agent.agent.kept_certificates", "site_agent.agent.relaying",
     }  # fmt: skip
     assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.site_rounds"], "build")
     assert BOUNDARY["site_agent.gate.site_rounds"].count(".payload") == 1
     assert "memoryview(answer.payload)" in arguments(BOUNDARY["site_agent.gate.dry_run"], "build")
     assert BOUNDARY["site_agent.gate.dry_run"].count(".payload") == 1
-    assert BOUNDARY["site_agent.gate.admission"].count(".payload") == 1
+    assert BOUNDARY["site_agent.gate.run_admission"].count(".payload") == 1
 
 
 def test_only_chunks_from_the_gate_are_sent() -> None:
@@ -172,7 +172,7 @@ OF_NUMBERS = {
 def test_what_an_auditor_reads_stands_alone() -> None:
     """A file of the list uses no site's code outside of the list, so nothing there can change a decision.
 
-    Two files use more: agent_link.py and admission.py get the texts of their errors.
+    Two files use more: agent_link.py and run_admission.py get the texts of their errors.
     """
     read = set(inside(AUDITED))
 
@@ -183,7 +183,7 @@ def test_what_an_auditor_reads_stands_alone() -> None:
     found = {name: outside(name) for name in read}
 
     assert found.pop("site_agent.gate.agent_link") == {"site_agent.gate.mishaps"}
-    assert found.pop("site_agent.gate.admission") == {"site_agent.gate.mishaps"}
+    assert found.pop("site_agent.gate.run_admission") == {"site_agent.gate.mishaps", "site_agent.gate.remedies"}
     assert "site_agent.gate.waiting" in outside("site_agent.gate.loop")  # so the search is able to find one
     assert {name: names for name, names in found.items() if names} == {}
 
@@ -225,9 +225,9 @@ def test_the_loop_opens_nothing_that_it_passes_on() -> None:
         assert readers(attribute, {"loop": loop}) == set(), attribute
     decisions = {"Chunk", "Refusal", "Gate", "Permission", "Allowance", "Consent", "SiteMasking", "Rounds", "Admission"}
     assert _called(loop) & {"build", "release", "freeze", "masked", *decisions} == {"Admission"}
-    assert callers("Refusal", SITE) == {"site_agent.gate.admission", "site_agent.approving"}
+    assert callers("Refusal", SITE) == {"site_agent.gate.run_admission", "site_agent.approving"}
     for kind in ("Rounds", "SiteMasking", "Consent"):
-        assert callers(kind, SITE) == {"site_agent.gate.admission"}
+        assert callers(kind, SITE) == {"site_agent.gate.run_admission"}
     assert "numpy" not in loop
 
 

@@ -19,6 +19,7 @@ from site_agent.approving import approve
 from site_agent.gate.ledger_memory import Loss, settle_ledger
 from site_agent.gate.permission import decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.hospital import Hospital, PrivacyLimits
 from site_agent.service.state_moves import move_old_state
 from site_agent.state_folders import audit_log_path, gate_folder
@@ -215,9 +216,10 @@ def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
 
     with log_of(tmp_path, 1) as log:
         decision = decide_plan(hospital, PLAN, manifest_of(PLAN), identity=None, audit=log)
+        remedy = remedy_of_refusal(hospital, PLAN, identity=None, audit=log)
 
     assert any("until 2027-03-01" in clause for clause in decision.forbidden)
-    assert decision.remedy == (
+    assert remedy == (
         "Restore the newest backup of this site, because no command gives back the budget of the table patients.csv. "
         "Without a backup, wait until 2027-03-01."
     )

@@ -37,7 +37,7 @@ from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
-from site_agent.gate.policy import remedy_of_refusal
+from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.hospital import Hospital
@@ -110,7 +110,7 @@ class Admission:
         digests = {"plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
         self._audit.write("plan_refused", reason=refusal, run=plan.run_name, **digests)
         await self._turns.tell(Refusal(plan.run_name, SiteReason.POLICY_FORBIDS))
-        remedy = decision.remedy or remedy_of_refusal(plan, self.hospital.site, self._identity)
+        remedy = remedy_of_refusal(self.hospital, plan, identity=identity, audit=self._audit)
         raise policy_refuses(plan.study, refusal, remedy)
 
     async def begin(self, run: str, plan: Plan) -> Rounds:

@@ -1,0 +1,38 @@
+"""Tells people what they can do after this hospital's policy or budget refused a plan."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from audit.own_log import AuditLog
+from protos.plan.plan import Plan
+from site_agent.gate.ledger_memory import Loss, why_spent
+from site_agent.gate.policy import listing_refusals
+from site_agent.gate.privacy_ledger import PrivacyLedger
+from site_agent.hospital import Hospital
+
+
+def remedy_of_refusal(hospital: Hospital, plan: Plan, *, identity: str | None, audit: AuditLog) -> str:
+    """Return the remedy after `decide_plan` refused a plan: a backup, another plan, or another policy.
+
+    Args:
+        identity: the fingerprint of this site's identity key, if it has one.
+        audit: this site's log, which has losses of the privacy ledger.
+    """
+    ledger = PrivacyLedger(hospital.state_path, audit)
+    pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
+    if pays and not ledger.has_paid(plan.run_name):
+        losses, now = ledger.losses, datetime.fromisoformat(audit.time())
+        if why_spent(losses, plan.study, now):
+            return _after_a_loss(losses, plan.study, Path(hospital.data.table).name)
+    if listing_refusals(plan, hospital.site, identity):
+        return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
+    return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
+
+
+def _after_a_loss(losses: tuple[Loss, ...], study: str, table: str) -> str:
+    restored = f"Restore the newest backup of this site, because no command gives back the budget of the table {table}."
+    if any(study in loss.studies for loss in losses):
+        return f"{restored} Without a backup, this study gets no more of it."
+    return f"{restored} Without a backup, wait until {max(loss.until for loss in losses):%F}."
