@@ -77,10 +77,7 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         cell = counted.smallest_cell
         yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
-        yield (
-            f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy does not set limits for epsilon "
-            "(its key privacy)"
-        )
+        yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no epsilon limits (key privacy)"
     if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
         yield "the policy limits epsilon, and the plan sends numbers without noise, for which no epsilon exists"
     yield from _of_tensors(policy, plan, manifest)

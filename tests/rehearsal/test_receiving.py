@@ -98,7 +98,7 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
         assert "was not tested here before" in later
 
     assert "no outcome was read" in checked
-    assert "No number of this site leaves" in reviewed
+    assert "This site sends no number" in reviewed
     assert "only received" in said
     assert (exported / "card.md").read_text().count("only received") == 1
     with predicted.open() as file:

@@ -206,7 +206,7 @@ def test_a_policy_s_smallest_cell_forbids_plain_statistics_and_no_private_ones()
 
     assert "smallest cell is 1, and the policy requires 10" in why(plain)
     assert "smallest cell" not in why(private, privacy=limits | {"delta": 1e-5})
-    assert "the policy has no limits of it" in why(private)
+    assert "the policy has no epsilon limits" in why(private)
 
 
 def test_the_sums_of_a_trainer_do_not_depend_on_small_cells(tmp_path: Path) -> None:
