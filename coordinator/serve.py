@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -27,19 +27,17 @@ import structlog
 
 from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import control_path, control_server, unix_server
+from coordinator.network.control_socket import ask, control_path, control_server, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
-from coordinator.network.enrolment_calls import Membership
-from coordinator.network.health import health_server
-from coordinator.network.service import FederationService, enrolment_server, federation_server
+from coordinator.network.enrolment_calls import AUTHORITIES_FILE, Membership
+from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
 from coordinator.operations.coordinator_log import log_path, record_decisions
 from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
-from coordinator.storage.counted_authorities import FILE
 from host.address_checks import taken_addresses
 from host.heap import set_up_collector
-from host.local_server import serving_pages, short_path
+from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.starting_files import starting_values
 from host.state_format import settle_format
@@ -47,7 +45,7 @@ from pki.authority import Authority
 from pki.register import Register
 from pki.register_tables import certificate_ends
 from pki.store import hold_directory
-from protos.errors import ConfigurationError, OperatorError, UnavailableError
+from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 
 REGISTER_POLL_SECONDS: Final = 0.5
@@ -91,7 +89,7 @@ def _put_together(
     log = AuditLog(log_path(state), site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
     stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
-    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write, state / FILE)
+    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write, state / AUTHORITIES_FILE)
     identity_of, clock = membership.identity_of, time.monotonic
     engine = Engine(
         plans=plans,
@@ -112,12 +110,10 @@ def _put_together(
         roots=membership.roots,
     )
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
-    shown, fetch = membership.credentials(), membership.credentials
-    most = max((len(plan.sites) for plan in plans), default=1)
-    servers = [federation_server(service, shown, configuration.listen, fetch, sites=most)]
-    if configuration.enrolment_listen is not None:
-        listen, renew = configuration.enrolment_listen, membership.renew_raw
-        servers.append(enrolment_server(membership.enrol, shown, listen, renew=renew, fetch=fetch))
+    fetch, most = membership.credentials, max((len(plan.sites) for plan in plans), default=1)
+    servers = [federation_server(service, fetch, configuration.listen, sites=most)]
+    if (listen := configuration.enrolment_listen) is not None:
+        servers.append(enrolment_server(membership.enrol, membership.renew_raw, fetch, listen))
     return _Parts(authority, membership, engine, upkeep, service, tuple(servers))
 
 
@@ -155,7 +151,7 @@ async def serve(
         notifier = sdnotify.SystemdNotifier()
         notifier.notify("READY=1")
         watch_status(engine.status)
-        watch = asyncio.create_task(_observed(configuration, engine, parts.authority, _watch(parts, notifier)))
+        watch = asyncio.create_task(_observed(configuration, parts, notifier))
         try:
             await _until_over(engine, stop, watch, configuration.stay_seconds)
         finally:
@@ -211,35 +207,24 @@ async def _first_of(
     return bool(done)
 
 
-async def _observed(
-    configuration: CoordinatorConfiguration, engine: Engine, authority: Authority, watch: Coroutine[Any, Any, None]
-) -> None:
-    """Run `watch` until it ends. In the meantime, serve metrics and health checks for local monitoring."""
-    collector = CoordinatorCollector(engine.status, authority, Path(configuration.state))
-    pages = pages_of(collector, engine.status)
+async def _observed(configuration: CoordinatorConfiguration, parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
+    """Watch the coordinator until it ends. In the meantime, serve metrics and health checks for local monitoring."""
+    collector = CoordinatorCollector(parts.engine.status, parts.authority, Path(configuration.state))
+    pages = pages_of(collector, parts.engine.status)
     stopped = "The coordinator did not start. No site was contacted."
     metrics = serving_pages(configuration.metrics_listen, pages, consequence=stopped, file="coordinator.yaml")
     async with metrics, health_server(configuration.health_listen):
-        noticing = asyncio.create_task(_notice(collector))
-        try:
-            await watch
-        finally:
-            noticing.cancel()
+        await _watch(parts, collector, notifier)
 
 
-async def _notice(collector: CoordinatorCollector) -> None:
-    while True:
-        collector.notice()
-        await asyncio.sleep(REGISTER_POLL_SECONDS)
-
-
-async def _watch(parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
+async def _watch(parts: _Parts, collector: CoordinatorCollector, notifier: sdnotify.SystemdNotifier) -> None:
     """Detect revocations within a second, send log checkpoints to be cosigned, and keep systemd's watchdog informed."""
     looked_at = -math.inf
     while True:
         if time.monotonic() - looked_at > _CERTIFICATE_SECONDS:
             looked_at = time.monotonic()
             parts.membership.renew_own()
+        collector.notice()
         await asyncio.sleep(REGISTER_POLL_SECONDS)
         if parts.membership.has_changed():
             parts.service.recheck()
@@ -295,27 +280,8 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """Return the status of the running coordinator with this configuration, as JSON.
-
-    Raises:
-        UnavailableError: no coordinator is running.
-    """
-    try:
-        with short_path(status_path(Path(configuration.state))) as place:
-            reader, writer = await asyncio.open_unix_connection(place)
-        answer = await reader.read()
-        writer.close()
-        if not answer:
-            raise ConnectionResetError("it is ending")
-    except OSError as cause:
-        raise UnavailableError(
-            what="No coordinator is running under this configuration.",
-            consequence="Nothing was changed.",
-            remedy="Start the coordinator with `coordinator start`, or give the configuration file of the coordinator "
-            "that is already running.",
-            code="E030",
-        ) from cause
-    return answer
+    """Return a running coordinator's status as JSON. Raises UnavailableError: none is running."""
+    return await ask(status_path(Path(configuration.state)))
 
 
 def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
@@ -339,32 +305,32 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
     return state
 
 
+@dataclass
 class Reloading:
-    """Reads coordinator.yaml on each call and queues new plans. A plan that was removed from the file still runs."""
+    """Reads coordinator.yaml on each call and queues new plans. A plan that was removed from the file still runs.
 
-    def __init__(
-        self,
-        path: Path,
-        configuration: CoordinatorConfiguration,
-        plans: tuple[Plan, ...],
-        add: Callable[[tuple[Plan, ...]], None],
-    ) -> None:
-        """Store the configuration in use. `path` is its file. `add` queues plans after those that already wait."""
-        self._path, self._configuration, self._add = path, configuration, add
-        self._known = frozenset(plan.run_name for plan in plans)
+    Attributes:
+        path: the file of `configuration`, which is the configuration in use.
+        plans: all plans that were queued so far.
+        add: queues plans after those that already wait.
+    """
+
+    path: Path
+    configuration: CoordinatorConfiguration
+    plans: tuple[Plan, ...]
+    add: Callable[[tuple[Plan, ...]], None]
 
     def __call__(self) -> None:
         """Read the file and all its plans. If anything is wrong, the earlier configuration stays in use."""
-        log = structlog.get_logger()
+        log, known = structlog.get_logger(), {plan.run_name for plan in self.plans}
         try:
-            read = read_configuration(self._path)
-            plans = tuple(plan for plan in read_plans(read) if plan.run_name not in self._known)
+            read = read_configuration(self.path)
+            plans = tuple(plan for plan in read_plans(read) if plan.run_name not in known)
         except OperatorError as wrong:
             log.error("configuration_kept", what=wrong.what, identifier=wrong.code)
             return
-        held = self._configuration
         names = (name for name in CoordinatorConfiguration.model_fields if name != "plans")
-        waiting = [name for name in names if getattr(held, name) != getattr(read, name)]
-        self._known |= {plan.run_name for plan in plans}
-        self._add(plans)
+        waiting = [name for name in names if getattr(self.configuration, name) != getattr(read, name)]
+        self.plans += plans
+        self.add(plans)
         log.info("configuration_taken_over", plans=[plan.run_name for plan in plans], waits_for_restart=waiting)

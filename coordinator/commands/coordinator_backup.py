@@ -22,7 +22,7 @@ from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration
 from coordinator.operations.coordinator_log import log_path
 from coordinator.storage.history import History
-from coordinator.storage.journal import Journal
+from coordinator.storage.journal import Journal, read_journal
 from host import restoring
 from host.backup_archive import read_catalogue, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
@@ -121,7 +121,7 @@ def _mark(state: Path, made: str) -> None:
     """Record in the audit log, and in the journal of every unfinished run, that the state was restored."""
     for place in sorted(state.glob("runs/*/journal.jsonl")):
         journal, history = Journal(place, _now), History()
-        for entry in journal.entries():
+        for entry in read_journal(place):
             history.take(entry)
         if not history.is_over:
             journal.add("restored", made=made)

@@ -27,6 +27,7 @@ from pki.authority import Authority, FederationRecord
 from protos.errors import OperatorError
 
 config_option: Final = configuration_option("coordinator.yaml")
+_PATIENCE_SECONDS: Final = 5.0
 
 
 @click.command()
@@ -41,16 +42,7 @@ def doctor(path: Path, as_json: bool, place: Path | None) -> None:
 
     Example: coordinator doctor --config coordinator.yaml
     """
-    report_findings("coordinator", _examine(path), as_json=as_json, place=place)
-
-
-def _examine(path: Path) -> list[Finding]:
-    try:
-        configuration = read_configuration(path)
-    except OperatorError as wrong:
-        return [failure("D401", wrong.what, wrong.remedy)]
-
-    return [fine("D401", f"{path.name} is correct."), *examine(configuration, os.environ)]
+    report_findings("coordinator", _examine(path, os.environ), as_json=as_json, place=place)
 
 
 @click.command()
@@ -76,25 +68,26 @@ async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
     await until_ended(server, listen)
 
 
-_PATIENCE_SECONDS: Final = 5.0
-
-
-def examine(configuration: CoordinatorConfiguration, environment: Mapping[str, str]) -> list[Finding]:
+def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
     """Return the findings of all checks, in the order in which the coordinator needs the checked parts at its start."""
-    now, state, authority = datetime.now(UTC), Path(configuration.state), Path(configuration.authority)
-    found = [key_checks.judge_directory(state), judge_disk(computer_checks.free_bytes(state))]
-    found += key_checks.judge_authority(authority, now)
-    found.append(_plans(configuration))
-    found.append(judge_clock(computer_checks.is_clock_synchronised()))
-    found.append(judge_address_rules(computer_checks.enforces_address_rules()))
-    is_running = control_path(state).is_socket()
-    if not is_running:
-        found.append(
-            warning("D418", "No coordinator is running here.", "Start the coordinator: `systemctl start coordinator`.")
-        )
-        return found
-    found.append(fine("D418", "The coordinator is running."))
-    return found + _seen_from_outside(authority, environment)
+    try:
+        configuration = read_configuration(path)
+    except OperatorError as wrong:
+        return [failure("D401", wrong.what, wrong.remedy)]
+    state, authority = Path(configuration.state), Path(configuration.authority)
+    found = [
+        fine("D401", f"{path.name} is correct."),
+        key_checks.judge_directory(state),
+        judge_disk(computer_checks.free_bytes(state)),
+        *key_checks.judge_authority(authority, datetime.now(UTC)),
+        _plans(configuration),
+        judge_clock(computer_checks.is_clock_synchronised()),
+        judge_address_rules(computer_checks.enforces_address_rules()),
+    ]
+    if control_path(state).is_socket():
+        return [*found, fine("D418", "The coordinator is running."), *_seen_from_outside(authority, environment)]
+    remedy = "Start the coordinator: `systemctl start coordinator`."
+    return [*found, warning("D418", "No coordinator is running here.", remedy)]
 
 
 def _plans(configuration: CoordinatorConfiguration) -> Finding:

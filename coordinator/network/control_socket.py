@@ -65,15 +65,12 @@ async def unix_server(
 
 
 def _obey(engine: Engine, word: str) -> dict[str, object]:
-    run = engine.status()["run"]
-    name = run["run"] if run else None
-    match word:
-        case "pause" | "resume":
-            return {"run": name, "changed": engine.pause(pauses=word == "pause")}
-        case "stop":
-            return {"run": name, "changed": engine.end_run()}
-        case _:
-            return {"run": name, "changed": False}
+    run, has_changed = engine.status()["run"], False
+    if word in ("pause", "resume"):
+        has_changed = engine.pause(pauses=word == "pause")
+    elif word == "stop":
+        has_changed = engine.end_run()
+    return {"run": run["run"] if run else None, "changed": has_changed}
 
 
 async def tell(state: Path, word: Word) -> str:
@@ -83,14 +80,27 @@ async def tell(state: Path, word: Word) -> str:
         UnavailableError: no coordinator is running.
         UsageError: there is no run, or it is already in this state.
     """
+    answer = json.loads(await ask(control_path(state), word))
+    if not answer["changed"]:
+        raise UsageError(
+            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is already in this state, or has ended.",
+            consequence="Nothing was changed.",
+            remedy="Check the state of the run with `coordinator status`.",
+        )
+    return str(answer["run"])
+
+
+async def ask(socket: Path, word: str = "") -> bytes:
+    """Send a word to a coordinator's socket and return the answer. Raises UnavailableError if none is running."""
     try:
-        with short_path(control_path(state)) as place:
+        with short_path(socket) as place:
             reader, writer = await asyncio.open_unix_connection(place)
-        writer.write(word.encode())
-        writer.write_eof()
-        answer = json.loads(await reader.read() or b"null")
+        if word:
+            writer.write(word.encode())
+            writer.write_eof()
+        answer = await reader.read()
         writer.close()
-        if answer is None:
+        if not answer:
             raise ConnectionResetError("it is ending")
     except OSError as cause:
         raise UnavailableError(
@@ -100,10 +110,4 @@ async def tell(state: Path, word: Word) -> str:
             "that is already running.",
             code="E030",
         ) from cause
-    if not answer["changed"]:
-        raise UsageError(
-            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is already in this state, or has ended.",
-            consequence="Nothing was changed.",
-            remedy="Check the state of the run with `coordinator status`.",
-        )
-    return str(answer["run"])
+    return answer

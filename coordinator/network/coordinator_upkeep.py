@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from audit.cosigning import LogParty, LogSession
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
+from coordinator.network.outgoing import StreamPeer
 from coordinator.network.pace import Refusals
 from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site, site_of
 from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage
@@ -27,16 +27,6 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
-
-
-class UpkeepPeer(Protocol):
-    """Sends upkeep messages on the open stream of one site."""
-
-    def send(self, message: Upkeep) -> None:
-        """Queue a message for the site."""
-
-    def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason to the site and end the stream."""
 
 
 class SiteUpkeep:
@@ -61,7 +51,7 @@ class SiteUpkeep:
         """
         self._roots, self._party = roots, LogParty(log, witness, self._spent)
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
-        self._sessions: dict[UpkeepPeer, LogSession] = {}
+        self._sessions: dict[StreamPeer, LogSession] = {}
         self._refusals = Refusals(log.write)
         self._log = structlog.get_logger()
 
@@ -78,12 +68,8 @@ class SiteUpkeep:
         """Record that the stream of a revoked site is about to end."""
         self._audit.write("site_revoked", site=site)
 
-    def greeted(self, peer: UpkeepPeer, site: str, hello: Hello) -> None:
-        """Start the upkeep session of a site's stream.
-
-        Raises:
-            CheckpointRefused: the stored checkpoint of this site's log cannot be read.
-        """
+    def greeted(self, peer: StreamPeer, site: str, hello: Hello) -> None:
+        """Start a stream's upkeep session. Raises CheckpointRefused: the site's stored checkpoint cannot be read."""
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
             session = LogSession(self._party, owner_of_site(site), key)
@@ -93,7 +79,7 @@ class SiteUpkeep:
             if roots is not None:
                 peer.send(roots)
 
-    def received(self, peer: UpkeepPeer, site: str, message: Upkeep) -> None:
+    def received(self, peer: StreamPeer, site: str, message: Upkeep) -> None:
         """Handle a message that belongs to no round.
 
         Raises:
@@ -117,10 +103,7 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator sends")
 
     def tick(self) -> None:
-        """Send each new checkpoint of a log to the program that cosigns the log.
-
-        The coordinator calls this twice a second.
-        """
+        """Send each new log checkpoint to the program that cosigns it. The coordinator calls this twice a second."""
         self._refusals.tick()
         for peer, session in list(self._sessions.items()):
             try:
@@ -132,7 +115,7 @@ class SiteUpkeep:
             for message in due:
                 peer.send(message)
 
-    def gone(self, peer: UpkeepPeer) -> None:
+    def gone(self, peer: StreamPeer) -> None:
         """Remove the session of a stream that has ended."""
         self._sessions.pop(peer, None)
 

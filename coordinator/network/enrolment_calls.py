@@ -2,22 +2,25 @@
 
 Each certificate is looked up every time, so a revocation takes effect at once. The reply to a stranger has only the
 reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one and counts the
-others, so that strangers cannot fill the disk.
+others, so that strangers cannot fill the disk. It also records which hospitals' own authorities are accepted, and each
+change of this list.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 import structlog
 
 from coordinator.network.outgoing import Caller
 from coordinator.network.pace import Refusals
 from coordinator.network.service import Credentials
-from coordinator.storage.counted_authorities import CountingAuthorities
+from host.durable import on_disk, replace_file
 from pki import enrolment_decisions, store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in, verified_leaf
@@ -33,6 +36,8 @@ from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, RenewalAnswered, RenewalAsked
 
+AUTHORITIES_FILE: Final = "own-authorities.json"
+
 
 class Membership:
     """Decides which certificates a running coordinator accepts and issues, based on the register of sites."""
@@ -42,24 +47,23 @@ class Membership:
         authority: Authority,
         register: Register,
         now: Callable[[], datetime],
-        record: Callable[..., None] | None = None,
+        record: Callable[..., None] = lambda *_, **__: None,
         said: Path | None = None,
     ) -> None:
         """Store the authority and its register.
 
         Args:
             now: returns aware times.
-            record: writes an event into the audit log before a reply is sent.
+            record: writes an event into the audit log before a reply is sent. Without it, events are not recorded.
             said: the file with the hospitals' authorities that the audit log has recorded.
         """
         self._authority, self._register, self._now = authority, register, now
         self._own = OwnAuthorities(register)
-        self._record = record or _nowhere
-        self._refusals = Refusals(self._record)
+        self._record, self._refusals = record, Refusals(record)
         self._told: set[tuple[str, str]] = set()
         self._log = structlog.get_logger()
         self._generation = register.generation()
-        self._counting = CountingAuthorities(said, self._record)
+        self._said, self._counted = said, _read(said) if said else {}
         self._note_authorities()
 
     def credentials(self) -> Credentials:
@@ -110,27 +114,18 @@ class Membership:
 
     def identity_of(self, site: str) -> str | None:
         """Return the fingerprint of a site's registered identity key."""
-        if not is_name(site):
-            return None
-        try:
-            return self._register.site(site_name(site)).identity_fingerprint
-        except RefusedError:  # no site of this name was ever invited
-            return None
+        with suppress(RefusedError):  # no site of this name was ever invited
+            return self._register.site(site_name(site)).identity_fingerprint if is_name(site) else None
+        return None
 
     def identity_key_of(self, site: str) -> bytes | None:
         """Return a member's registered identity key, raw, 32 bytes."""
-        if not is_name(site):
-            return None
-        try:
-            return self._register.identity_key(site_name(site))
-        except RefusedError:
-            return None
+        with suppress(RefusedError):
+            return self._register.identity_key(site_name(site)) if is_name(site) else None
+        return None
 
     def confirm(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site connected with this certificate.
-
-        From then on, the site's earlier certificates are refused.
-        """
+        """Record that a site connected with this certificate. Its earlier certificates are refused from then on."""
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
@@ -157,16 +152,30 @@ class Membership:
         return RenewalAnswered(issued.chain_pem, self._authority.trusted_roots_pem(), "")
 
     def _note_authorities(self) -> None:
-        self._counting.note({one.sha256: str(one.site) for one in self._own.all()})
+        """Record which hospitals' own authorities are accepted now, and which are no longer accepted.
+
+        The list is kept on disk, so that the next coordinator reports a change that was made while none ran. If it
+        cannot be written, the change is recorded again at the next start.
+        """
+        counting = {one.sha256: str(one.site) for one in self._own.all()}
+        for sha256 in sorted(counting.keys() - self._counted.keys()):
+            self._record("own_authority_counts", site=counting[sha256], authority_sha256=sha256)
+        for sha256 in sorted(self._counted.keys() - counting.keys()):
+            self._record("own_authority_removed", site=self._counted[sha256], authority_sha256=sha256)
+        if counting == self._counted:
+            return
+        self._counted = counting
+        if self._said is not None:
+            with on_disk(
+                what="The list of accepted hospital authorities cannot be written",
+                consequence="The register of sites and its record are unchanged. The coordinator stopped.",
+            ):
+                replace_file(self._said, json.dumps(counting, indent=2, sort_keys=True).encode())
 
     def _note_foreign(self, foreign: ForeignNameError) -> None:
-        self._log.error("foreign_name_refused", authority_of=foreign.site, named=foreign.named)
-        self._refusals.note(
-            "foreign_name_refused",
-            authority_of=foreign.site,
-            named=foreign.named,
-            certificate_sha256=foreign.certificate_sha256,
-        )
+        facts = {"authority_of": foreign.site, "named": foreign.named}
+        self._log.error("foreign_name_refused", **facts)
+        self._refusals.note("foreign_name_refused", **facts, certificate_sha256=foreign.certificate_sha256)
 
     def roots(self) -> RenewalAnswered | None:
         """Return the root certificates and the proof of the next root during a change of the root, otherwise None."""
@@ -245,6 +254,9 @@ class Membership:
         return True
 
 
-def _nowhere(event: str, **facts: object) -> None:
-    """Discard an event. Used if no log is written, for example when a configuration is checked."""
-    del event, facts
+def _read(path: Path) -> dict[str, str]:
+    """Read the list of an earlier process. A lost, damaged or unreadable list counts as empty."""
+    try:
+        return {str(sha256): str(site) for sha256, site in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}

@@ -75,10 +75,7 @@ class StreamPeer:
     """Sends messages on one site's stream."""
 
     def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
-        """Create the queue.
-
-        Each chunk of parameters waits for `turn`. If `turn` is None, other streams cause no waiting.
-        """
+        """Create the queue. Each chunk of parameters waits for `turn`; without `turn` for no other stream."""
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
@@ -130,10 +127,7 @@ class StreamPeer:
             item = await self._queue.get()
 
     async def _write_together(self, first: bytes) -> _Item:
-        """Send a small message together with the small messages after it.
-
-        Return the first queued item that was not sent.
-        """
+        """Send a small message with the small messages after it. Return the first queued item that was not sent."""
         together, size, after = [first], len(first), list[_Item]()
         while not (after or self._queue.empty()) and self.reads_together and len(together) < MOST_TOGETHER:
             item = self._queue.get_nowait()
@@ -148,10 +142,7 @@ class StreamPeer:
         return after[0] if after else await self._queue.get()
 
     def _small(self, item: _Item) -> bytes | None:
-        """Return the item as a message that can be sent together with other messages, or None.
-
-        A small vector is one chunk.
-        """
+        """Return the item as a message that can be sent with others, or None. A small vector is one chunk."""
         if isinstance(item, _Vector) and self.reads_together and 0 < item.parameters.nbytes <= _SMALL_BYTES:
             return item.message(0)
         return item if isinstance(item, bytes) and len(item) <= MOST_TOGETHER_BYTES else None

@@ -17,18 +17,28 @@ from typing import Final
 from protos.wire.messages import Done, Join, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 
+
+@dataclass(frozen=True)
+class Allowance:
+    """A rate limit: a number of messages or requests at once, and a number of further ones in each second."""
+
+    burst: float
+    each_second: float
+
+    def filled(self, left: float, since_seconds: float, now_seconds: float) -> float:
+        """Return how many messages are allowed now, if `left` were allowed earlier."""
+        return min(self.burst, left + self.each_second * max(0.0, now_seconds - since_seconds))
+
+
 # A round of one batch has a few messages, so a hundred such rounds in a second are far below this limit. Chunks at this
 # rate are two gigabytes in a second.
-BURST: Final = 4000.0
-EACH_SECOND: Final = 2000.0
+MESSAGES: Final = Allowance(burst=4000.0, each_second=2000.0)
 # A message that is recorded in an audit log or a journal is synced before the next message is read. An honest site
 # joins once on a stream. A log checkpoint follows after twenty records. The bytes that checkpoints add to the log in a
 # day have a budget of their own (audit/recording_budget.py). If a sync takes 5 ms, the syncs for one site take at most
 # a third of the time.
-RECORDED_BURST: Final = 200.0
-RECORDED_EACH_SECOND: Final = 10.0
-UPKEEP_BURST: Final = 500.0
-UPKEEP_EACH_SECOND: Final = 50.0
+RECORDED: Final = Allowance(burst=200.0, each_second=10.0)
+UPKEEP: Final = Allowance(burst=500.0, each_second=50.0)
 # If a stream ends while it waits, its message remains counted. This count can delay the next stream of the same site,
 # which may be honest, by at most this time.
 LONGEST_WAIT_SECONDS: Final = 5.0
@@ -37,24 +47,23 @@ LONGEST_WAIT_SECONDS: Final = 5.0
 class Pace:
     """Counts how many more messages one stream or one site may send without waiting."""
 
-    def __init__(self, burst: float = BURST, each_second: float = EACH_SECOND) -> None:
-        self._burst, self._each_second = burst, each_second
-        self._left, self._since = burst, 0.0
+    def __init__(self, allowance: Allowance = MESSAGES) -> None:
+        self._allowance, self._left, self._since = allowance, allowance.burst, 0.0
 
     def wait_seconds(self, now_seconds: float) -> float:
         """Count a message. Return how many seconds to wait before the next message is read, by a monotonic clock."""
-        filled = self._left + self._each_second * max(0.0, now_seconds - self._since)
-        least = -LONGEST_WAIT_SECONDS * self._each_second
-        self._left, self._since = max(least, min(self._burst, filled) - 1.0), now_seconds
-        return max(0.0, -self._left / self._each_second)
+        burst, each_second = self._allowance.burst, self._allowance.each_second
+        # As Allowance.filled, without the call: this runs for each message of a round.
+        left = min(burst, self._left + each_second * max(0.0, now_seconds - self._since)) - 1.0
+        self._left, self._since = max(-LONGEST_WAIT_SECONDS * each_second, left), now_seconds
+        return max(0.0, -self._left / each_second)
 
 
 class RecordedPace:
     """Limits the messages of one site that the coordinator must record, counted over all streams of the site."""
 
     def __init__(self) -> None:
-        self._recorded = Pace(RECORDED_BURST, RECORDED_EACH_SECOND)
-        self._upkeep = Pace(UPKEEP_BURST, UPKEEP_EACH_SECOND)
+        self._recorded, self._upkeep = Pace(RECORDED), Pace(UPKEEP)
 
     def wait_seconds(self, message: SiteMessage | Upkeep, now_seconds: float) -> float:
         """Count a message. Return how many seconds to wait before the message takes effect, by a monotonic clock."""
@@ -64,16 +73,6 @@ class RecordedPace:
 
 
 _MOST_ADDRESSES: Final = 4096
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """A rate limit: a number of requests at once, and a number of further requests in each second."""
-
-    burst: float
-    each_second: float
-
-
 # A site that waits for approval sends a request every two seconds.
 FOR_ONE: Final = Allowance(burst=30.0, each_second=1.0)
 FOR_ALL: Final = Allowance(burst=300.0, each_second=50.0)
@@ -93,8 +92,8 @@ class RateLimit:
 
     def allows(self, address: str, now_seconds: float) -> bool:
         """Count a request. Return whether the request of this address is allowed now, by a monotonic clock."""
-        own = _filled(self._left.pop(address, (self._for_one.burst, now_seconds)), self._for_one, now_seconds)
-        every = _filled(self._left_for_all, self._for_all, now_seconds)
+        own = self._for_one.filled(*self._left.pop(address, (self._for_one.burst, now_seconds)), now_seconds)
+        every = self._for_all.filled(*self._left_for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0
         spent = 1.0 if is_allowed else 0.0
         self._left[address] = (own - spent, now_seconds)
@@ -102,11 +101,6 @@ class RateLimit:
         while len(self._left) > _MOST_ADDRESSES:
             self._left.popitem(last=False)  # removes the address with the oldest request
         return is_allowed
-
-
-def _filled(left: tuple[float, float], allowance: Allowance, now_seconds: float) -> float:
-    amount, since = left
-    return min(allowance.burst, amount + allowance.each_second * max(0.0, now_seconds - since))
 
 
 MOST_REFUSALS: Final = 20  # recorded one by one in a minute
@@ -130,10 +124,7 @@ class Refusals:
         return is_recorded
 
     def tick(self) -> None:
-        """At the end of a minute, record how many refusals were only counted.
-
-        The coordinator calls this twice a second.
-        """
+        """At the end of a minute, record how many refusals were only counted. Called twice a second."""
         self._ticks = (self._ticks + 1) % TICKS
         if self._ticks:
             return

@@ -12,8 +12,8 @@ import ipaddress
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
@@ -27,7 +27,6 @@ import grpc
 import grpc.aio
 import structlog
 
-from coordinator.network.admission import refuse_hello
 from coordinator.network.coordinator_upkeep import SiteUpkeep, parted
 from coordinator.network.outgoing import Caller, StreamPeer
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
@@ -39,8 +38,10 @@ from protos.wire.log_checkpoints import CheckpointRefused
 from protos.wire.messages import (
     COORDINATOR_TIME,
     ENROL,
+    HEALTH,
     LARGEST_MESSAGE_BYTES,
     PARTICIPATE,
+    PROTOCOL_VERSION,
     RENEW,
     CoordinatorReason,
     Hello,
@@ -65,6 +66,8 @@ _IDLE_SECONDS: Final = 5  # for a connection without calls; otherwise gRPC keeps
 # gRPC's memory grew by half a model when three sites sent at once.
 _MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
+_SERVING: Final = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse with status SERVING
+_LARGEST_HEALTH_REQUEST_BYTES: Final = 4096
 _OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.max_frame_size", 1 << 20),  # a chunk needs few frames instead of 33 or 65
@@ -108,7 +111,7 @@ class FederationService:
         *,
         identify: Callable[[bytes, bytes], Caller],
         is_accepted: Callable[[Caller], bool],
-        upkeep: SiteUpkeep | None = None,
+        upkeep: SiteUpkeep,
     ) -> None:
         """Store what the service needs.
 
@@ -116,8 +119,7 @@ class FederationService:
             identify: converts a peer's certificate and those above it (PEM) to a caller, or raises RefusedError.
             upkeep: handles messages outside the rounds.
         """
-        self._engine, self._identify, self._is_accepted = engine, identify, is_accepted
-        self._upkeep = upkeep
+        self._engine, self._identify, self._is_accepted, self._upkeep = engine, identify, is_accepted, upkeep
         self._peers: set[StreamPeer] = set()
         self._upwards, self._downwards = Turns(), Turns()
         self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
@@ -154,8 +156,7 @@ class FederationService:
             if peer.does_not_read:
                 self._log.warning("site_does_not_read", site=caller.site)
             self._peers.discard(peer)
-            if self._upkeep:
-                self._upkeep.gone(peer)
+            self._upkeep.gone(peer)
             self._engine.disconnected(caller.site, peer)
 
     def recheck(self) -> None:
@@ -167,8 +168,7 @@ class FederationService:
                     peer.end(CoordinatorReason.REPLACED, "this site's newer certificate has taken over")
                     continue
                 self._log.warning("site_revoked", site=peer.caller.site)
-                if self._upkeep:
-                    self._upkeep.revoked(peer.caller.site)
+                self._upkeep.revoked(peer.caller.site)
                 peer.end(CoordinatorReason.NOT_ACCEPTED, "this site's certificate is not accepted any more")
                 self._engine.removed(peer.caller.site)
                 self._engine.disconnected(peer.caller.site, peer)
@@ -197,8 +197,7 @@ class FederationService:
         if not self._openings.allows(caller.site, time.monotonic()):
             self._note_refusal(caller.site, "it has opened too many streams in this day")
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this site; come again later")
-        if self._upkeep:
-            self._upkeep.accepted(caller.site, caller.certificate_sha256)
+        self._upkeep.accepted(caller.site, caller.certificate_sha256)
         return caller
 
     def _has_another(self, peer: StreamPeer) -> bool:
@@ -207,8 +206,7 @@ class FederationService:
 
     def _note_refusal(self, site: str, reason: str) -> None:
         self._log.warning("peer_refused", site=site, reason=reason)
-        if self._upkeep:
-            self._upkeep.refused(reason, site)
+        self._upkeep.refused(reason, site)
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> None:
         site, pace, clock = peer.caller.site, Pace(), asyncio.get_running_loop().time
@@ -225,11 +223,10 @@ class FederationService:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
             peer.reads_together = greeting.together
-            self._engine.contacts.saw(site)
+            self._engine.saw(site)
             self._engine.connected(site, peer)
             self._engine.away(site, greeting.away_from, greeting.away_until)
-            if self._upkeep:
-                self._upkeep.greeted(peer, site, greeting)
+            self._upkeep.greeted(peer, site, greeting)
             while goes_on is not Next.NOTHING and not peer.ending.is_set():
                 if wait := pace.wait_seconds(clock()):
                     await asyncio.sleep(wait)
@@ -247,27 +244,19 @@ class FederationService:
             self._engine.disconnected(site, peer)
 
     async def _hear_one(self, context: grpc.aio.ServicerContext[bytes, bytes], peer: StreamPeer) -> Next:
-        """Read and handle one message.
-
-        The message is freed here, so that a stream that waits for its turn keeps no chunk.
-        """
+        """Read and handle one message. It is freed here, so that a stream that waits for its turn keeps no chunk."""
         message = await self._next(context)
         if message is None:
             return Next.NOTHING
-        self._engine.contacts.saw(peer.caller.site)
+        self._engine.saw(peer.caller.site)
         if wait := self._recorded[peer.caller.site].wait_seconds(message, time.monotonic()):
             await asyncio.sleep(wait)
         if isinstance(message, Upkeep):
-            self._beside(peer, message)
+            self._upkeep.received(peer, peer.caller.site, message)
             return Next.ANY
         if peer.ending.is_set():
             return Next.ANY
         return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
-
-    def _beside(self, peer: StreamPeer, message: Upkeep) -> None:
-        if self._upkeep is None:
-            raise MalformedMessage("upkeep that was not agreed on")
-        self._upkeep.received(peer, peer.caller.site, message)
 
     @staticmethod
     async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:
@@ -281,18 +270,24 @@ class FederationService:
         await asyncio.sleep(FAREWELL_SECONDS)
 
 
+def refuse_hello(hello: Hello) -> str | None:
+    """Return the reason why a site's stream is refused, or None if the stream is accepted."""
+    if hello.protocol != PROTOCOL_VERSION:
+        return (
+            f"the coordinator uses version {PROTOCOL_VERSION} of the protocol, and the site uses version "
+            f"{hello.protocol}. Install the same version of the program on both sides, or finish the run with the "
+            f"earlier version on both sides"
+        )
+    return None
+
+
 def unread_bytes(sites: int) -> int:
     """Return how many unread bytes each site may send. The more sites there are, the lower this limit is."""
     return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
 
 
 def federation_server(
-    service: FederationService,
-    credentials: Credentials,
-    listen: str,
-    fetch: Callable[[], Credentials] | None = None,
-    *,
-    sites: int = 1,
+    service: FederationService, fetch: Callable[[], Credentials], listen: str, *, sites: int = 1
 ) -> grpc.aio.Server:
     """Return a server for sites with certificates. The caller starts it.
 
@@ -303,21 +298,15 @@ def federation_server(
         ConfigurationError: the coordinator cannot listen on the address.
     """
     handler: Any = grpc.stream_stream_rpc_method_handler(service.participate)
-    secrets = _secrets(credentials, fetch, asks_for_certificate=True)
-    return _server({PARTICIPATE: handler}, secrets, listen, unread_bytes(sites))
+    secrets = _secrets(fetch, asks_for_certificate=True)
+    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread_bytes(sites))])
+    return _opened(server, {PARTICIPATE: handler}, listen, secrets)
 
 
 Answer: TypeAlias = Callable[[bytes], bytes]
 
 
-def enrolment_server(
-    enrol: Answer,
-    credentials: Credentials,
-    listen: str,
-    *,
-    renew: Answer | None = None,
-    fetch: Callable[[], Credentials] | None = None,
-) -> grpc.aio.Server:
+def enrolment_server(enrol: Answer, renew: Answer, fetch: Callable[[], Credentials], listen: str) -> grpc.aio.Server:
     """Return a server for sites without a valid certificate, with a rate limit. Requests and replies are bytes."""
     limit = RateLimit()
 
@@ -329,20 +318,46 @@ def enrolment_server(
 
         return grpc.unary_unary_rpc_method_handler(answer)
 
-    handlers = {ENROL: limited(enrol)} | ({RENEW: limited(renew)} if renew else {})
-    secrets = _secrets(credentials, fetch, asks_for_certificate=False)
-    return _server(handlers, secrets, listen)
+    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", _UNREAD_BYTES)])
+    handlers = {ENROL: limited(enrol), RENEW: limited(renew)}
+    return _opened(server, handlers, listen, _secrets(fetch, asks_for_certificate=False))
 
 
-def _secrets(
-    first: Credentials, fetch: Callable[[], Credentials] | None, *, asks_for_certificate: bool
-) -> grpc.ServerCredentials:
+@asynccontextmanager
+async def health_server(listen: str | None) -> AsyncIterator[None]:
+    """Serve gRPC's standard health check to local monitoring until the block ends. Without an address, serve nothing.
+
+    The address is on loopback or a Unix socket, without TLS. The public port has no health check: a stranger learns
+    nothing there, and an accepted site does not need it. The only reply is that this program serves. No browser
+    supports HTTP/2 without TLS, so no web page can reach the check.
+
+    Raises:
+        ConfigurationError: the coordinator cannot listen on the address.
+    """
+    if listen is None:
+        yield
+        return
+
+    async def check(_: bytes, __: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return _SERVING
+
+    options = [("grpc.max_receive_message_length", _LARGEST_HEALTH_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
+    handlers: dict[str, Any] = {HEALTH: grpc.unary_unary_rpc_method_handler(check)}
+    server = _opened(grpc.aio.server(options=options), handlers, listen, None)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+def _secrets(fetch: Callable[[], Credentials], *, asks_for_certificate: bool) -> grpc.ServerCredentials:
     """Return the server's certificate and root certificates. Both are read again at every handshake.
 
     gRPC receives only changed certificates. Even an equal certificate makes gRPC free memory that simultaneous
     handshakes still use. In tests with a few thousand strangers this sometimes ended the process.
     """
-    shown = first
+    shown = fetch()
 
     def configured(credentials: Credentials) -> Any:
         roots = credentials.root if asks_for_certificate else None
@@ -351,7 +366,7 @@ def _secrets(
     def looked_up() -> Any:
         nonlocal shown
         try:
-            found = fetch() if fetch is not None else shown
+            found = fetch()
         except OperatorError as wrong:  # the file is being replaced, and the previous certificate is still valid
             structlog.get_logger().error("certificate_unreadable", what=wrong.what)
             return None
@@ -360,7 +375,7 @@ def _secrets(
         shown = found
         return configured(found)
 
-    return grpc.dynamic_ssl_server_credentials(configured(first), looked_up, asks_for_certificate)
+    return grpc.dynamic_ssl_server_credentials(configured(shown), looked_up, asks_for_certificate)
 
 
 def _address_of(peer: str) -> str:
@@ -375,18 +390,21 @@ def _address_of(peer: str) -> str:
         return host
 
 
-def _server(
-    handlers: dict[str, Any], secrets: grpc.ServerCredentials, listen: str, unread: int = _UNREAD_BYTES
+def _opened(
+    server: grpc.aio.Server, handlers: dict[str, Any], listen: str, secrets: grpc.ServerCredentials | None
 ) -> grpc.aio.Server:
-    server = grpc.aio.server(options=[*_OPTIONS, ("grpc.http2.lookahead_bytes", unread)])
+    """Return the server with its handlers and its port. `secrets` is None for the health check, which has no TLS."""
     for call, handler in handlers.items():
         service, method = call.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
     try:
-        server.add_secure_port(listen, secrets)
+        if secrets is None:
+            server.add_insecure_port(listen)
+        else:
+            server.add_secure_port(listen, secrets)
     except RuntimeError as cause:
         raise ConfigurationError(
-            what=f"The coordinator cannot listen on {listen}.",
+            what=f"The coordinator cannot listen on {listen}{'' if secrets else ', the address in health_listen'}.",
             consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or stop the program that already uses this address.",
             code="E028",

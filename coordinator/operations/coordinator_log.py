@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from audit.own_log import AuditLog
 
-# The events of the log, by the names that the journal uses for them.
+# The events of the log, by the names that the journal uses for them. All others get the prefix `run_`.
 _EVENTS: Final = {
-    "announced": "run_announced",
     "started": "run_taken_up",
     "joined": "site_joined",
     "left": "site_left",
@@ -25,12 +24,9 @@ _EVENTS: Final = {
     "bound": "round_bound",
     "closed": "round_closed",
     "void": "round_void",
-    "rolled_back": "run_rolled_back",
     "given_up": "site_given_up",
     "paused": "run_paused",
     "resumed": "run_resumed",
-    "stopped": "run_stopped",
-    "over": "run_over",
 }
 
 

@@ -61,11 +61,7 @@ class CoordinatorCollector(Collector):
             ("rounds_made", "Rounds of the run that were closed.", run.get("rounds_made")),
             ("rounds_planned", "Rounds of the run.", run.get("rounds")),
             ("median_round_seconds", "How long a round takes.", run.get("median_round_seconds")),
-            (
-                "seconds_since_round",
-                "Since a round closed or this program began.",
-                self._age(run, now),
-            ),
+            ("seconds_since_round", "Since a round closed or this program began.", self._age(run, now)),
             ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
         ):
             if value is not None:

@@ -7,8 +7,10 @@ person who looks cannot delay a round, and the page works while no coordinator r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from coordinator.configuration import CoordinatorConfiguration
-from coordinator.operations.page_facts import JournalView, PageFacts, checkpoints_in, site_rows
+from coordinator.rounds.round_times import JournalTimes
 from coordinator.serve import read_status
 from coordinator.storage.history import KnownRun, known_runs
 from host.local_page import curve, live_answer
@@ -26,8 +28,117 @@ from pki.register_tables import certificate_ends
 from protos.errors import UnavailableError
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
+_MOST_ROUNDS: Final = 12
 # Counting all runs reads their whole journals, which is slow. The result is stored for this time.
 _RUNS_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow:
+    """A finished round. `seconds` is the time from offer to sum; None if the round was disturbed (see JournalTimes)."""
+
+    number: int
+    seconds: float | None
+    sites: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRow:
+    """The facts about one site on the status page. Unknown facts are None.
+
+    `state` is the register's word, followed by `, given up` if the run continues without the site.
+    """
+
+    name: str
+    state: str
+    is_connected: bool | None
+    has_joined: bool
+    last_seen: datetime | None
+    rounds: int
+    certificate_days: float | None
+
+
+class JournalView:
+    """Reads the newest rounds and the sites of one run from its journal. Each call reads only the new lines.
+
+    The journal is read without checks. The coordinator itself refuses a changed journal.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._size = path, 0
+        self._times = JournalTimes()
+        self.rounds: deque[RoundRow] = deque(maxlen=_MOST_ROUNDS)
+        self.participations: Counter[str] = Counter()
+        self.seen: dict[str, datetime] = {}
+
+    def look(self) -> None:
+        """Read the journal lines that were written since the previous call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._size)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._size += len(line)
+                    self._take(json.loads(line))
+        except (FileNotFoundError, ValueError):
+            return
+
+    def _take(self, entry: Mapping[str, Any]) -> None:
+        at, seconds = datetime.fromisoformat(entry["time"]), self._times.take(entry)
+        match entry["kind"]:
+            case "closed":
+                number, sites = entry["round"], tuple(entry["sites"])
+                self.rounds.appendleft(RoundRow(number=number, seconds=seconds, sites=sites, at=at))
+                self.participations.update(sites)
+                self.seen.update(dict.fromkeys(sites, at))
+            case "joined" | "left" | "done":
+                self.seen[entry["site"]] = at
+
+
+def checkpoints_in(folder: Path) -> list[tuple[datetime, str, int]]:
+    """Return when each snapshot in a run's folder and its result was written, its name and its bytes, newest first."""
+    found = []
+    for file in (*folder.glob("snapshots/*"), *folder.glob("parameters.safetensors")):
+        with suppress(FileNotFoundError):  # a newer snapshot is replacing this one now
+            told = file.stat()
+            found.append((datetime.fromtimestamp(told.st_mtime, UTC), file.name, told.st_size))
+    return sorted(found, reverse=True)
+
+
+def site_rows(
+    status: Mapping[str, Any],
+    states: Mapping[str, str],
+    ends: Mapping[str, datetime],
+    view: JournalView | None,
+    now: datetime,
+) -> tuple[SiteRow, ...]:
+    """Return a table row for every site in the register or in the run.
+
+    Args:
+        status: the status from the running coordinator; empty if none runs.
+        states: the register's word for each site.
+        ends: the time at which each site's certificate expires.
+        now: aware, in UTC.
+    """
+    told = status.get("sites", {})
+    rows = []
+    for name in sorted({*states, *told}):
+        end, seen = ends.get(name), view.seen.get(name) if view else None
+        is_connected = told[name]["connected"] if name in told else None if not status else False
+        rows.append(
+            SiteRow(
+                name=name,
+                state=states.get(name, "unknown") + (", given up" if told.get(name, {}).get("given_up") else ""),
+                is_connected=is_connected,
+                has_joined=bool(told.get(name, {}).get("joined")),
+                last_seen=now if is_connected else seen,
+                rounds=view.participations[name] if view else 0,
+                certificate_days=(end - now).total_seconds() / 86400 if end else None,
+            )
+        )
+    return tuple(rows)
 
 
 class StatusPage:
@@ -53,8 +164,8 @@ class StatusPage:
         )
         self._template = environment.get_template("status.html")
 
-    async def facts(self) -> PageFacts:
-        """Return all current facts of the status page."""
+    async def main(self) -> str:
+        """Return the part of the status page that changes during a run, as HTML."""
         now, state = self._now(), Path(self._configuration.state)
         status: dict[str, Any] = {}
         with suppress(UnavailableError):
@@ -66,30 +177,18 @@ class StatusPage:
             states = {str(site.name): site.state.value for site in register.sites()}
         ends = certificate_ends(self._authority.register_path)
         end = self._authority.coordinator_leaf().not_valid_after_utc
-        return PageFacts(
+        points = tuple((number, loss) for number, loss in (run or {}).get("validation_curve") or ())
+        return self._template.render(
             federation=str(self._authority.federation),
-            now=now,
-            is_running=bool(status),
-            is_paused=bool(status.get("paused")),
+            status=status,  # in the format of `coordinator status --json`; empty if no coordinator replied
             run=run,
-            pace=status.get("pace"),
-            waits_for=tuple(status.get("waits_for", ())),
-            unaware=tuple(status.get("yet_to_hear_of_the_end", ())),
             sites=site_rows(status, states, ends, view, now),
-            rounds=tuple(view.rounds) if view else (),
-            curve=tuple((number, loss) for number, loss in (run or {}).get("validation_curve") or ()),
+            rounds=view.rounds if view else (),
+            curve=curve(points, what="Mean validation loss"),  # only numbers and fixed words, so nothing is escaped
             checkpoints=checkpoints_in(state / "runs" / name) if name else (),
             runs=runs,
             coordinator_days=(end - now).total_seconds() / 86400,
         )
-
-    async def main(self) -> str:
-        """Return the part of the status page that changes during a run, as HTML."""
-        facts = await self.facts()
-        drawn = curve(
-            facts.curve, what="Mean validation loss"
-        )  # contains only numbers and fixed words, so nothing must be escaped
-        return self._template.render(facts=facts, curve=drawn)
 
     async def respond(self, request: bytes) -> bytes:
         """Return the whole HTTP response to a request."""

@@ -72,18 +72,12 @@ class RunningSum:
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether the check words of every chunk add up to the number of sites.
-
-        Then all masks have cancelled.
-        """
+        """Return whether each chunk's check words add up to the number of sites, so that all masks cancelled."""
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
     def updates(self) -> Integers32:
-        """Return the sum of the encoded updates: int32 of shape (the layout's parameters,).
-
-        Valid only if it is complete.
-        """
+        """Return the sum of the encoded updates, int32 of shape (the layout's parameters,). Valid once complete."""
         return self._updates
 
     @property

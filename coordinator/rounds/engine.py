@@ -20,9 +20,15 @@ from typing import Any, assert_never
 
 import structlog
 
-from coordinator.network.admission import refuse_identity, refuse_join
 from coordinator.rounds.absences import Windows
-from coordinator.rounds.hearing import awaits_chunk, has_what_it_needs, hear_chunk, hear_of_keys
+from coordinator.rounds.hearing import (
+    awaits_chunk,
+    has_what_it_needs,
+    hear_chunk,
+    hear_of_keys,
+    refuse_identity,
+    refuse_join,
+)
 from coordinator.rounds.performing import Peer, Performer
 from coordinator.rounds.phases import (
     Attempt,
@@ -44,13 +50,12 @@ from coordinator.rounds.phases import (
 )
 from coordinator.rounds.round import advance, begin
 from coordinator.rounds.run import Run, new_run, terms_of
-from coordinator.rounds.run_standing import Around, Contacts, status_facts
+from coordinator.rounds.run_standing import Around, status_facts
 from coordinator.rounds.taken_out import explained, yet_to_tell
-from coordinator.storage.decided_sweeps import earlier_losses, sweep_facts
 from coordinator.storage.ending import Ending
 from coordinator.storage.journal import Entry
 from coordinator.storage.keeping import Kept
-from coordinator.storage.run_record import has_complete_record, write_record
+from coordinator.storage.run_record import earlier_losses, has_complete_record, sweep_facts, write_record
 from protos.errors import OperatorError
 from protos.plan.manifest import Starts, manifest_of
 from protos.plan.methods import method_names
@@ -106,7 +111,7 @@ class Engine:
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
-        self.ending, self.contacts = Ending(state, identity_of, revoked), Contacts(clock)
+        self.ending, self._contacts = Ending(state, identity_of, revoked), dict[str, float]()
         self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
@@ -137,6 +142,10 @@ class Engine:
             self._announce(site, self._run)
         else:
             self._tell_all_over()
+
+    def saw(self, site: str) -> None:
+        """Record that a site has sent something."""
+        self._contacts[site] = self._clock()
 
     def disconnected(self, site: str, peer: Peer) -> None:
         """Handle the end of a site's stream, for any reason."""
@@ -183,13 +192,9 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """Return the status for operators, ready for JSON."""
-        around = Around(self._peers, self._joined, self._windows, self.contacts, self._now(), self.ending.unaware)
+        around = Around(self._peers, self._joined, self._windows, self._contacts, self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
-        return facts | {
-            "runs_over": len(self.outcomes),
-            "runs_waiting": len(self._waiting),
-            "sweeps": self._sweeps,
-        }
+        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "sweeps": self._sweeps}
 
     def away(self, site: str, begins: int, ends: int) -> None:
         """Store the announced absence of a site, in seconds since 1970; 0 and 0 remove it."""
@@ -309,17 +314,15 @@ class Engine:
         self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=kept.rounds)
 
     def _announce(self, site: str, run: Run) -> None:
-        reason = refuse_identity(run.plan, site, self._identity_of(site))
-        if reason is not None and any(
-            refuse_identity(plan, site, self._identity_of(site)) is None for plan in self._waiting
-        ):
+        identity = self._identity_of(site)
+        reason = refuse_identity(run.plan, site, identity)
+        if reason is None:
+            self._peers[site].send(Announcement(run.name, run.plan.canonical))
+        elif any(refuse_identity(plan, site, identity) is None for plan in self._waiting):
             self._log.info("site_waits_for_a_later_study", site=site, run=run.name, because=reason)
-            return
-        if reason is not None:
+        else:
             self._log.warning("site_not_listed", site=site, run=run.name)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
-            return
-        self._peers[site].send(Announcement(run.name, run.plan.canonical))
 
     def _join(self, run: Run, site: str, join: Join) -> None:
         if join.run != run.name:
@@ -396,10 +399,7 @@ class Engine:
             self._hear_held(run)
 
     def _hear_held(self, run: Run) -> None:
-        """Add sites to the run again that sent a whole contribution and then reconnected.
-
-        This waits until the round is over.
-        """
+        """When the round is over, add sites again that sent a whole contribution and then reconnected."""
         for site, join in list(self._held.items()):
             if not (isinstance(run.state, Collecting) and site in run.state.complete):
                 self._held.pop(site, None)
@@ -448,13 +448,10 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
     """
     number, deadlines = max(kept.history.past), run.plan.deadlines
     past = kept.history.past[number]
-    attempt = Attempt(
-        round=number, number=past.attempt, bound=past.bound, present=frozenset(), key_session=kept.history.key_session
-    )
+    session, nobody = kept.history.key_session, frozenset[str]()
+    attempt = Attempt(round=number, number=past.attempt, bound=past.bound, present=nobody, key_session=session)
     if kept.is_at_result():
-        made = Attempt(
-            round=run.rounds_made, number=0, bound=past.bound, present=frozenset(), key_session=attempt.key_session
-        )
+        made = replace(attempt, round=run.rounds_made, number=0)
         return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=now + deadlines.contribute_seconds)
     deadline = math.inf if run.terms.is_paused else now + deadlines.return_seconds
     return Interrupted(attempt=attempt, deadline=deadline, returns=True)

@@ -1,4 +1,7 @@
-"""Handles messages with masking keys and with chunks: stores keys, adds chunks, and returns the next event.
+"""Handles messages of sites: decides whether a site may take part, stores masking keys, and adds chunks.
+
+A refusal is one clause with the reason, which the site's operator reads. It follows from the site's certificate, not
+from its own statements.
 
 A message that fits no run of this coordinator is refused. A message about an attempt or agreement that has ended is
 ignored.
@@ -17,17 +20,42 @@ from coordinator.rounds.phases import (
     Gathering,
     Interrupted,
     Over,
-    Training,
+    Working,
 )
 from coordinator.rounds.run import Run
 from coordinator.storage.keeping import Kept
+from protos.plan.manifest import Manifest
+from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, Join, KeyAdvert, KeySessionAcknowledgement, MalformedMessage
+
+
+def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
+    """Return the reason why a site may not take part in a plan, or None if the site may take part.
+
+    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
+    must have that key under the site's name.
+    """
+    listed = {entry.name: entry.identity for entry in plan.sites}
+    if site not in listed:
+        return f"the plan {plan.study} does not list {site}"
+    if listed[site] != identity_fingerprint:
+        return f"the plan {plan.study} lists {site} with another identity key"
+    return None
+
+
+def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
+    """Return the reason why the agreement that a site sent does not match the plan, or None if it matches."""
+    if join.plan_digest != plan.digest:
+        return "the site agreed to another plan"
+    if join.manifest_digest != manifest.digest:
+        return "the tensors that the site would send differ from the plan"
+    return None
 
 
 def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
     """Return whether a joining site can continue the current round from its memory or its disk."""
     state = run.state
-    if not isinstance(state, Agreeing | Training | Collecting | Interrupted) or site not in state.attempt.bound:
+    if not isinstance(state, Working) or site not in state.attempt.bound:
         return True
     return kept.is_current(join, state.attempt.round)
 

@@ -30,9 +30,9 @@ from coordinator.rounds.phases import (
     SendRoster,
     Sites,
     VoidRound,
+    Working,
 )
 from coordinator.rounds.run import Run
-from coordinator.rounds.run_standing import is_disturbed
 from coordinator.storage.keeping import Kept
 from protos.wire.messages import (
     Bind,
@@ -79,7 +79,8 @@ class Performer:
                 over = effect.over
             else:
                 self._perform(run, kept, effect)
-        if is_disturbed(run.state):
+        state = run.state
+        if isinstance(state, Working) and not state.attempt.bound <= state.attempt.present:
             run.times.disturbed()
         kept.journal.sync()
         for act in self._outbox:

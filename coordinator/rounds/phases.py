@@ -184,7 +184,8 @@ class Over:
     is_by_person: bool = False
 
 
-State: TypeAlias = Gathering | Agreeing | Training | Collecting | Interrupted | Finishing | Over
+Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
+State: TypeAlias = Gathering | Working | Finishing | Over
 
 
 @dataclass(frozen=True)
@@ -339,10 +340,7 @@ class OfferRound:
 
 @dataclass(frozen=True)
 class BindRound:
-    """Send these sites the names of the contributors.
-
-    `resumes`: whether each site continues after its chunks that have already arrived.
-    """
+    """Send these sites the contributors' names. With `resumes`, each continues after its chunks that have arrived."""
 
     sites: Sites
     contributors: Sites
@@ -362,10 +360,7 @@ class CloseRound:
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the sums of this attempt and disconnect the missing sites.
-
-    The run continues without the `given_up` sites.
-    """
+    """Drop the attempt's sums, and disconnect the missing sites. The run continues without the `given_up` sites."""
 
     round: int
     attempt: int

@@ -31,11 +31,12 @@ from protos.wire.messages import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
-    """The state of a run at the round whose parameters the sites accepted last.
+class RoundState:
+    """The state of a run before a round. A run can return to it.
 
     Attributes:
         round: the number of that round.
+        course: the decisions so far.
         values: float32, as in Run.
         rule_state: float64 arrays by name.
     """
@@ -45,7 +46,7 @@ class Accepted:
     values: Float32 = field(repr=False)
     rule_state: Mapping[str, Float64] = field(repr=False)
 
-    def copied(self) -> Accepted:
+    def copied(self) -> RoundState:
         """Return a copy of this object, with copies of its arrays."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
@@ -68,17 +69,15 @@ def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, re
 
 
 def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
-    """Return whether fewer sites accepted the parameters than the plan's acceptance rule requires.
-
-    `contributors` is the number of sites in the sum.
-    """
+    """Return whether fewer of the `contributors` sites accepted the parameters than the plan requires."""
     return plan.acceptance is not None and contributors - refusals < plan.acceptance.quorum
 
 
-def roll_back(plan: Plan, accepted: Accepted, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:
+def roll_back(plan: Plan, accepted: RoundState, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:
     """Return the decisions after a round whose sum is dropped.
 
     Args:
+        accepted: the state before the round whose parameters the sites accepted last.
         course: the decisions before the round closed.
         round_number: of the round that closed.
         sums: of the round, dropped.

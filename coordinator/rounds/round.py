@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 
 from coordinator.rounds.absences import excused_until
 from coordinator.rounds.phases import (
@@ -28,6 +28,7 @@ from coordinator.rounds.phases import (
     Collecting,
     Completed,
     Declined,
+    Effect,
     EndRun,
     Event,
     Finishing,
@@ -54,12 +55,12 @@ from coordinator.rounds.phases import (
     WasResumed,
     WasStopped,
     WentBack,
+    Working,
 )
 from coordinator.rounds.taken_out import after_giving, after_missing, goes_on_without_late, without_late
 from protos.wire.messages import SiteReason
 
 MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
-Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
 
 
 def begin(terms: Terms, now: float) -> Gathering:
@@ -69,8 +70,9 @@ def begin(terms: Terms, now: float) -> Gathering:
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
     """Return the next state and the effects of an event. Events of sites outside the plan change nothing."""
+    site = getattr(event, "site", None)
     heard = terms.sites | terms.receivers if isinstance(state, Finishing) else terms.sites
-    if getattr(event, "site", None) not in {None, *heard}:
+    if site is not None and site not in heard:
         return state, ()
     if isinstance(event, WasStopped) and not isinstance(state, Over):
         return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
@@ -123,11 +125,7 @@ def _start(terms: Terms, joined: Sites, now: float) -> Outcome:
     attempt = Attempt(
         round=0, number=terms.first_attempt, bound=joined, present=joined, key_session=terms.first_key_session
     )
-    return (
-        (Interrupted(attempt=attempt, deadline=math.inf), ())
-        if terms.is_paused
-        else _begin_attempt(terms, attempt, now)
-    )
+    return (_waiting(terms, attempt, now), ()) if terms.is_paused else _begin_attempt(terms, attempt, now)
 
 
 def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
@@ -135,29 +133,42 @@ def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     if not terms.is_masked or attempt.agreed == attempt.bound:
         return _offer(terms, attempt, now)
     attempt = replace(attempt, key_session=attempt.key_session + 1, agreed=frozenset())
-    deadline = _deadline(terms, attempt.bound - attempt.present, now)
-    return Agreeing(attempt=attempt, deadline=deadline), (OpenKeySession(attempt.bound, attempt.key_session),)
+    after = Agreeing(attempt=attempt, deadline=_deadline(terms, attempt, now))
+    return after, (OpenKeySession(attempt.bound, attempt.key_session),)
 
 
 def _offer(terms: Terms, attempt: Attempt, now: float) -> Outcome:
-    latest = now + terms.deadlines.contribute_seconds
-    deadline = _deadline(terms, attempt.bound - attempt.present, now)
     offer = OfferRound(attempt.bound, attempt.round, attempt.number)
     if terms.binds_early:
-        attempt = replace(attempt, was_bound=True)
-        return Collecting(attempt=attempt, deadline=deadline, latest=latest), (offer, _bind(attempt))
-    return Training(attempt=attempt, deadline=deadline, latest=latest), (offer,)
+        after, effects = _collect(terms, attempt, now)
+        return after, (offer, *effects)
+    latest = now + terms.deadlines.contribute_seconds
+    return Training(attempt=attempt, deadline=_deadline(terms, attempt, now), latest=latest), (offer,)
 
 
-def _deadline(terms: Terms, absent: Sites, now: float) -> float:
-    deadlines = terms.deadlines
-    return now + (
-        min(deadlines.grace_seconds, deadlines.contribute_seconds) if absent else deadlines.contribute_seconds
-    )
+def _collect(terms: Terms, attempt: Attempt, now: float) -> Outcome:
+    """Fix the list of contributors."""
+    bound, latest = replace(attempt, was_bound=True), now + terms.deadlines.contribute_seconds
+    bind = BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)
+    return Collecting(attempt=bound, deadline=_deadline(terms, attempt, now), latest=latest), (bind,)
 
 
-def _bind(attempt: Attempt) -> BindRound:
-    return BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)
+def _deadline(terms: Terms, attempt: Attempt, now: float, sent: Sites = frozenset()) -> float:
+    """Return the end of a phase. It is early if a contributor is absent that has not sent everything."""
+    grace, longest = terms.deadlines.grace_seconds, terms.deadlines.contribute_seconds
+    return now + (longest if attempt.bound <= attempt.present | sent else min(grace, longest))
+
+
+def _waiting(terms: Terms, attempt: Attempt, now: float, *, returns: bool = False) -> Interrupted:
+    """Return the phase in which nothing is offered. While the run is paused, the phase has no end."""
+    deadline = math.inf if terms.is_paused else now + terms.deadlines.return_seconds
+    return Interrupted(attempt=attempt, deadline=deadline, returns=returns)
+
+
+def _after(effects: tuple[Effect, ...], outcome: Outcome) -> Outcome:
+    """Return an outcome with these effects before its own."""
+    state, later = outcome
+    return state, (*effects, *later)
 
 
 def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
@@ -188,7 +199,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
         case WasPaused() if isinstance(state, Interrupted):
             return replace(state, deadline=math.inf), ()
         case WasResumed() if isinstance(state, Interrupted):
-            return _go_on(terms, replace(state, deadline=_until_return(terms, now)), now)
+            return _go_on(terms, _waiting(terms, state.attempt, now, returns=state.returns), now)
         case _:
             return _check_deadline(terms, state, now)
 
@@ -205,8 +216,8 @@ def _agree(terms: Terms, state: Agreeing, event: Advertised | Acknowledged, now:
     state = replace(state, acknowledged=state.acknowledged | site)
     if state.acknowledged < attempt.bound:
         return state, ()
-    after, effects = _offer(terms, replace(attempt, agreed=attempt.bound), now)
-    return after, (SealKeySession(attempt.bound, attempt.key_session), *effects)
+    seal = SealKeySession(attempt.bound, attempt.key_session)
+    return _after((seal,), _offer(terms, replace(attempt, agreed=attempt.bound), now))
 
 
 def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -> Outcome:
@@ -216,18 +227,14 @@ def _make_ready(terms: Terms, state: Training, event: BecameReady, now: float) -
     ready = state.ready | {event.site}
     if ready < attempt.bound:
         return replace(state, ready=ready), ()
-    deadline = _deadline(terms, attempt.bound - attempt.present, now)
-    latest = now + terms.deadlines.contribute_seconds
-    bound = replace(attempt, was_bound=True)
-    return Collecting(attempt=bound, deadline=deadline, latest=latest), (_bind(attempt),)
+    return _collect(terms, attempt, now)
 
 
 def _repeat_corrupted(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     if attempt.corruptions + 1 == MOST_ATTEMPTS_AT_CORRUPTION:
         return _end(is_complete=False, reason="the contributions do not add up", missing=frozenset())
     again = replace(attempt, number=attempt.number + 1, agreed=frozenset(), corruptions=attempt.corruptions + 1)
-    after, effects = _begin_attempt(terms, again, now)
-    return after, (VoidRound(attempt.round, attempt.number, frozenset()), *effects)
+    return _after((VoidRound(attempt.round, attempt.number, frozenset()),), _begin_attempt(terms, again, now))
 
 
 def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
@@ -249,9 +256,9 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
         return _agree_again(terms, replace(state, attempt=attempt), now, returns=not event.is_current)
     offer = OfferRound(frozenset({site}), attempt.round, attempt.number)
     if isinstance(state, Training):
-        deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present, now))
+        deadline = min(state.latest, _deadline(terms, attempt, now))
         return replace(state, attempt=attempt, ready=state.ready - {site}, deadline=deadline), (offer,)
-    deadline = min(state.latest, _deadline(terms, attempt.bound - attempt.present - state.complete, now))
+    deadline = min(state.latest, _deadline(terms, attempt, now, state.complete))
     bind = BindRound(frozenset({site}), attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=True)
     return replace(state, attempt=attempt, deadline=deadline), (offer, bind)
 
@@ -262,13 +269,8 @@ def _agree_again(terms: Terms, state: Agreeing | Training | Collecting, now: flo
     void = () if isinstance(state, Agreeing) else (VoidRound(attempt.round, attempt.number, frozenset()),)
     again = replace(attempt, number=attempt.number + len(void), agreed=frozenset())
     if returns or not attempt.bound <= attempt.present:
-        return Interrupted(attempt=again, deadline=_until_return(terms, now), returns=returns), void
-    after, effects = _begin_attempt(terms, again, now)
-    return after, (*void, *effects)
-
-
-def _until_return(terms: Terms, now: float) -> float:
-    return math.inf if terms.is_paused else now + terms.deadlines.return_seconds
+        return _waiting(terms, again, now, returns=returns), void
+    return _after(void, _begin_attempt(terms, again, now))
 
 
 def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
@@ -297,10 +299,7 @@ def _withdraw(terms: Terms, state: Working, site: str, now: float) -> Outcome:
         else ()
     )
     returns = isinstance(state, Interrupted) and state.returns
-    after, effects = _go_on(
-        terms, Interrupted(attempt=attempt, deadline=_until_return(terms, now), returns=returns), now
-    )
-    return after, (*void, *effects)
+    return _after(void, _go_on(terms, _waiting(terms, attempt, now, returns=returns), now))
 
 
 def _goes_on_without(terms: Terms, state: Interrupted) -> bool:
@@ -329,22 +328,17 @@ def _complete(terms: Terms, state: Collecting, now: float) -> Outcome:
     close = CloseRound(attempt.round, attempt.bound)
     past = terms.past.get(attempt.round + 1) or Past(attempt=terms.first_attempt - 1, bound=attempt.bound | entering)
     following = without_late(after_giving(attempt).at(attempt.round + 1, past))
-    if following.round < terms.rounds and following.withdrawn:
-        waits = Interrupted(attempt=following, deadline=_until_return(terms, now))
-        after, effects = _go_on(terms, waits, now)
-        return after, (close, *effects)
     if following.round < terms.rounds:
+        if following.withdrawn:
+            return _after((close,), _go_on(terms, _waiting(terms, following, now), now))
         if terms.is_paused:  # one attempt number is skipped, because the continued run adds 1
-            return Interrupted(attempt=following, deadline=math.inf), (close,)
-        after, effects = _begin_attempt(terms, following, now)
-        return after, (close, *effects)
+            return _waiting(terms, following, now), (close,)
+        return _after((close,), _begin_attempt(terms, following, now))
     # A site that was to enter with the next round does not receive the result, because it was never offered a round.
     made = replace(following, bound=attempt.bound)
     deadline = now + terms.deadlines.contribute_seconds
-    return Finishing(attempt=made, deadline=deadline), (
-        close,
-        SendResult((made.bound & made.present) | terms.receivers),
-    )
+    result = SendResult((made.bound & made.present) | terms.receivers)
+    return Finishing(attempt=made, deadline=deadline), (close, result)
 
 
 def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
@@ -372,11 +366,10 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         return _give_up_waiting(terms, state, now)
     # If the grace period expires, the absent sites are disconnected, not the connected sites that still compute.
     missing = lost or waited_for
-    waits = Interrupted(attempt=after_missing(terms, attempt, missing), deadline=_until_return(terms, now))
+    waits = _waiting(terms, after_missing(terms, attempt, missing), now)
     goes_on = goes_on_without_late(terms, waits.attempt, missing)
     void = VoidRound(attempt.round, attempt.number, missing, given_up=missing if goes_on else frozenset())
-    after, effects = _give_up_waiting(terms, waits, now) if goes_on else (waits, ())
-    return after, (void, *effects)
+    return _after((void,), _give_up_waiting(terms, waits, now) if goes_on else (waits, ()))
 
 
 def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
@@ -389,9 +382,8 @@ def _give_up_waiting(terms: Terms, state: Interrupted, now: float) -> Outcome:
     if terms.on_lost_site == "continue" and len(remaining) >= terms.quorum and not state.returns:
         number = attempt.number + 1
         resample = number if attempt.was_bound else attempt.resample
-        return _begin_attempt(
-            terms, replace(attempt, number=number, bound=remaining, agreed=frozenset(), resample=resample), now
-        )
+        again = replace(attempt, number=number, bound=remaining, agreed=frozenset(), resample=resample)
+        return _begin_attempt(terms, again, now)
     # If all sites of this round are connected, a site of an earlier round is missing.
     absent = missing or terms.sites - attempt.present
     return _end(is_complete=False, reason="a site did not come back in time", missing=absent)

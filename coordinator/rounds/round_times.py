@@ -66,10 +66,7 @@ class JournalTimes:
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return the seconds of the round that this entry closes.
-
-        Return None if it closes no round or an interrupted round.
-        """
+        """Return the seconds of the round that this entry closes; None for an interrupted round or no round."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

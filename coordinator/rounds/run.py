@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator.rounds.aggregation import RunningSum
-from coordinator.rounds.course import Course, begin_course, follow, is_possible, layers_at, layers_of_result, rounds_of
+from coordinator.rounds.course import (
+    Course,
+    announce,
+    begin_course,
+    fitted,
+    follow,
+    is_possible,
+    layers_at,
+    layers_of_result,
+    rounds_of,
+)
 from coordinator.rounds.phases import State, Terms
-from coordinator.rounds.prior_course import announce, fitted
-from coordinator.rounds.rollbacks import Accepted, is_below_quorum, refusals_in, roll_back
+from coordinator.rounds.rollbacks import RoundState, is_below_quorum, refusals_in, roll_back
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
@@ -31,19 +40,13 @@ from protos.plan.manifest import ROWS, Manifest, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import price_in_words
-from protos.plan.server_rules import Float64, RuleState, apply_rule, begin_rule, spans
+from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
 from protos.plan.sweep import chosen_of
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
 from protos.wire.positions import parameters_digest
 
 Float32: TypeAlias = npt.NDArray[np.float32]
-Statistics: TypeAlias = dict[str, dict[str, float | int | None]]
-Curve: TypeAlias = list[tuple[int, float]]
-Rollbacks: TypeAlias = list[dict[str, int]]
-Fact: TypeAlias = (
-    str | int | float | list[str] | list[float] | Curve | dict[str, int | float | None] | Statistics | Rollbacks | None
-)
 _MOST_POINTS: Final = 200
 
 
@@ -77,7 +80,7 @@ class Run:
     values: Float32 = field(repr=False)
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
-    accepted: Accepted | None = None
+    accepted: RoundState | None = None
     earlier_losses: tuple[float, ...] = ()
     rounds_made: int = 0
     times: RoundTimes = field(default_factory=lambda: RoundTimes(time.monotonic), repr=False)
@@ -139,19 +142,22 @@ class Run:
     def go_back(self, snapshot: Snapshot | None) -> None:
         """Restore the run to its state before a round, from a snapshot. None means the state before the first round."""
         if snapshot is None:
-            begun = new_run(self.plan, self.terms, self.state, self.manifest)
-            self._become(begun.course, begun.values, begun.rule_state, 0)
+            self._become(new_run(self.plan, self.terms, self.state, self.manifest).before(0))
         else:
-            self._become(snapshot.course, snapshot.values, snapshot.rule_state, snapshot.round)
+            self._become(snapshot.state)
         self.accepted = None if snapshot is None else snapshot.accepted
 
-    def _become(self, course: Course, values: Float32, rule_state: Mapping[str, Float64], rounds_made: int) -> None:
+    def before(self, round_number: int) -> RoundState:
+        """Return the current state, which is the state before this round. The arrays are the run's own memory."""
+        return RoundState(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
+
+    def _become(self, state: RoundState) -> None:
         # New memory is used, because a slow peer may still be reading the offered values from the old memory.
-        self.values = values.copy()
+        self.values = state.values.copy()
         for name, array in self.rule_state.items():
-            array[...] = rule_state[name]
-        self.course, self.rounds_made, self._offered = course, rounds_made, None
-        self.terms = replace(self.terms, rounds=rounds_of(self.plan, course))
+            array[...] = state.rule_state[name]
+        self.course, self.rounds_made, self._offered = state.course, state.round, None
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
         """Begin to sum the contributions of an attempt."""
@@ -170,7 +176,7 @@ class Run:
         if refusals is not None:
             assert self.accepted is not None
             course = roll_back(self.plan, self.accepted, self.course, round_number, sums, refusals)
-            self._become(course, self.accepted.values, self.accepted.rule_state, self.rounds_made + 1)
+            self._become(replace(self.accepted, round=self.rounds_made + 1, course=course))
             return
         if exchange.stage is Stage.TRAINING:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
@@ -183,10 +189,7 @@ class Run:
         self.rounds_made += 1
 
     def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:
-        """Return the number of sites that refused the parameters, if the sum must be dropped.
-
-        Otherwise store the accepted state and return None.
-        """
+        """Return how many sites refused, if the sum must be dropped. Otherwise store the accepted state."""
         if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
             return None
         contributors = self.running_sum.sites
@@ -194,8 +197,7 @@ class Run:
         if refusals is not None and is_below_quorum(self.plan, refusals, contributors):
             return refusals
         if refusals is not None or round_number == self.plan.has_probe:
-            here = Accepted(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
-            self.accepted = here.copied()
+            self.accepted = self.before(round_number).copied()
         return None if self._is_in_range(sums) else 0
 
     def result(self) -> tuple[Finish, Float32]:
@@ -216,7 +218,7 @@ class Run:
             return fitted(self.plan.prior, self.course, self.values, self.rounds_made)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
-    def facts(self) -> dict[str, Fact]:
+    def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return the public facts of the run, ready for JSON."""
         course, layers, promise = self.course, self.manifest.layers, self.plan.privacy
         return {
@@ -257,10 +259,7 @@ class Run:
         )
 
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
-        """Return the parameters of these tensors as one vector.
-
-        It is a copy only if some of the manifest's tensors are absent.
-        """
+        """Return the parameters of these tensors as one vector: a copy only if some of the manifest's are absent."""
         count = self.manifest.parameters
         if self.plan.prior is not None:
             return self.values
@@ -294,7 +293,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
     )
 
 
-def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
+def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return a curve with at most 202 points, which include the first, the last and the lowest point."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_never
@@ -27,23 +27,6 @@ from coordinator.storage.history import History
 from coordinator.storage.keeping import Kept
 
 
-class Contacts:
-    """Records the time of each site's last message, in seconds of a monotonic clock."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Start without any message. `clock` returns monotonic seconds."""
-        self._clock, self._at = clock, dict[str, float]()
-
-    def saw(self, site: str) -> None:
-        """Record that a site has sent something."""
-        self._at[site] = self._clock()
-
-    def ages(self) -> dict[str, float]:
-        """Return the seconds since each site's last message. Sites that have not connected yet are absent."""
-        now = self._clock()
-        return {site: round(now - at, 1) for site, at in self._at.items()}
-
-
 @dataclass(frozen=True)
 class Around:
     """The facts about sites and clocks that a status report shows.
@@ -51,6 +34,7 @@ class Around:
     Attributes:
         connected: the sites whose streams are open.
         joined: the connected sites that take part.
+        contacts: the times of each site's last message, in seconds of the windows' monotonic clock.
         now: aware, in UTC.
         unaware: sites that are not yet informed that all studies are over.
     """
@@ -58,7 +42,7 @@ class Around:
     connected: Collection[str]
     joined: Collection[str]
     windows: Windows
-    contacts: Contacts
+    contacts: Mapping[str, float]
     now: datetime
     unaware: list[str]
 
@@ -66,7 +50,8 @@ class Around:
 def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the status for operators, ready for JSON."""
     history = kept.history if kept else History()
-    ages, clock_seconds = around.contacts.ages(), around.windows.clock()
+    clock_seconds = around.windows.clock()
+    ages = {site: round(clock_seconds - at, 1) for site, at in around.contacts.items()}
     return {
         "run": run.facts() if run else None,
         "sites": {
@@ -109,22 +94,6 @@ def waited_for(state: State, terms: Terms) -> Sites:
             return (attempt.bound | terms.receivers) - done - gone
         case Over():
             return frozenset()
-        case _:
-            assert_never(state)
-
-
-def is_disturbed(state: State) -> bool:
-    """Return whether a site of the current round is not connected."""
-    match state:
-        case (
-            Agreeing(attempt=attempt)
-            | Training(attempt=attempt)
-            | Collecting(attempt=attempt)
-            | Interrupted(attempt=attempt)
-        ):
-            return not attempt.bound <= attempt.present
-        case Gathering() | Finishing() | Over():
-            return False
         case _:
             assert_never(state)
 

@@ -23,19 +23,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from coordinator.rounds.phases import (
-    Agreeing,
-    Attempt,
-    Collecting,
-    Finishing,
-    Gathering,
-    Interrupted,
-    Over,
-    Sites,
-    State,
-    Terms,
-    Training,
-)
+from coordinator.rounds.phases import Attempt, Finishing, Gathering, Interrupted, Over, Sites, State, Terms
 from coordinator.storage.history import History
 
 MOST_LATE_ATTEMPTS: Final = 3
@@ -74,17 +62,12 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
     match state:
         case Gathering(declined=declined):
             counted = listed - declined
-        case (
-            Agreeing(attempt=attempt)
-            | Training(attempt=attempt)
-            | Collecting(attempt=attempt)
-            | Interrupted(attempt=attempt)
-        ):
-            counted = (attempt.bound | attempt.entering) - attempt.withdrawn
         case Finishing(attempt=attempt, done=done, gone=gone):
             counted = attempt.bound - done - gone
         case Over():
             counted = frozenset()
+        case _:
+            counted = (state.attempt.bound | state.attempt.entering) - state.attempt.withdrawn
     return sorted(counted & set(revoked))
 
 

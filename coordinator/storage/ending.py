@@ -31,10 +31,7 @@ class Ending:
     def __init__(
         self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
     ) -> None:
-        """Read the stored list.
-
-        `identity_of` returns a member's identity fingerprint; `revoked` returns the revoked sites.
-        """
+        """Read the list. `identity_of` returns a member's identity fingerprint, `revoked` the revoked sites."""
         self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
         self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run

@@ -172,11 +172,7 @@ class KnownRun:
 
 
 def known_runs(state: Path) -> list[KnownRun]:
-    """Return the runs in a state directory, the oldest first, from their journals.
-
-    Raises:
-        JournalDamaged: a journal was changed or damaged.
-    """
+    """Return the runs in a state directory, oldest first. Raises JournalDamaged: a journal was changed or damaged."""
     runs = [_known(journal) for journal in (state / "runs").glob("*/journal.jsonl")]
     return sorted(runs, key=lambda run: run.began)
 

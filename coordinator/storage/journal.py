@@ -15,12 +15,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from host.durable import RECORDS_RESERVE_BYTES, require_room, sync_folder
-from protos.errors import OperatorError, UnavailableError
+from host.durable import RECORDS_RESERVE_BYTES, on_disk, replace_file, require_room, sync_folder
+from protos.errors import OperatorError
 
 Entry: TypeAlias = dict[str, Any]  # Any: every type that JSON has
 _FIRST: Final = "global-layers journal 1"
@@ -56,21 +57,16 @@ class Journal:
         self._path, self._now, self._echo = path, now, echo
         self._waiting: list[bytes] = []
         self._entries: list[Entry] = []
-        try:
+        with _on_disk():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _set_torn_tail_aside(path, now())
             self.lines, self._check = 0, _FIRST
             for number, check, _ in _checked_lines(path):
                 self.lines, self._check = number + 1, check
-            self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115 — Path.open takes no opener
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
             self._size = os.fstat(self._file.fileno()).st_size
             sync_folder(path.parent)
-        except OSError as cause:
-            raise _cannot_write(cause) from cause
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield every line on disk, oldest first."""
-        return (entry for _, _, entry in _checked_lines(self._path))
 
     def add(self, kind: str, **facts: object) -> None:
         """Append a decision. The decision is on disk only after `sync` has returned."""
@@ -98,9 +94,10 @@ class Journal:
             if os.write(self._file.fileno(), content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())
-        except OSError as cause:
+        except OSError:
             self._file.truncate(self._size)  # an incomplete decision is no decision
-            raise _cannot_write(cause) from cause
+            with _on_disk():
+                raise
         self._size += len(content)
         self._waiting.clear()
 
@@ -110,11 +107,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """Yield the complete lines of a journal that another process may be using.
-
-    Raises:
-        JournalDamaged: a line was changed, removed or moved.
-    """
+    """Yield the complete lines, even during a write. Raises JournalDamaged: a line was changed or lost."""
     return (entry for _, _, entry in _checked_lines(path))
 
 
@@ -153,22 +146,14 @@ def _set_torn_tail_aside(path: Path, now: datetime) -> None:
     whole = content.rfind(b"\n") + 1
     if whole == len(content):
         return
-    with path.with_name(f"{path.name}.torn-{now:%Y%m%dT%H%M%S%f}").open("wb") as torn:
-        torn.write(content[whole:])
-        torn.flush()
-        os.fsync(torn.fileno())
+    replace_file(path.with_name(f"{path.name}.torn-{now:%Y%m%dT%H%M%S%f}"), content[whole:])
     with path.open("r+b") as file:
         file.truncate(whole)
         os.fsync(file.fileno())
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _cannot_write(cause: OSError) -> UnavailableError:
-    return UnavailableError(
-        what=f"The coordinator's journal cannot be written: {cause.strerror}.",
+def _on_disk() -> AbstractContextManager[None]:
+    return on_disk(
+        what="The coordinator's journal cannot be written",
         consequence="The coordinator stopped before the decision took effect. Nothing is lost.",
-        remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
     )

@@ -24,7 +24,7 @@ from coordinator.rounds.phases import Attempt, Over, Past, Sites
 from coordinator.rounds.round_times import JournalTimes, RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
-from coordinator.storage.journal import Entry, Journal, JournalDamaged
+from coordinator.storage.journal import Entry, Journal, JournalDamaged, read_journal
 from coordinator.storage.snapshots import (
     KEPT,
     Snapshot,
@@ -69,15 +69,14 @@ class Kept:
         self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
         self._writing: tuple[int, Future[None]] | None = None
         forget_partial(self._folder)
-        self.journal = Journal(folder / "journal.jsonl", now, echo)
-        self.history = History()
-        times = JournalTimes()
-        for entry in self.journal.entries():
+        place, times = folder / "journal.jsonl", JournalTimes()
+        self.journal, self.history = Journal(place, now, echo), History()
+        for entry in read_journal(place):
             self.history.take(entry)
             times.take(entry)
         run.times = RoundTimes(clock, times.newest)
         self.holds: dict[str, set[Saved]] = {}  # by site
-        self.rounds = self._readable(folder / "journal.jsonl")
+        self.rounds = self._readable(place)
         self._saved_at = clock()
         self._saved_for: Sites = frozenset()
         self._saving: tuple[int, bool] = (-1, False)
@@ -137,7 +136,8 @@ class Kept:
             return
         self.journal.sync()
         resample = self.history.past[number].resample
-        self._write(self._snapshot(number + 1, contributors, resample))
+        state, lines = self._run.before(number + 1), self.journal.lines
+        self._write(Snapshot(state, contributors, resample, lines, self._run.accepted))
         self._saved_at, self._saved_for = self._clock(), contributors
         for site in contributors:
             self.hold(site, Saved(number + 1, resample))
@@ -229,9 +229,10 @@ class Kept:
         self._settle(waits=True)
         if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
             write_snapshot(self._folder, snapshot)
-            self._is_on_disk(snapshot.round)
+            self._is_on_disk(snapshot.state.round)
         else:
-            self._writing = snapshot.round, self._aside.submit(write_snapshot, self._folder, snapshot.copied())
+            copied = replace(snapshot, state=snapshot.state.copied())
+            self._writing = snapshot.state.round, self._aside.submit(write_snapshot, self._folder, copied)
 
     def _settle(self, *, waits: bool) -> None:
         """Record a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
@@ -263,18 +264,6 @@ class Kept:
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
-    def _snapshot(self, number: int, contributors: Sites, resample: int) -> Snapshot:
-        return Snapshot(
-            round=number,
-            contributors=contributors,
-            resample=resample,
-            course=self._run.course,
-            values=self._run.values,
-            rule_state=self._run.rule_state,
-            journal_lines=self.journal.lines,
-            accepted=self._run.accepted,
-        )
-
     def _readable(self, journal: Path) -> list[int]:
         """Return the rounds to which the run can return. Round 0 is included until enough snapshots exist."""
         found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
@@ -282,16 +271,13 @@ class Kept:
         if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
             raise JournalDamaged(journal, "it has fewer lines than when the last snapshot was taken")
         has_start = len(found) < KEPT
-        return [0] * has_start + [snapshot.round for snapshot in snapshots] or [0]
+        return [0] * has_start + [snapshot.state.round for snapshot in snapshots] or [0]
 
     def _state(self, number: int) -> Saved:
         return Saved(number, self.history.resample_before(number))
 
     def _has(self, site: str, number: int) -> bool:
-        """Return whether a site has the saved state that it needs for a round.
-
-        A site outside the round needs no state.
-        """
+        """Return whether a site has the saved state that it needs for a round. Other sites need no state."""
         return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
 
 

@@ -1,26 +1,32 @@
-"""Writes the permanent record of a run at the coordinator: the plan, the facts and the shared parameters.
+"""Writes the permanent record of a run at the coordinator, and chooses the best alternative of a sweep from records.
 
-A record is written after its parameters are on disk. The record of a complete run is never replaced.
+A record has the plan, the facts and the shared parameters. It is written after its parameters are on disk. The record
+of a complete run is never replaced.
+
+The best alternative of a sweep is the complete run with the lowest validation loss over all sites. The choice follows
+only from the records, so a restarted coordinator makes the same choice. The losses are sums over the sites. No record
+has a measurement of a single site.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import save_file
 
 from coordinator.rounds.phases import Over
 from coordinator.rounds.run import Run
-from host.durable import MODELS_RESERVE_BYTES, replace_file, require_room
-from protos.errors import UnavailableError
+from coordinator.storage.snapshots import save_arrays
+from host.durable import on_disk, replace_file
+from protos.plan.plan import Plan
+from protos.plan.sweep import chosen_of
 
 
 def has_complete_record(directory: Path) -> bool:
@@ -37,39 +43,29 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
     Raises:
         UnavailableError: the disk cannot be written. The run ends only after the record is written.
     """
-    try:
+    with on_disk(
+        what="The run's record cannot be written",
+        consequence="The coordinator stopped. The run ends when its record is on disk.",
+    ):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        require_room(directory, run.parameters.nbytes, MODELS_RESERVE_BYTES)
-        _write_record(directory, run, over, happened)
-    except (OSError, SafetensorError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
-        raise UnavailableError(
-            what=f"The run's record cannot be written: {reason}.",
-            consequence="The coordinator stopped. The run ends when its record is on disk.",
-            remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
-        ) from cause
+        replace_file(directory / "plan.json", run.plan.canonical)
+        path, metadata = directory / "parameters.safetensors", {"run": run.name, "plan_digest": run.plan.digest.hex()}
+        # Synced before the record, which states that these parameters exist.
+        save_arrays(path, run.views(), metadata, partial=directory / "parameters.safetensors.partial")
+        facts = {**_facts(run, over), **happened, "ended": datetime.now(UTC).isoformat(timespec="seconds")}
+        replace_file(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
 
 
-def _write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    replace_file(directory / "plan.json", run.plan.canonical)
-    partial = directory / "parameters.safetensors.partial"
-    save_file(run.views(), partial, metadata={"run": run.name, "plan_digest": run.plan.digest.hex()})
-    # Synced before the record, which states that these parameters exist.
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(directory / "parameters.safetensors")
-    facts = run.facts() | {
+def _facts(run: Run, over: Over) -> dict[str, Any]:
+    return run.facts() | {
         "is_complete": over.is_complete,
         "reason": over.reason,
         "missing": sorted(over.missing),
-        **happened,
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         # The status does not have these facts, because it is requested twice a second and they are slow: a hash of 25
         # million numbers takes 0.2 s, and a curve may have a hundred thousand points.
         "validation_curve": run.course.curve,
         "shared_parameters_sha256": sha256_of(run.result()[1]),
     }
-    replace_file(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
 
 
 def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
@@ -79,3 +75,49 @@ def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
         parameters: float32 of shape (numbers,), the values that sites received as the last aggregate.
     """
     return hashlib.sha256(parameters.view(np.uint8).data).hexdigest()
+
+
+def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+    """Yield each sweep among the plans with its complete runs. If all its runs are complete, also yield the chosen run.
+
+    Args:
+        plans: all alternatives of each sweep; other plans are skipped.
+    """
+    for plan in plans:
+        if plan.sweep is None or plan.sweep.at != 0:
+            continue
+        names = [each.run_name for each in plan.alternatives]
+        losses = [_lowest_loss(state / "runs" / name) for name in names]
+        found = [loss for loss in losses if loss is not None]
+        chosen = chosen_of(found) if len(found) == len(names) else None
+        yield {
+            "study": plan.study,
+            "version": plan.version,
+            "alternatives": len(names),
+            "complete": len(found),
+            "chosen": None if chosen is None else names[chosen],
+            "values": None if chosen is None else plan.sweep.text_of(chosen),
+            "best_validation_loss": None if chosen is None or math.isinf(found[chosen]) else found[chosen],
+        }
+
+
+def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
+    """Return the lowest loss of each other alternative if this is the last alternative of a sweep, otherwise nothing.
+
+    The result is also empty while another alternative is not complete, because then none can be chosen.
+    """
+    if plan.sweep is None or not plan.sweep.is_last:
+        return ()
+    losses = [_lowest_loss(state / "runs" / each.run_name) for each in plan.alternatives[:-1]]
+    found = tuple(loss for loss in losses if loss is not None)
+    return found if len(found) == len(losses) else ()
+
+
+def _lowest_loss(directory: Path) -> float | None:
+    """Return the lowest loss of a complete run, infinity if none was measured; None for an incomplete run."""
+    try:
+        facts = json.loads((directory / "record.json").read_bytes())
+        loss = facts["best_validation_loss"]
+        return None if facts["is_complete"] is not True else math.inf if loss is None else float(loss)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None

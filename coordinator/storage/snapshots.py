@@ -7,72 +7,79 @@ of a run needs no file, because it follows from the plan.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from coordinator.rounds.course import Course
 from coordinator.rounds.phases import Sites
-from coordinator.rounds.rollbacks import Accepted
-from host.durable import MODELS_RESERVE_BYTES, require_room, sync_folder
-from protos.errors import UnavailableError
+from coordinator.rounds.rollbacks import RoundState
+from host.durable import MODELS_RESERVE_BYTES, on_disk, require_room, sync_folder
 from protos.wire.positions import arrays_digest
 
 FORMAT: Final = 1
 KEPT: Final = 2
 _KEY: Final = "global-layers"
+_ACCEPTED: Final = "accepted "  # begins the names of the accepted state's arrays
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Snapshot:
-    """The state of a run before a round.
+    """The state of a run before a round, with all that a continued run needs.
 
     Attributes:
-        round: the number of that round.
         contributors: of the previous round; `resample` is the number of their draw.
-        course: the decisions so far.
-        values: float32, as in Run.
-        rule_state: float64 arrays by name.
         journal_lines: the least number of lines in the journal.
         accepted: the state that the sites accepted last, if the plan lets them refuse.
     """
 
-    round: int
+    state: RoundState
     contributors: Sites
     resample: int
-    course: Course
-    values: npt.NDArray[np.float32] = field(repr=False)
-    rule_state: Mapping[str, npt.NDArray[np.float64]] = field(repr=False)
     journal_lines: int = 0
-    accepted: Accepted | None = None
+    accepted: RoundState | None = None
 
     @property
     def number_bytes(self) -> int:
         """Return the total size of all arrays in bytes."""
-        return sum(array.nbytes for array in self._arrays.values())
+        return sum(array.nbytes for array in self.arrays.values())
 
     @property
-    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays by their names in the snapshot's file."""
-        arrays = {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
-        if self.accepted is None:
-            return arrays
-        accepted = {f"accepted rule {name}": array for name, array in self.accepted.rule_state.items()}
-        return arrays | {"accepted values": self.accepted.values} | accepted
+        return _named(self.state, "") | ({} if self.accepted is None else _named(self.accepted, _ACCEPTED))
 
-    def copied(self) -> Snapshot:
-        """Return a copy of the snapshot, with copies of `values` and `rule_state`."""
-        rule_state = {name: array.copy() for name, array in self.rule_state.items()}
-        return replace(self, values=self.values.copy(), rule_state=rule_state)
+
+def save_arrays(
+    path: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], *, partial: Path, more_bytes: int = 0
+) -> None:
+    """Write arrays to a safetensors file, directly from their memory, and sync it.
+
+    Args:
+        partial: the name until the file is complete.
+        more_bytes: the room to leave besides the arrays and the reserve for other files.
+
+    Raises:
+        OSError: the disk cannot be written; an earlier file is unchanged.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_room(path.parent, sum(array.nbytes for array in arrays.values()) + more_bytes, MODELS_RESERVE_BYTES)
+    try:
+        save_file(arrays, partial, metadata=metadata)
+    except SafetensorError as cause:
+        raise OSError(errno.EIO, "the disk does not take the parameters") from cause
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -81,29 +88,24 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     Raises:
         UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
+    state, accepted = snapshot.state, snapshot.accepted
+    of_accepted = accepted and {"round": accepted.round, "course": accepted.course.to_json().decode()}
     facts = json.dumps(
         {
             "version": FORMAT,
-            "round": snapshot.round,
+            "round": state.round,
             "contributors": sorted(snapshot.contributors),
             "redraw": snapshot.resample,
-            "course": snapshot.course.to_json().decode(),
+            "course": state.course.to_json().decode(),
             "journal_lines": snapshot.journal_lines,
-            "accepted": _facts_of(snapshot.accepted),
+            "accepted": of_accepted,  # None if the plan does not let sites refuse
         }
     )
-    arrays = snapshot._arrays
-    header = json.dumps({"facts": facts, "digest": arrays_digest(facts, arrays).hex()})
-    path = _path(folder, snapshot.round)
-    partial = path.with_suffix(".partial")
+    header = json.dumps({"facts": facts, "digest": arrays_digest(facts, snapshot.arrays).hex()})
+    path = _path(folder, state.round)
     with _explained():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        require_room(folder, snapshot.number_bytes + len(header), MODELS_RESERVE_BYTES)
-        # written directly from the arrays' memory, without a second copy of the model
-        save_file(arrays, partial, metadata={_KEY: header})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        partial = path.with_suffix(".partial")
+        save_arrays(path, snapshot.arrays, {_KEY: header}, partial=partial, more_bytes=len(header))
         sync_folder(folder)
         for number in rounds_in(folder)[:-KEPT]:
             _path(folder, number).unlink()
@@ -116,29 +118,25 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
         arrays = load(raw)
         length = int.from_bytes(raw[:8], "little")
         header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
-        facts = _migrated(json.loads(header["facts"]))
-        if header["digest"] != arrays_digest(header["facts"], arrays).hex() or facts["round"] != number:
+        facts = json.loads(header["facts"])
+        if facts["version"] != FORMAT or facts["round"] != number:
+            raise ValueError("another version or another round")
+        if header["digest"] != arrays_digest(header["facts"], arrays).hex():
             raise ValueError("not the bytes that were written")
+        accepted = facts.get("accepted")
         return Snapshot(
-            round=number,
-            contributors=frozenset(facts["contributors"]),
-            resample=facts["redraw"],
-            course=Course.from_json(facts["course"].encode()),
-            values=arrays["values"],
-            rule_state=_of(arrays, "rule "),
-            journal_lines=facts["journal_lines"],
-            accepted=_accepted(facts.get("accepted"), arrays),
+            _state(facts, arrays, ""),
+            frozenset(facts["contributors"]),
+            facts["redraw"],
+            facts["journal_lines"],
+            None if accepted is None else _state(accepted, arrays, _ACCEPTED),
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def forget_after(folder: Path, number: int) -> None:
-    """Remove the snapshots of later rounds after the run has returned to an earlier one.
-
-    Raises:
-        UnavailableError: the disk does not delete them.
-    """
+    """Remove the snapshots of later rounds. Raises UnavailableError: the disk does not delete them."""
     with _explained():
         for later in rounds_in(folder):
             if later > number:
@@ -157,43 +155,26 @@ def rounds_in(folder: Path) -> list[int]:
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
 
 
-def _facts_of(accepted: Accepted | None) -> dict[str, Any] | None:
-    return None if accepted is None else {"round": accepted.round, "course": accepted.course.to_json().decode()}
+def _named(state: RoundState, prefix: str) -> dict[str, npt.NDArray[Any]]:
+    rule_state = {f"{prefix}rule {name}": array for name, array in state.rule_state.items()}
+    return {f"{prefix}values": state.values} | rule_state
 
 
-def _accepted(facts: Mapping[str, Any] | None, arrays: Mapping[str, npt.NDArray[Any]]) -> Accepted | None:
-    if facts is None:
-        return None
-    return Accepted(
+def _state(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> RoundState:
+    rule = f"{prefix}rule "
+    return RoundState(
         round=facts["round"],
         course=Course.from_json(facts["course"].encode()),
-        values=arrays["accepted values"],
-        rule_state=_of(arrays, "accepted rule "),
+        values=arrays[f"{prefix}values"],
+        rule_state={name.removeprefix(rule): array for name, array in arrays.items() if name.startswith(rule)},
     )
 
 
-def _of(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _migrated(facts: dict[str, Any]) -> dict[str, Any]:  # Any: every type that JSON has
-    """Check the version of the facts. No earlier version exists yet."""
-    if facts["version"] != FORMAT:
-        raise ValueError("another version")
-    return facts
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as cause:
-        reason = cause.strerror if isinstance(cause, OSError) else "the disk does not take the parameters"
-        raise UnavailableError(
-            what=f"A snapshot of the run cannot be written: {reason}.",
-            consequence="The coordinator stopped. After a restart the run continues from the previous snapshot.",
-            remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
-        ) from cause
+def _explained() -> AbstractContextManager[None]:
+    return on_disk(
+        what="A snapshot of the run cannot be written",
+        consequence="The coordinator stopped. After a restart the run continues from the previous snapshot.",
+    )
 
 
 def _path(folder: Path, number: int) -> Path:

@@ -21,6 +21,7 @@ import yaml
 import coordinator.rounds.engine
 from audit.own_log import AuditLog
 from coordinator.rounds.course import Course
+from coordinator.rounds.rollbacks import RoundState
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
@@ -80,15 +81,13 @@ def snapshot(folder: Path) -> Writer:
     def write() -> None:
         number = 1 + len(taken)
         values = np.full(100_000, number, np.float32)
-        state = Snapshot(
-            round=number, contributors=frozenset("ab"), resample=0, course=Course(), values=values, rule_state={}
-        )
-        write_snapshot(folder / "snapshots", state)
+        state = RoundState(round=number, course=Course(), values=values, rule_state={})
+        write_snapshot(folder / "snapshots", Snapshot(state, frozenset("ab"), resample=0))
         taken.append(number)
 
     def read() -> list[tuple[int, float]]:
         found = [read_snapshot(folder / "snapshots", number) for number in rounds_in(folder / "snapshots")]
-        return [(state.round, float(state.values.sum())) for state in found if state is not None]
+        return [(each.state.round, float(each.state.values.sum())) for each in found if each is not None]
 
     return Writer(write, read, MODELS_RESERVE_BYTES)
 

@@ -104,5 +104,5 @@ def test_what_is_written_beside_the_rounds_holds_one_copy(tmp_path: Path, parame
     assert len(rounds_in(tmp_path / "snapshots")) == KEPT
     found = read_snapshot(tmp_path / "snapshots", 6)
     assert found is not None
-    np.testing.assert_array_equal(found.values, run.values)
+    np.testing.assert_array_equal(found.state.values, run.values)
     assert peak < 2.5 * model, peak / model  # the copy, and a little

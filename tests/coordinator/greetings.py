@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -12,6 +13,16 @@ from protos.wire.messages import PROTOCOL_VERSION, Hello
 from tests.rehearsal.study import MEAN
 
 HELLO = Hello(PROTOCOL_VERSION, "test")
+
+
+class WithoutUpkeep:
+    """The handler of messages outside the rounds, for sites that send none: it records nothing."""
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_: None
+
+
+WITHOUT_UPKEEP: Any = WithoutUpkeep()
 
 
 def assert_right_bits(state: Path, plan: Plan) -> None:

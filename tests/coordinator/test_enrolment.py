@@ -181,7 +181,7 @@ def test_the_enrolment_port_proves_whose_it_is(
 
     async def scene() -> None:
         address = f"localhost:{free_port()}"
-        server = enrolment_server(listen, membership.credentials(), address)
+        server = enrolment_server(listen, membership.renew_raw, membership.credentials, address)
         await server.start()
         try:
             with pytest.raises(CallEnded):

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.journal import Journal, JournalDamaged, read_journal
+from coordinator.storage.journal import Entry, Journal, JournalDamaged, read_journal
 from protos.errors import UnavailableError
 
 
 def opened(path: Path) -> Journal:
     """The journal, with a clock that stands still."""
     return Journal(path, lambda: datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def entries_of(path: Path) -> list[Entry]:
+    """Open the journal as a restarted program does. Return its lines."""
+    opened(path).close()
+    return list(read_journal(path))
 
 
 def written(path: Path, count: int = 5) -> bytes:
@@ -38,7 +44,7 @@ def test_what_was_synced_is_read_back_in_order(tmp_path: Path) -> None:
     journal.add("offered", round=2)
     journal.close()
 
-    entries = list(opened(path).entries())
+    entries = entries_of(path)
     assert [(entry["line"], entry["kind"]) for entry in entries] == [(0, "offered"), (1, "offered"), (2, "closed")]
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -51,7 +57,7 @@ def test_a_torn_end_is_set_aside_at_every_length(tmp_path: Path) -> None:
 
     for length in range(whole + 1, len(content)):
         path.write_bytes(content[:length])
-        assert len(list(opened(path).entries())) == 4
+        assert len(entries_of(path)) == 4
         (torn,) = tmp_path.glob("journal.jsonl.torn-*")
         assert torn.read_bytes() == content[whole:length]
         torn.unlink()

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from coordinator.network import outgoing
 from coordinator.network import service as service_module
 from coordinator.network.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
-from coordinator.network.pace import Pace
+from coordinator.network.pace import Allowance, Pace
 from protos.plan.plan import Plan
 from protos.wire.codec import taken_apart
 from protos.wire.messages import (
@@ -276,7 +276,7 @@ def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
 
     Slow peers do not wait.
     """
-    luck, pace, now, read = np.random.default_rng(seed), Pace(burst=10.0, each_second=5.0), 100.0, 0
+    luck, pace, now, read = np.random.default_rng(seed), Pace(Allowance(burst=10.0, each_second=5.0)), 100.0, 0
     for _ in range(500):
         now += float(luck.choice([0.0, 0.01, 0.5, 3.0], p=[0.7, 0.2, 0.08, 0.02]))
         wait = pace.wait_seconds(now)
@@ -285,7 +285,7 @@ def test_a_stream_brings_no_more_than_its_pace(seed: int) -> None:
         assert read <= 10.0 + 5.0 * (now - 100.0) + 1e-6
 
     assert Pace().wait_seconds(0.0) == 0.0
-    slow = Pace(burst=10.0, each_second=5.0)
+    slow = Pace(Allowance(burst=10.0, each_second=5.0))
     assert all(slow.wait_seconds(float(second)) == 0.0 for second in range(100))
 
 
@@ -293,7 +293,7 @@ def test_a_flood_of_messages_is_read_no_faster_than_its_pace(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member that sends too much is read at its limit, and the study of the three still ends correctly."""
-    monkeypatch.setattr(service_module, "Pace", lambda: Pace(burst=50.0, each_second=200.0))
+    monkeypatch.setattr(service_module, "Pace", lambda: Pace(Allowance(burst=50.0, each_second=200.0)))
     heard: list[Any] = []
 
     async def scene() -> None:

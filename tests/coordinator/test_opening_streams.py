@@ -15,6 +15,7 @@ from coordinator.network.service import FederationService
 from coordinator.rounds.engine import Engine
 from protos.wire.codec import decode_coordinator_message, encode_site_message
 from protos.wire.messages import PROTOCOL_VERSION, CoordinatorReason, Farewell, Hello
+from tests.coordinator.greetings import WITHOUT_UPKEEP
 
 
 class Opening:
@@ -52,7 +53,10 @@ class Door:
         self.is_accepted = True
         self.engine = Engine(plans=(), state=state, identity_of=lambda _: None, clock=time.monotonic)
         self.service = FederationService(
-            self.engine, identify=lambda *_: Caller("a", "0" * 64), is_accepted=lambda _: self.is_accepted
+            self.engine,
+            identify=lambda *_: Caller("a", "0" * 64),
+            is_accepted=lambda _: self.is_accepted,
+            upkeep=WITHOUT_UPKEEP,
         )
 
     async def open(self, meanwhile: Callable[[], Awaitable[None]]) -> list[bytes]:

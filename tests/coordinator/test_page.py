@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.configuration import CoordinatorConfiguration
-from coordinator.operations.page_facts import site_rows
-from coordinator.operations.status_page import StatusPage
+from coordinator.operations.status_page import StatusPage, site_rows
 from coordinator.rounds.run import thinned
 from coordinator.serve import status_path
 from coordinator.storage.journal import Journal

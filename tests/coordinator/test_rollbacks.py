@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ def begun_with(run: Run) -> Run:
     """A run with the state to which this one would return."""
     other = begun(run.plan)
     assert run.accepted is not None
-    other._become(run.course, run.accepted.values, run.accepted.rule_state, run.rounds_made)
+    other._become(replace(run.accepted, round=run.rounds_made, course=run.course))
     return other
 
 
@@ -225,12 +226,4 @@ def test_a_run_that_is_taken_up_from_disk_returns_alike(name: str, stop: int, tm
 
 def snapshot_of(run: Run, number: int) -> Snapshot:
     """The run before a round."""
-    return Snapshot(
-        round=number,
-        contributors=frozenset(SITES),
-        resample=0,
-        course=run.course,
-        values=run.values,
-        rule_state=run.rule_state,
-        accepted=run.accepted,
-    )
+    return Snapshot(run.before(number), frozenset(SITES), resample=0, accepted=run.accepted)

@@ -38,7 +38,7 @@ def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
         assert run is not None
         run.times = RoundTimes(asyncio.get_running_loop().time, [60.0] * made)
         for name in "abc":
-            stage.engine.contacts.saw(name)
+            stage.engine.saw(name)
         await asyncio.sleep(90)
         pace = pace_facts(run, NOON)
         stage.cut(streams["b"])

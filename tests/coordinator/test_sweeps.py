@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.storage.decided_sweeps import sweep_facts
+from coordinator.storage.run_record import sweep_facts
 from protos.plan.manifest import LOSS_SCALE
 from protos.wire.messages import CoordinatorMessage, Finish, Offer, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, Stage

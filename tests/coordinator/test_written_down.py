@@ -29,8 +29,7 @@ def test_a_site_that_joins_and_withdraws_without_end_is_heard_slowly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a record that is synced; a site that alternates them as fast as it can keeps nobody else waiting."""
-    monkeypatch.setattr(pace, "RECORDED_BURST", 10.0)
-    monkeypatch.setattr(pace, "RECORDED_EACH_SECOND", 100.0)
+    monkeypatch.setattr(pace, "RECORDED", Allowance(burst=10.0, each_second=100.0))
     office = Office.found(tmp_path / "office")
     plan = plan_with(office.identities, changes={"quorum": 2})
     join, leave = (
@@ -76,10 +75,10 @@ def test_requests_beside_the_rounds_have_a_pace_of_their_own() -> None:
     """Heads of logs and renewals wait for one another and for nothing else; what is not written down never waits."""
     of_a_site, asked, hello = pace.RecordedPace(), RenewalAsked("a", b"x", b"y" * 64), HELLO
 
-    waits = [of_a_site.wait_seconds(asked, 0.0) for _ in range(int(pace.UPKEEP_BURST) + 50)]
+    waits = [of_a_site.wait_seconds(asked, 0.0) for _ in range(int(pace.UPKEEP.burst) + 50)]
 
-    assert waits[int(pace.UPKEEP_BURST) - 1] == 0.0
-    assert waits[-1] == pytest.approx(50 / pace.UPKEEP_EACH_SECOND)
+    assert waits[int(pace.UPKEEP.burst) - 1] == 0.0
+    assert waits[-1] == pytest.approx(50 / pace.UPKEEP.each_second)
     assert of_a_site.wait_seconds(Refusal("run", SiteReason.WITHDRAWN), 0.0) == 0.0
     assert all(of_a_site.wait_seconds(hello, 0.0) == 0.0 for _ in range(10_000))
 

@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course
+from coordinator.rounds.rollbacks import RoundState
 from coordinator.storage.snapshots import Snapshot, read_snapshot, write_snapshot
 from pki import certificates
 from pki.certificate_chain import trusted_after, verified_leaf
@@ -185,22 +186,15 @@ def _snapshot(folder: Path, path: Path, raw: bytes) -> str:
     found = read_snapshot(folder, 7)
     if found is None:
         return "damaged"
-    assert np.array_equal(found.values, np.arange(50, dtype=np.float32))
+    assert np.array_equal(found.state.values, np.arange(50, dtype=np.float32))
     assert found.contributors == {"a", "b"}
     return "read"
 
 
 def _snapshots(folder: Path) -> Target:
-    snapshot = Snapshot(
-        round=7,
-        contributors=frozenset("ab"),
-        resample=1,
-        course=Course(),
-        values=np.arange(50, dtype=np.float32),
-        rule_state={"moment": np.linspace(0.0, 1.0, 9)},
-        journal_lines=3,
-    )
-    write_snapshot(folder, snapshot)
+    rule_state = {"moment": np.linspace(0.0, 1.0, 9)}
+    state = RoundState(round=7, course=Course(), values=np.arange(50, dtype=np.float32), rule_state=rule_state)
+    write_snapshot(folder, Snapshot(state, frozenset("ab"), resample=1, journal_lines=3))
     (path,) = folder.glob("*.safetensors")
     return Target(examples=[path.read_bytes()], decode=partial(_snapshot, folder, path), errors=())
 

@@ -197,7 +197,7 @@ TABLE = (
 )
 # The only files that may import their neighbours in the folder.
 ONE_PLACE = {
-    "grpc": {"coordinator.network.service", "coordinator.network.health", "site_agent.agent.connection"},
+    "grpc": {"coordinator.network.service", "site_agent.agent.connection"},
     "google": {"protos.wire.codec", "protos.wire.generated.federation_pb2"},
     "protos.wire.generated": {"protos.wire.codec"},
     "protos.wire.generated.federation_pb2": {"protos.wire.codec"},

@@ -139,7 +139,7 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
             engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep
         )
         address = f"localhost:{free_port()}"
-        server = federation_server(service, membership.credentials(), address, membership.credentials)
+        server = federation_server(service, membership.credentials, address)
         await server.start()
         engine.start()
         try:

@@ -405,7 +405,7 @@ async def enrolling(office: Office) -> AsyncIterator[str]:
     with Register(office.authority.register_path) as register:
         membership = Membership(office.authority, register, utc_now)
         address = f"localhost:{free_port()}"
-        server = enrolment_server(membership.enrol, membership.credentials(), address, renew=membership.renew_raw)
+        server = enrolment_server(membership.enrol, membership.renew_raw, membership.credentials, address)
         await server.start()
         try:
             yield address

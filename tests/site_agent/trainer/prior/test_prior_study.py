@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.course import begin_course
-from coordinator.rounds.prior_course import fitted
+from coordinator.rounds.course import begin_course, fitted
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import announced
 from protos.plan.manifest import manifest_of
