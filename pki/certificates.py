@@ -99,7 +99,7 @@ def signing_request(key: Key) -> bytes:
     return request.public_bytes(serialization.Encoding.PEM)
 
 
-def requested_key(request_pem: bytes) -> PublicKey:
+def requested_key(request_pem: bytes) -> ec.EllipticCurvePublicKey:
     """Return the key of a signing request. Raises RefusedError if its size, curve or signature is not accepted."""
     if len(request_pem) > LARGEST_REQUEST_BYTES:
         raise _refused(f"it has more than {LARGEST_REQUEST_BYTES} bytes")

@@ -40,8 +40,11 @@ class OwnAuthorities:
 
         TLS would stop at an expired one, even if another has the same name.
         """
-        found = [(one, one.certificate) for one in self.all()]
-        return tuple(one for one, its in found if its.not_valid_before_utc <= now <= its.not_valid_after_utc)
+        return tuple(
+            one
+            for one in self.all()
+            if one.certificate.not_valid_before_utc <= now <= one.certificate.not_valid_after_utc
+        )
 
     def trusted_pem(self, now: datetime) -> bytes:
         """Return the valid authorities as PEM. TLS must trust them in addition to the federation's roots."""
