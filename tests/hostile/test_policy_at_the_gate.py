@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         NETWORK, {"federated": ["*", "boddy.*"]}, "pattern boddy.* matches no tensor",
     ),
     "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}, "the number validation weight"),
-    "training at a site that only evaluates": ({}, {"tier": "evaluation"}, "the policy allows evaluation at most"),
+    "training at a site that only evaluates": ({}, {"tier": "evaluation"}, "the policy allows at most evaluation"),
 }  # fmt: skip
 
 
