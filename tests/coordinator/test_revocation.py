@@ -197,7 +197,7 @@ def test_a_run_that_ends_for_want_of_it_says_so() -> None:
 
     said = explained(over, history).reason
 
-    assert said.startswith("a site did not come back in time: the federation office revoked c; a new version")
+    assert said.startswith("a site did not come back in time: the federation office revoked c; the researcher can")
     assert explained(over, History()) == over
 
 

@@ -22,16 +22,17 @@ SENTENCES: Final = {
     f"{service._IDLE_SECONDS} seconds",
     "streams": f"allows a site {service._MOST_STREAMS_OF_A_SITE} open streams at the same time, and "
     f"{pace.STREAMS_OF_A_SITE.burst:,.0f} streams in total",
-    "messages": f"can send {pace.BURST:,.0f} messages at once, and then {pace.EACH_SECOND:,.0f} messages a second",
+    "messages": f"can send {pace.MESSAGES.burst:,.0f} messages at once, and then "
+    f"{pace.MESSAGES.each_second:,.0f} messages a second",
     "size": f"has at most {LARGEST_MESSAGE_BYTES >> 20} MiB",
     "unread": f"at most {service._UNREAD_BYTES >> 20} MiB of a site's messages that it has not read yet",
     "unread of all": f"an equal share of {service._MOST_UNREAD_BYTES >> 20} MiB",
     "waiting": f"At most {outgoing.MOST_WAITING_BYTES >> 20} MiB of messages and {outgoing.MOST_WAITING_VECTORS} sets",
     "stalled": f"reads nothing for {NUMBERS[int(outgoing.STALLED_SECONDS)]} is disconnected",
-    "recorded": f"can send {pace.RECORDED_BURST:.0f} messages about joins, withdrawals and results at once, and then "
-    f"{pace.RECORDED_EACH_SECOND:.0f} a second",
-    "upkeep": f"can send {pace.UPKEEP_BURST:.0f} messages about log checkpoints and renewals at once, and then "
-    f"{pace.UPKEEP_EACH_SECOND:.0f} a second",
+    "recorded": f"can send {pace.RECORDED.burst:.0f} messages about joins, withdrawals and results at once, and then "
+    f"{pace.RECORDED.each_second:.0f} a second",
+    "upkeep": f"can send {pace.UPKEEP.burst:.0f} messages about log checkpoints and renewals at once, and then "
+    f"{pace.UPKEEP.each_second:.0f} a second",
     "space for logs": f"audit log or ledger, {durable.RECORDS_RESERVE_BYTES >> 20} MB must stay free",
     "space for models": f"records or models, {durable.MODELS_RESERVE_BYTES >> 20} MB must stay free",
     "restored": f"adds {history.RESTORED_STEP:,} to the identifiers of attempts",

@@ -98,7 +98,7 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
         "MB would have",
     ),
     "a wider range": (Contribution(policy={"largest_clipping_range": 4.0}), "clipping range"),
-    "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow second"),
+    "more tensors": (Contribution(policy={"federated": ["first"]}), "does not allow sending second"),
     "a private tensor": (Contribution(policy={"private": ["sec*"]}), "keeps second private"),
     "no training here": (Contribution(policy={"tier": "evaluation"}), "policy does not allow training"),
 }
