@@ -29,12 +29,15 @@ AILMENTS: Final = (
     Entry("D404", "certificate",
           "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while agent "
           "and coordinator run. A person must renew a certificate of a hospital's own authority.",
-          "At a site, start the agent. At the office, run `pki renew`. After the expiry, contact the office."),
+          "At a site, start the agent. At the office, run `pki renew`. "
+          "If the certificate has already expired, contact the federation office."),
     Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
     Entry("D406", "clock",
           "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
           "Run `timedatectl set-ntp true`, or ask the administrator of the time server."),
-    Entry("D407", "name", "The coordinator's name must resolve to an address.", "Ask the network department."),
+    Entry("D407", "name",
+          "This computer must find the network address of the coordinator's name.",
+          "Ask the network department."),
     Entry("D408", "proxy",
           "If https_proxy is set, the site connects through that proxy with CONNECT.",
           "Ask the proxy's administrator to allow CONNECT to the coordinator. Or add the coordinator's host name to "
@@ -46,7 +49,8 @@ AILMENTS: Final = (
     Entry("D410", "TLS",
           "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
           "certificate.",
-          "Ask for an exemption from TLS inspection. A load balancer must pass TLS through."),
+          "Ask the network department not to decrypt connections to the coordinator (TLS inspection). "
+          "A load balancer must pass TLS through."),
     Entry("D411", "membership",
           "The coordinator accepts this site's certificate.",
           "Ask the federation office to run `pki list`."),

@@ -136,7 +136,7 @@ ERRORS: Final = (
           "Talk to the federation office before you start again."),
     Entry("E027", "trainer not listening",
           "The service site-trainer does not respond on the trainer socket. Nothing was sent from this site.",
-          "Run `systemctl status site-trainer`. The journal of this service has the reason."),
+          "Run `systemctl status site-trainer`. The log of this service has the reason."),
     Entry("E028", "address in use",
           "The program cannot listen on an address. The address is in use, does not belong to this computer, or is not "
           "permitted.",

@@ -111,7 +111,7 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         raise RefusedError(
             what=f"The signature of a statement ({label}) does not match its identity key.",
             consequence="The statement was refused, and nothing was changed or sent.",
-            remedy="Compare the fingerprint of the site's identity key with the site by telephone.",
+            remedy="Call the site. Check that the site reads out the same fingerprint of its identity key.",
         ) from cause
 
 

@@ -111,7 +111,9 @@ def init(
 @click.option("--output", type=PATH, required=True, help="Output file for the invitation, mode 0600.")
 @click.option("--valid-hours", type=click.FloatRange(min=0, min_open=True, max=24 * 30), default=72, show_default=True)
 @click.option(
-    "--pre-approved", is_flag=True, help="Issue the certificate without `pki approve` to anyone who has this file."
+    "--pre-approved",
+    is_flag=True,
+    help="Skip `pki approve`. Anyone who has this invitation file then receives the certificate.",
 )
 def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
     """Invite SITE: write the invitation file for the site's operator, and record the invitation in the register."""
@@ -254,7 +256,7 @@ def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_
 @rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
 @_directory
 def rotate_complete(directory: Path) -> None:
-    """Issue certificates under the next root from now on. Both root certificates are trusted."""
+    """Issue all new certificates with the new root certificate. Both root certificates are trusted."""
     rotation.complete(Authority.load(directory), _now())
     click.echo("The next authority now issues the certificates. Each site receives one at its next renewal.")
 

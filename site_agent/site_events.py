@@ -25,13 +25,16 @@ EVENTS: Final = (
           "start.",
           "No action is needed. To change the hours, edit `hours` in the policy."),
     Entry("I207", "certificate_renewed", "This site received its next certificate, with a new key."),
-    Entry("I210", "agent_kept_from_patients", "The kernel prevents the agent's user account from reading the table."),
+    Entry("I210", "agent_kept_from_patients",
+          "The operating system prevents the agent's user account from reading the table."),
     Entry("W256", "agent_may_read_patients",
-          "The agent and the trainer run under one user account. The kernel does not prevent the agent from reading "
+          "The agent and the trainer run under one user account. "
+          "The operating system does not prevent the agent from reading "
           "the table. Only the program's own code prevents this.",
           "Run the trainer under its own user account, as the packages do. See docs/operator.md."),
     Entry("W260", "gate_may_write_approvals",
-          "The user account of the gate process can also write approvals. The kernel does not prevent the gate from "
+          "The user account of the gate process can also write approvals. "
+          "The operating system does not prevent the gate from "
           "writing approvals. Only the program's own code prevents this.",
           "Run the programs as services, as the packages do. See docs/operator.md."),
     Entry("W250", "enrolment_awaits_approval",
@@ -74,7 +77,7 @@ EVENTS: Final = (
           "Run `site-agent check`, which lists every mistake. Correct the mistakes and reload."),
     Entry("I300", "trainer_started", "The trainer process started without network access."),
     Entry("I301", "study_prepared", "The neural network of a run is ready, and this site's table has no errors."),
-    Entry("I305", "trainer_kept_from_network", "The kernel blocks all network access of the trainer."),
+    Entry("I305", "trainer_kept_from_network", "The operating system blocks all network access of the trainer."),
     Entry("I302", "study_restored", "Training continues from a state on disk."),
     Entry("I303", "study_reported", "The report on this site's gain was written."),
     Entry("I306", "others_weighed", "This site computed how much weight the other hospitals' score has in its model."),
@@ -89,7 +92,7 @@ EVENTS: Final = (
           "Check the column's unit and codes in the contract. `site-agent review` shows the differences."),
     Entry("W350", "trainer_not_isolated",
           "The trainer could not remove its own network access. The trainer opens no network connection, but the "
-          "kernel does not prevent such a connection.",
+          "operating system does not prevent such a connection.",
           "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces. If torchrun starts "
           "the trainer on several computers, this warning always appears."),
     Entry("W351", "agent_gone_without_its_answer",

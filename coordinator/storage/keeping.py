@@ -286,5 +286,6 @@ def _differs(number: int) -> UnavailableError:
         what=f"Round {number + 1} was computed again, and its starting parameters differ from those of the first "
         "computation.",
         consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
-        remedy="Use the same kind of computer and the same versions as before, or give the study a new version.",
+        remedy="Use the same kind of computer and the same versions of all programs as before. "
+        "Or give the study a new version.",
     )

@@ -68,7 +68,8 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @by_option
 @click.option("--yes", is_flag=True, help="Approve without asking for y or n. Scripts need this option.")
 @click.option(
-    "--until", help="Last day of this approval, or the time of its end. The time is in UTC if it has no time zone."
+    "--until",
+    help="Last day of this approval, or the date and time when it ends. The time is in UTC if it has no time zone.",
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.

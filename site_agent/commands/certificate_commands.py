@@ -29,7 +29,7 @@ from site_agent.state_folders import agent_folder
 @click.option("--output", type=PATH, required=True, help="Output file for the certificate request.")
 @click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
-    """Write a certificate request for the hospital's own authority. The private key stays at this site.
+    """Write a certificate request for the hospital's own certificate authority. The private key stays at this site.
 
     The current key and certificate do not change. A second request uses the same key. Run this command under the
     agent's user account or as root.
@@ -88,7 +88,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
 @click.command()
 @config_option
 def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now. Stop the gate of the site first. Certificates also renew by
+    """Replace this site's TLS key and certificate now. Stop this site's gate process first. Certificates also renew by
     themselves.
 
     The request is sent to the coordinator's enrolment port. The identity key does not change. If the programs run as

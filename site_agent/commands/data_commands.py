@@ -47,7 +47,9 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 
     from site_agent.desk.drafting.describe import describe as draft_of
 
-    listed = () if concepts is None else read_concepts(concepts, consequence="No draft of a contract was written.")
+    listed = (
+        () if concepts is None else read_concepts(concepts, consequence="No draft of the data contract was written.")
+    )
     draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text(), concepts=listed)
     if output is None:
         click.echo(draft.text, nl=False)

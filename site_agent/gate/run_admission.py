@@ -152,7 +152,7 @@ class Admission:
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
-                what="This site's network has other shared tensors than the plan names.",
+                what="The shared parameters of this site's network differ from the list in the plan.",
                 consequence="Nothing was sent.",
                 remedy="Install the same version of global-layers everywhere.",
             )

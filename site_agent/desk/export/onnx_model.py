@@ -173,6 +173,6 @@ def _module(onnx: Any, own: OwnNetwork) -> Any:
 def _missing(package: str, cause: ImportError) -> ConfigurationError:
     return ConfigurationError(
         what=f"The package {package} is not installed. ONNX requires the package ({type(cause).__name__}).",
-        consequence="No ONNX model was written, and nothing was sent.",
+        consequence="The model was not exported to an ONNX file, and nothing was sent.",
         remedy='Install the extra: pip install "global-layers[onnx]", or export without --onnx.',
     )

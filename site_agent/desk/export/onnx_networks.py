@@ -69,7 +69,7 @@ class Layers:
         return value.apply("largest") if is_halved(*size) else value
 
     def convolved(self, images: Value, name: str, activation: ActivationName, size: tuple[int, int]) -> Value:
-        """Add a block whose result has the height and width of its input."""
+        """Add a block that does not change the height and width of its input."""
         value = self.convolution(images, f"{name}.convolution")
         if f"{name}.normalisation.weight" in self.tensors:
             value = self.image_normalised(value, f"{name}.normalisation", size)
