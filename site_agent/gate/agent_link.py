@@ -181,10 +181,11 @@ class Stream:
         self._link.end(self)
         self._link.post(Shut(self.number))
 
-    async def send(self, message: SiteMessage | Upkeep) -> None:
-        """Send one message. Wait if the coordinator reads more slowly than this site writes.
+    async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
+        """Send one message. Wait if the coordinator reads more slowly than this site writes, and then call `check`.
 
         Raises:
+            OperatorError: an error of `check`. The message is not sent.
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
         """
@@ -192,6 +193,12 @@ class Stream:
         if self._end is not None:
             self._room.release()
             raise self._end
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                self._room.release()
+                raise
         self._under_way += 1
         if isinstance(message, Chunk):
             self._link.post(Up(self.number, site_chunk_header(message)), message.body)

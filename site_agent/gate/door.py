@@ -37,6 +37,7 @@ from protos.wire.messages import Bind, Chunk, MalformedMessage, SiteReason
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance, GateRefusal, Permission
 from site_agent.gate.site_masking import SiteMasking
+from site_agent.hospital import Policy
 
 _MOST_LISTED: Final = 50
 
@@ -99,6 +100,14 @@ class Gate:
         """Return the total of the private layers' noisy sums before a step, or of all steps, as little-endian int64."""
         return self._permission.own_sums(position)
 
+    def follow(self, policy: Policy) -> None:
+        """Apply a changed policy to what is built from now on."""
+        self._builder.smallest_rows = policy.smallest_training_rows
+
+    def require_open(self, bind: Bind) -> None:
+        """Check that an allowed contribution may still be sent: approval and hours. Raises as `release`."""
+        self._permission.require(self._permission.still_open(), bind)
+
     def finish(self) -> None:
         """Handle the end of the run. See Permission."""
         self._permission.finish()
@@ -149,7 +158,7 @@ class Gate:
         """
         sent, total = blake3(), 0
         for index, body in enumerate(self._bodies(contribution, bind), start=bind.first_chunk):
-            self._permission.require(self._permission.still_open(), bind)
+            self.require_open(bind)
             sent.update(body)
             total += len(body)
             yield Chunk(bind.round, bind.attempt, index, body)
@@ -171,7 +180,7 @@ class Builder:
 
         `trains` is False for a site that only evaluates; `smallest_rows` limits its row count.
         """
-        self._plan, self._trains, self._smallest_rows = plan, trains, smallest_rows
+        self._plan, self._trains, self.smallest_rows = plan, trains, smallest_rows
         self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
 
     def build(
@@ -256,9 +265,7 @@ class Builder:
             case EqualWeights():
                 return 1.0
             case RowWeights(largest_rows=largest, fewest_rows=agreed) as weighting:
-                fewest, most = (
-                    (max(agreed, weighting.counted(self._smallest_rows)), largest) if self._trains else (0, 0)
-                )
+                fewest, most = (max(agreed, weighting.counted(self.smallest_rows)), largest) if self._trains else (0, 0)
                 if exchange.up and not fewest <= rows <= most:
                     raise GateRefusal(what="The trainer sent no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0

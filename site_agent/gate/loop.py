@@ -34,7 +34,7 @@ from protos.wire.messages import (
     Refusal,
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
-from site_agent.gate.agent_link import Stream
+from site_agent.gate.agent_link import PARTING_SECONDS, Stream
 from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
@@ -282,16 +282,17 @@ class SiteGate:
             raise TrainerFailed(answer)
         return answer
 
-    async def _send(self, message: Join | Refusal | Outgoing) -> None:
+    async def _send(self, message: Join | Refusal | Outgoing, check: Callable[[], None] | None = None) -> None:
         if self._connection is not None and isinstance(message, Done) and self._upkeep is not None:
             await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over after this message
         if self._connection is not None:  # without a stream the next offer repeats the request
-            await self._connection.send(message)
+            await self._connection.send(message, check)
 
     async def _tell(self, refusal: Refusal) -> None:
-        """Report why this site stops, if the stream is open. The site stops in any case."""
-        with suppress(UnavailableError, RefusedError):
-            await self._send(refusal)
+        """Report why this site stops, if the stream is open. The site stops in any case, also if nobody reads."""
+        with suppress(UnavailableError, RefusedError, TimeoutError):
+            async with asyncio.timeout(PARTING_SECONDS):
+                await self._send(refusal)
             if self._connection is not None:
                 await self._connection.part()
 

@@ -26,7 +26,6 @@ from protos.errors import ProtocolError
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused
 from protos.plan.announced_plan import plan_from_wire
-from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
@@ -38,7 +37,7 @@ from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
 from site_agent.gate.remedies import remedy_of_refusal
-from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.site_masking import SiteMasking, masking_limits
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.hospital import Hospital
 from site_agent.trainer_socket import Prepare, Prepared
@@ -163,7 +162,6 @@ class Admission:
             raise unexpected_answer() from cause
 
     def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
-        policy = self.hospital.policy
         if plan.secure_aggregation == "off" or plan.tier_of(self.hospital.site) == "receiving":
             return None
         return SiteMasking(
@@ -172,12 +170,9 @@ class Admission:
             manifest=manifest,
             site=self.hospital.site,
             identity_key=self._identity_key,
-            quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
-            smallest=smallest_set(plan, policy.smallest_sites),
-            budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
             state=self.hospital.state_path,
             audit=self._audit,
-            uncounted_runs=policy.uncounted_runs,
+            **masking_limits(plan, self.hospital.policy),
         )
 
     async def end_part(

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -36,6 +37,7 @@ from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
+from protos.plan.contributors import smallest_set
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import (
@@ -47,6 +49,26 @@ from protos.wire.messages import (
     KeySessionSeal,
 )
 from site_agent.gate.earlier_runs import EarlierRuns, ledger_path, masked_releases
+from site_agent.hospital import Policy
+
+
+class MaskingLimits(TypedDict):
+    """The limits of SiteMasking that follow from plan and policy."""
+
+    quorum: int
+    smallest: int
+    budget: int
+    uncounted_runs: tuple[str, ...]
+
+
+def masking_limits(plan: Plan, policy: Policy) -> MaskingLimits:
+    """Return the stricter of plan and policy."""
+    return MaskingLimits(
+        quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
+        smallest=smallest_set(plan, policy.smallest_sites),
+        budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
+        uncounted_runs=policy.uncounted_runs,
+    )
 
 
 class SiteMasking:
@@ -75,18 +97,17 @@ class SiteMasking:
             MaskingRefused: the ledger cannot be read, or `audit` has a newer release.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
-        self._identity_key, self._quorum, self._budget = identity_key, quorum, budget
+        self._identity_key, self._state, self._audit = identity_key, state, audit
         self._path = ledger_path(state, run)
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
-        listing = listing_of(plan)
+        self._listing = listing = listing_of(plan)
         self._ledger = Ledger(run, listing)
         if self._path.exists():
             self._ledger = replace(Ledger.from_text(self._path.read_text(), run), listing=listing)
         for of, witnessed in masked_releases(audit):
             if of == run:
                 self._ledger.refuse_if_older(witnessed)
-        others = EarlierRuns(state, audit, uncounted_runs).answered_beside(run, listing.identities)
-        self._compared = Comparison(smallest, others)
+        self.limit(quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
         self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
@@ -96,6 +117,16 @@ class SiteMasking:
         self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after the values behind it
         self._highest_key_session = 0
         self.key_session = 0
+
+    def limit(self, *, quorum: int, smallest: int, budget: int, uncounted_runs: tuple[str, ...]) -> None:
+        """Apply these limits from now on. See the constructor.
+
+        Raises:
+            MaskingRefused: the ledger of another run cannot be read.
+        """
+        self._quorum, self._budget = quorum, budget
+        earlier = EarlierRuns(self._state, self._audit, uncounted_runs)
+        self._compared = Comparison(smallest, earlier.answered_beside(self._run, self._listing.identities))
 
     def require_memory(self, step: int, attempt: int) -> None:
         """Check that the ledger contains the newest release that the audit log records.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.permission import Allowance
-from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.site_masking import SiteMasking, masking_limits
 from site_agent.gate.spent import Spent
 from site_agent.hospital import Policy
 from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
@@ -71,6 +71,13 @@ class Concluded:
     rounds: int
 
 
+class Sending(Protocol):
+    """Sends a message to the coordinator. If it has to wait, it calls `check` before it sends."""
+
+    async def __call__(self, message: Outgoing, check: Callable[[], None] | None = None) -> None:
+        """Send one message."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """The functions of the gate process's loop that a run needs.
@@ -83,7 +90,7 @@ class Surroundings:
         deliver: puts a notice into the loop's inbox.
     """
 
-    send: Callable[[Outgoing], Awaitable[None]]
+    send: Sending
     ask: Callable[[Prepare | Train | Conclude, int], Awaitable[TrainerMessage]]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     deliver: Callable[[Built | Concluded], Awaitable[None]]
@@ -194,6 +201,10 @@ class Rounds:
     def follow(self, policy: Policy) -> None:
         """Apply this policy to everything that is sent from now on."""
         self._allowance.policy, self.consent.approvers = policy, policy.approvers
+        if self._gate is not None:
+            self._gate.follow(policy)
+        if self._masking is not None:
+            self._masking.limit(**masking_limits(self.plan, policy))
 
     def trainer_restarted(self, saved: tuple[Saved, ...]) -> None:
         """Handle a restart of the trainer. Contributions from its lost memory are not sent."""
@@ -412,8 +423,9 @@ class Rounds:
             return  # so nothing is frozen or logged
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
+        still_open = partial(self._gate.require_open, bind)  # a withdrawal can come while the coordinator does not read
         for chunk in self._gate.release(contribution, bind):
-            await self._around.send(chunk)
+            await self._around.send(chunk, check=still_open)
             if upload_number != self._upload_number:
                 return
         number = bind.round + 1  # for people the first round is 1

@@ -32,36 +32,43 @@ AUDIT_ORDER: Final = {
     "the decision": (
         "site_agent.gate.permission", "site_agent.gate.policy", "site_agent.gate.consent", "site_agent.approvals",
         "site_agent.approvals_guard", "site_agent.gate.spent", "site_agent.gate.privacy_ledger",
-        "site_agent.gate.ledger_memory",
-        "site_agent.gate.itinerary",
+        "site_agent.gate.ledger_memory", "site_agent.gate.itinerary", "site_agent.approving",
     ),
-    "a round": ("site_agent.gate.run_admission", "site_agent.gate.site_rounds", "site_agent.gate.agent_link"),
+    "a round": (
+        "site_agent.gate.run_admission", "site_agent.gate.site_rounds", "site_agent.gate.loop",
+        "site_agent.gate.mishaps", "site_agent.gate.agent_link",
+    ),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": ("audit.own_log", "audit.log_files", "audit.rolled_back"),
+    "how it starts": (
+        "site_agent.service.joining", "site_agent.service.enrolling", "site_agent.service.state_moves",
+        "site_agent.gate.separation",
+    ),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
 # The other files beside the door. docs/design/boundary.md gives the reason for each part, and test_exits.py proves it.
 SKIPPED: Final = {
-    "the loop": ("site_agent.gate.loop",),
-    "words and waiting": (
-        "site_agent.gate.mishaps", "site_agent.gate.remedies", "site_agent.gate.waiting",
-        "site_agent.gate.announced_absence",
+    "remedies and waiting": (
+        "site_agent.gate.remedies", "site_agent.gate.waiting", "site_agent.gate.announced_absence",
     ),
     "a round that is not sent": ("site_agent.gate.dry_run",),
     "messages without numbers": (
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
         "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
-    "how it starts": ("site_agent.service", "site_agent.gate.separation"),
-    "what a person decides": ("site_agent.approving",),
+    "what shows its work": (
+        "site_agent.service.gate_doctor", "site_agent.service.neighbours", "site_agent.service.released_volume",
+        "site_agent.service.site_metrics", "site_agent.service.site_page", "site_agent.service.status_socket",
+    ),
 }  # fmt: skip
 # The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.
 BESIDE_A_ROUND: Final = (
-    *AUDITED, *(name for names in SKIPPED.values() for name in names if name != "site_agent.approving"),
+    *(name for name in AUDITED if name != "site_agent.approving"),
+    *(name for names in SKIPPED.values() for name in names),
     "site_agent.trainer", "site_agent.desk.around_rounds",
     "site_agent.desk.results.live_curves",
 )  # fmt: skip

@@ -29,7 +29,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
     async def scene() -> None:
         failing = asyncio.Event()
 
-        async def fails(_: object) -> None:
+        async def fails(*_: object, **__: object) -> None:
             await failing.wait()
             raise UnavailableError(what="It broke.", consequence="Nothing is lost.", remedy="Wait.")
 

@@ -38,7 +38,7 @@ def allowance_of(state: Path, plan: Plan, **rules: Any) -> Allowance:
     return Allowance(policy_with(**rules), plan, site="a", local_time=lambda: NOON, released=(), spent=spent)
 
 
-async def nothing(*_: object) -> Any:
+async def nothing(*_: object, **__: object) -> Any:
     """Send, ask or deliver to nobody."""
 
 

@@ -1,0 +1,94 @@
+"""A policy that changes, or a withdrawal, during a run: what is sent afterwards follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from audit.own_log import AuditLog
+from protos.plan.manifest import manifest_of
+from protos.plan.plan import Plan
+from protos.wire.messages import Chunk, Ready
+from site_agent.gate.agent_link import WINDOW, Stream
+from site_agent.gate.consent import Consent, ConsentEnded
+from site_agent.gate.site_masking import SiteMasking, masking_limits
+from site_agent.gate.site_rounds import Rounds, Surroundings
+from site_agent.gate_socket import Sent
+from site_agent.hospital import Policy
+from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.study import made_up_identities, plan_with
+from tests.site_agent.gate.test_spent import nothing, spawned
+
+CHANGES = {"lost_site_budget": 7, "smallest_sites": 4, "smallest_training_rows": 30}
+
+
+def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> Rounds:
+    """A masked run under a policy."""
+    manifest = manifest_of(plan)
+    masking = SiteMasking(
+        run=plan.run_name, plan=plan, manifest=manifest, site="a", identity_key=Ed25519PrivateKey.generate(),
+        state=folder, audit=audit, **masking_limits(plan, policy),
+    )  # fmt: skip
+    return Rounds(
+        run=plan.run_name, plan=plan, manifest=manifest, site="a", policy=policy, audit=audit, masking=masking,
+        consent=Consent(folder, plan, approvers=1, now=lambda: NOON), saved=(),
+        around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_masks_and_building_follow_a_changed_policy(tmp_path: Path, key: str) -> None:
+    """A run whose policy changes has the limits of a run that begins under the new policy."""
+    plan = plan_with(
+        made_up_identities(), changes={"secure_aggregation": "required", "on_lost_site": "continue", "quorum": 3}
+    )
+    changed = policy_with(secure_aggregation="required").model_copy(update={key: CHANGES[key]})
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    rounds = rounds_under(plan, policy_with(secure_aggregation="required"), tmp_path, log)
+    new = rounds_under(plan, changed, tmp_path, log)
+    assert limits_of(rounds) != limits_of(new)
+
+    rounds.follow(changed)
+
+    assert limits_of(rounds) == limits_of(new)
+    log.close()
+
+
+def limits_of(rounds: Rounds) -> tuple[object, ...]:
+    """Everything that a policy limits while a contribution is built and masked."""
+    masking, gate = rounds._masking, rounds._gate
+    assert masking is not None
+    assert gate is not None
+    return masking._quorum, masking._budget, masking._compared, gate._builder.smallest_rows
+
+
+def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
+    """The coordinator does not read, a person withdraws, and then the coordinator reads: the chunk does not leave."""
+    posted: list[object] = []
+    link = SimpleNamespace(post=lambda *message: posted.append(message), begin=None, end=None)
+    stream = Stream(link, lambda: "", nothing)  # type: ignore[arg-type]
+    withdrawn: list[str] = []
+
+    def check() -> None:
+        if withdrawn:
+            raise ConsentEnded("heart", withdrawn[0])
+
+    async def scene() -> None:
+        for _ in range(WINDOW):
+            await stream.send(Ready(0, 0))
+        waiting = asyncio.create_task(stream.send(Chunk(0, 0, 0, b"x" * 8), check=check))
+        await asyncio.sleep(0)
+        withdrawn.append("A. Jones withdrew")
+        stream.take(Sent(stream.number, 1))
+        with pytest.raises(ConsentEnded):
+            await waiting
+        assert len(posted) == WINDOW
+        await asyncio.wait_for(stream.send(Ready(0, 0)), 5)  # its place is free again
+
+    asyncio.run(scene())
+
+    assert len(posted) == WINDOW + 1
