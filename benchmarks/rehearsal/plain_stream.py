@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from protos.wire.codec import decode_coordinator_message, encode_site_message, taken_apart
 from protos.wire.messages import CoordinatorMessage, SiteMessage
@@ -25,8 +26,10 @@ class PlainStream:
     async def __aexit__(self, *_: object) -> None:
         await self._connection.__aexit__()
 
-    async def send(self, message: SiteMessage | Upkeep) -> None:
-        """Send one message."""
+    async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
+        """Send one message, after this check."""
+        if check is not None:
+            check()
         try:
             await self._connection.send(encode_site_message(message))
         except CallEnded as ended:

@@ -169,7 +169,7 @@ class Line:
     async def __aexit__(self, *_: object) -> None:
         self.cut()
 
-    async def send(self, message: SiteMessage) -> None:
+    async def send(self, message: SiteMessage, check: Callable[[], None] | None = None) -> None:
         """To the coordinator."""
         if self.is_cut:
             raise _gone()
@@ -178,6 +178,8 @@ class Line:
         except asyncio.CancelledError:
             self.is_cut = True
             raise
+        if check is not None:
+            check()
         self._heard(message)
 
     async def part(self) -> None:
