@@ -102,7 +102,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
         return "nobody here has approved exactly this plan"
     if approval.withdrawn is not None:
         return f"{approval.withdrawn.by} withdrew this site from the plan at {approval.withdrawn.at}"
-    standing = [signature for signature in approval.signatures if not _has_ended(signature, now)]
+    standing = {person_of(signature.by) for signature in approval.signatures if not _has_ended(signature, now)}
     if len(standing) >= approvers:
         return None
     ended = [signature for signature in approval.signatures if _has_ended(signature, now)]
@@ -152,6 +152,11 @@ def newest_version(state: Path, study: str) -> int:
 def approval_path(state: Path, plan: Plan) -> Path:
     """Return the file with the decisions about a plan."""
     return approvals_folder(state) / f"{plan.digest.hex()}.json"
+
+
+def person_of(name: str) -> str:
+    """Return the form of a name that is equal for each spelling of one person's name, by blanks and capitals."""
+    return " ".join(name.split()).casefold()
 
 
 def _has_ended(signature: Signature, now: datetime) -> bool:

@@ -22,7 +22,7 @@ from host.durable import give_to_owner, make_folder, opened_folder, replace_file
 from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from site_agent.approvals import Approval, Moment, Signature, Withdrawal, approval_path, find_approval
+from site_agent.approvals import Approval, Moment, Signature, Withdrawal, approval_path, find_approval, person_of
 from site_agent.state_folders import approvals_folder, gate_folder
 
 
@@ -55,7 +55,7 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
 def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
     before = find_approval(state, plan)
     kept = () if before is None or before.withdrawn else before.signatures
-    others = tuple(each for each in kept if not _is_same_person(each.by, signature.by))
+    others = tuple(each for each in kept if person_of(each.by) != person_of(signature.by))
     approval = Approval(
         plan_digest=plan.digest.hex(),
         manifest_digest=manifest_of(plan).digest.hex(),
@@ -122,10 +122,6 @@ def find_refusal(state: Path, plan: Plan) -> Refusal | None:
 
 def _refusal_path(state: Path, plan: Plan) -> Path:
     return approvals_folder(state) / "refused" / f"{plan.digest.hex()}.json"
-
-
-def _is_same_person(one: str, other: str) -> bool:
-    return " ".join(one.split()).casefold() == " ".join(other.split()).casefold()
 
 
 @contextmanager

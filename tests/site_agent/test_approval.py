@@ -109,6 +109,23 @@ def test_a_withdrawal_ends_every_yes_until_somebody_agrees_again(tmp_path: Path)
     assert why_not(find_approval(tmp_path, PLAN), approvers=2, now=AT) == "1 of 2 persons have approved it"
 
 
+def test_two_signatures_of_one_person_count_once(tmp_path: Path) -> None:
+    """The gate counts persons itself, whoever wrote the file."""
+    approve(tmp_path, PLAN, by="A. Jones", at=AT)
+    approval = approve(tmp_path, PLAN, by="B. Smith", at=AT)
+    twice = approval.model_copy(
+        update={
+            "signatures": tuple(
+                each.model_copy(update={"by": by})
+                for each, by in zip(approval.signatures, ("A. Jones", "a.  jones"), strict=True)
+            )
+        }
+    )
+
+    assert why_not(approval, approvers=2, now=AT) is None
+    assert why_not(twice, approvers=2, now=AT) == "1 of 2 persons have approved it"
+
+
 def test_the_last_approved_plan_is_another_one_of_the_study(tmp_path: Path) -> None:
     """It is compared with the one that was approved last, never with itself or with another study."""
     second, third = (plan_with(made_up_identities(), changes={"version": number}) for number in (2, 3))
