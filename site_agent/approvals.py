@@ -7,7 +7,7 @@ rules:
 * an approval is for exactly this plan and what follows from it;
 * an approval can end at a time. A withdrawal ends all approvals of the plan at once.
 
-Only a person's command writes these files (approving.py).
+Only a person's command writes these files (approving.py). This file stores announced plans for that command.
 """
 
 from __future__ import annotations

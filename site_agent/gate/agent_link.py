@@ -182,7 +182,9 @@ class Stream:
         self._link.post(Shut(self.number))
 
     async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
-        """Send one message. Wait if the coordinator reads more slowly than this site writes, and then call `check`.
+        """Send one message. Wait if the coordinator reads more slowly than this site writes.
+
+        After the wait `check` is called. It raises an error if the message may no longer be sent.
 
         Raises:
             OperatorError: an error of `check`. The message is not sent.

@@ -97,7 +97,7 @@ class Admission:
             MaskingRefused: this site does not mask for the run.
         """
         await self.check_policy(plan, manifest_of(plan))
-        return await self.begin(plan.run_name, plan)
+        return await self._begin(plan.run_name, plan)
 
     async def check_policy(self, plan: Plan, manifest: Manifest) -> None:
         """End this site's part if this hospital's current policy does not allow the study. Raises RefusedError."""
@@ -112,8 +112,7 @@ class Admission:
         remedy = remedy_of_refusal(self.hospital, plan, identity=identity, audit=self._audit)
         raise policy_refuses(plan.study, refusal, remedy)
 
-    async def begin(self, run: str, plan: Plan) -> Rounds:
-        """Start a run that the policy allows. Only `admit` calls this."""
+    async def _begin(self, run: str, plan: Plan) -> Rounds:
         manifest = manifest_of(plan, starting_values(Path(self.hospital.starting_files), plan))
         self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}

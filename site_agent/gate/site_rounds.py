@@ -72,7 +72,7 @@ class Concluded:
 
 
 class Sending(Protocol):
-    """Sends a message to the coordinator. If it has to wait, it calls `check` before it sends."""
+    """Sends a message to the coordinator. It calls `check` after any wait, directly before it sends."""
 
     async def __call__(self, message: Outgoing, check: Callable[[], None] | None = None) -> None:
         """Send one message."""

@@ -184,7 +184,7 @@ def with_any_run_name() -> Iterator[None]:
     async def announced(self: Any, message: Announcement) -> None:
         plan = plan_from_wire(message.plan)
         self._run = message.run
-        self._rounds = await self._admission.begin(message.run, plan)
+        self._rounds = await self._admission._begin(message.run, plan)
         await self._send(Join(message.run, plan.digest, self._rounds.manifest.digest, self._rounds.key_session))
 
     with without(*OF_SETS) as patch:

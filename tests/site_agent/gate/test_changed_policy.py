@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.own_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Chunk, Ready
+from protos.wire.messages import Chunk, Ready, Refusal, SiteReason
+from site_agent.gate import loop
 from site_agent.gate.agent_link import WINDOW, Stream
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.site_masking import SiteMasking, masking_limits
@@ -92,3 +93,16 @@ def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
     asyncio.run(scene())
 
     assert len(posted) == WINDOW + 1
+
+
+def test_a_refusal_that_nobody_reads_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that does not read cannot prevent that the site ends the stream."""
+    monkeypatch.setattr(loop, "PARTING_SECONDS", 0.01)
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    gate = SimpleNamespace(_send=never, _connection=None)
+    refusal = Refusal("heart-1", SiteReason.WITHDRAWN)
+
+    asyncio.run(asyncio.wait_for(loop.SiteGate._tell(gate, refusal), 30))  # type: ignore[arg-type]
