@@ -36,7 +36,7 @@ AILMENTS: Final = (
           "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
           "Run `timedatectl set-ntp true`, or ask the administrator of the time server."),
     Entry("D407", "name",
-          "This computer must find the network address of the coordinator's name.",
+          "This computer must be able to find the coordinator's network address from its name.",
           "Ask the network department."),
     Entry("D408", "proxy",
           "If https_proxy is set, the site connects through that proxy with CONNECT.",
@@ -50,7 +50,7 @@ AILMENTS: Final = (
           "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
           "certificate.",
           "Ask the network department not to decrypt connections to the coordinator (TLS inspection). "
-          "A load balancer must pass TLS through."),
+          "A load balancer must forward the encrypted connection without decrypting it."),
     Entry("D411", "membership",
           "The coordinator accepts this site's certificate.",
           "Ask the federation office to run `pki list`."),

@@ -111,7 +111,8 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         raise RefusedError(
             what=f"The signature of a statement ({label}) does not match its identity key.",
             consequence="The statement was refused, and nothing was changed or sent.",
-            remedy="Call the site. Check that the site reads out the same fingerprint of its identity key.",
+            remedy="Call the site. Ask the site to read out the fingerprint of its identity key. "
+            "Compare it with the fingerprint that you have.",
         ) from cause
 
 

@@ -113,7 +113,7 @@ def init(
 @click.option(
     "--pre-approved",
     is_flag=True,
-    help="Skip `pki approve`. Anyone who has this invitation file then receives the certificate.",
+    help="Skip `pki approve`. Then anyone who has this invitation file can get the certificate.",
 )
 def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_approved: bool) -> None:
     """Invite SITE: write the invitation file for the site's operator, and record the invitation in the register."""

@@ -108,7 +108,8 @@ EVENTS: Final = (
           "Run `coordinator status`. The output names the site and what you can do."),
     Entry("W164", "round_rolled_back",
           "Too few sites accepted the shared parameters. The run returned to the last accepted parameters.",
-          "Run `coordinator status`. The training ends after several rollbacks in a row. The output shows this limit."),
+          "Run `coordinator status`. If the run returns too many times in a row, the training ends. "
+          "The output shows the limit."),
     Entry("W163", "site_given_up",
           "A site was missing in three attempts in a row. The other sites continue without this site.",
           "Call the site. After that, restart the coordinator. The site can then take part again."),

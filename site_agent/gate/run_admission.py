@@ -150,7 +150,7 @@ class Admission:
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
-                what="The shared parameters of this site's network differ from the list in the plan.",
+                what="The shared parameters of this site's neural network differ from the list in the plan.",
                 consequence="Nothing was sent.",
                 remedy="Install the same version of global-layers everywhere.",
             )

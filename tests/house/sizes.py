@@ -50,7 +50,7 @@ AUDIT_ORDER: Final = {
     ),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
-# The other files beside the door. docs/design/boundary.md gives the reason for each part, and test_exits.py proves it.
+# The other files beside the door. docs/design/boundary.md gives the reason for each part, and test_exits.py checks it.
 SKIPPED: Final = {
     "remedies and waiting": (
         "site_agent.gate.remedies", "site_agent.gate.waiting", "site_agent.gate.announced_absence",

@@ -1,4 +1,4 @@
-"""The gate is the only exit: the text of the code proves where bytes of a contribution are made, read and sent."""
+"""The gate is the only exit: the tests check in the code where bytes of a contribution are made, read and sent."""
 
 from __future__ import annotations
 
@@ -162,10 +162,10 @@ TOOLS = {
     "site_agent.hospital", "site_agent.state_folders", "site_agent.trainer_socket", "site_agent.framed_messages",
     "site_agent.gate_socket",
 }  # fmt: skip
-# Files of the list that join the others: the loop, the start, and what people decide. They use files outside the list.
+# Files of the list that join the others: the loop and the start. They use files outside the list.
 JOINING = {
     "site_agent.gate.loop", "site_agent.service.joining", "site_agent.service.enrolling",
-    "site_agent.service.state_moves", "site_agent.approving",
+    "site_agent.service.state_moves",
 }  # fmt: skip
 # The files that see a vector of a model or the masks.
 OF_NUMBERS = {

@@ -144,8 +144,9 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
         if loss != TaskDefault(name="task-default"):
             raise unfit(
                 what=f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
-                remedy="Ask the researcher to set the loss task-default without class_weights in the plan. "
-                "Or choose an outcome with classes.",
+                remedy="Ask the researcher to change the plan: set the loss to task-default, and leave out "
+                "class_weights. "
+                "Or choose together an outcome with classes.",
             )
         return LossFunction(task=task)
     classes = 2 if task == "binary" else outputs
