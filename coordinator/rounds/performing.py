@@ -133,6 +133,7 @@ class Performer:
 
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course
+        kept.before_change()
         run.close_round(number, resample=kept.history.past[number].resample)
         run.times.closed()
         kept.closed(number, contributors)

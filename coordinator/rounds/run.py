@@ -151,6 +151,11 @@ class Run:
         """Return the current state, which is the state before this round. The arrays are the run's own memory."""
         return RoundState(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
 
+    def take_new_memory(self) -> None:
+        """Continue with copies of all arrays, because the old ones are still being read."""
+        self.values = self.values.copy()
+        self.rule_state = {name: array.copy() for name, array in self.rule_state.items()}
+
     def _become(self, state: RoundState) -> None:
         # New memory is used, because a slow peer may still be reading the offered values from the old memory.
         self.values = state.values.copy()

@@ -5,8 +5,9 @@ state. The rules:
 
 * a decision takes effect only after `sync` has returned;
 * a snapshot is written after a round for which every contributor has saved its own state, so all have that state;
-* a large snapshot is a copy that is written while rounds continue. Until it is on disk the run returns to the previous
-  one, and no site deletes the states for that;
+* a large snapshot is written while rounds continue, from the run's own memory. If the next round closes before all its
+  bytes are read, the run continues in a copy. Until the snapshot is on disk the run returns to the previous one, and no
+  site deletes the states for that;
 * a repeated round is for the same sites with the same draw, from the same bytes, under a later attempt.
 """
 
@@ -28,6 +29,8 @@ from coordinator.storage.journal import Entry, Journal, JournalDamaged, read_jou
 from coordinator.storage.snapshots import (
     KEPT,
     Snapshot,
+    begin_snapshot,
+    end_snapshot,
     forget_after,
     forget_partial,
     read_snapshot,
@@ -67,7 +70,7 @@ class Kept:
             UnavailableError: the disk cannot be written.
         """
         self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
-        self._writing: tuple[int, Future[None]] | None = None
+        self._writing: tuple[int, Future[Path], Future[None]] | None = None  # a round, its bytes, and the whole file
         forget_partial(self._folder)
         place, times = folder / "journal.jsonl", JournalTimes()
         self.journal, self.history = Journal(place, now, echo), History()
@@ -124,6 +127,11 @@ class Kept:
         self.note(
             "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.resample
         )
+
+    def before_change(self) -> None:
+        """Prepare for new values of the run. If a snapshot still reads the old values, the run gets other memory."""
+        if self._writing is not None and not self._writing[1].done():
+            self._run.take_new_memory()
 
     def closed(self, number: int, contributors: Sites) -> None:
         """Record a closed round, and write a snapshot if the sites have saved their states.
@@ -227,12 +235,13 @@ class Kept:
     def _write(self, snapshot: Snapshot) -> None:
         """Write a small snapshot to disk, or start to write a large snapshot in a thread."""
         self._settle(waits=True)
+        number = snapshot.state.round
         if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
             write_snapshot(self._folder, snapshot)
-            self._is_on_disk(snapshot.state.round)
+            self._is_on_disk(number)
         else:
-            copied = replace(snapshot, state=snapshot.state.copied())
-            self._writing = snapshot.state.round, self._aside.submit(write_snapshot, self._folder, copied)
+            partial = self._aside.submit(begin_snapshot, self._folder, snapshot)
+            self._writing = number, partial, self._aside.submit(lambda: end_snapshot(partial.result()))
 
     def _settle(self, *, waits: bool) -> None:
         """Record a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
@@ -240,9 +249,9 @@ class Kept:
         Raises:
             UnavailableError: the disk could not be written.
         """
-        if self._writing is None or not (waits or self._writing[1].done()):
+        if self._writing is None or not (waits or self._writing[2].done()):
             return
-        (number, written), self._writing = self._writing, None
+        (number, _, written), self._writing = self._writing, None
         written.result()
         self._is_on_disk(number)
 

@@ -71,19 +71,32 @@ def save_arrays(
     Raises:
         OSError: the disk cannot be written; an earlier file is unchanged.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    require_room(path.parent, sum(array.nbytes for array in arrays.values()) + more_bytes, MODELS_RESERVE_BYTES)
+    _begin(partial, arrays, metadata, more_bytes)
+    _end(partial, path)
+
+
+def _begin(partial: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], more_bytes: int) -> None:
+    partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_room(partial.parent, sum(array.nbytes for array in arrays.values()) + more_bytes, MODELS_RESERVE_BYTES)
     try:
         save_file(arrays, partial, metadata=metadata)
     except SafetensorError as cause:
         raise OSError(errno.EIO, "the disk does not take the parameters") from cause
+
+
+def _end(partial: Path, path: Path) -> None:
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     partial.replace(path)
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to disk, then remove all but the last two.
+    """Write a snapshot to disk, then remove all but the last two. See `begin_snapshot` and `end_snapshot`."""
+    end_snapshot(begin_snapshot(folder, snapshot))
+
+
+def begin_snapshot(folder: Path, snapshot: Snapshot) -> Path:
+    """Write a snapshot to a partial file and return its path. Afterwards the snapshot's arrays may change.
 
     Raises:
         UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
@@ -102,10 +115,21 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
         }
     )
     header = json.dumps({"facts": facts, "digest": arrays_digest(facts, snapshot.arrays).hex()})
-    path = _path(folder, state.round)
+    partial = _path(folder, state.round).with_suffix(".partial")
     with _explained():
-        partial = path.with_suffix(".partial")
-        save_arrays(path, snapshot.arrays, {_KEY: header}, partial=partial, more_bytes=len(header))
+        _begin(partial, snapshot.arrays, {_KEY: header}, len(header))
+    return partial
+
+
+def end_snapshot(partial: Path) -> None:
+    """Sync a partial file and give it its name. Then remove all snapshots but the last two.
+
+    Raises:
+        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
+    """
+    folder = partial.parent
+    with _explained():
+        _end(partial, partial.with_suffix(".safetensors"))
         sync_folder(folder)
         for number in rounds_in(folder)[:-KEPT]:
             _path(folder, number).unlink()

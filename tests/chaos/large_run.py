@@ -85,7 +85,7 @@ async def run(state: Path, plan: Plan, aside: ThreadPoolExecutor) -> None:
         kept, now = stage.engine._kept, stage.engine.status()["run"]
         if kept is not None and now is not None and now["rounds_made"] != told:
             told = now["rounds_made"]
-            print(told, int(kept._writing is not None and not kept._writing[1].done()), flush=True)
+            print(told, int(kept._writing is not None and not kept._writing[2].done()), flush=True)
         await asyncio.sleep(0 if moved else 0.01)
     assert stage.engine.failure is None
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,11 +18,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.rounds.phases import Attempt
 from coordinator.rounds.round import begin
-from coordinator.rounds.run import new_run, terms_of
+from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.storage.keeping import LARGE_BYTES, Kept
-from coordinator.storage.snapshots import KEPT, read_snapshot, rounds_in
+from coordinator.storage.snapshots import KEPT, Snapshot, begin_snapshot, read_snapshot, rounds_in
+from tests.chaos import large_run
 from tests.chaos.large_run import large_plan
 from tests.rehearsal.programs import own_environment
 from tests.rehearsal.study import MEAN
@@ -80,29 +82,91 @@ def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: i
 
 
 @pytest.mark.parametrize("parameters", SIZES)
-def test_what_is_written_beside_the_rounds_holds_one_copy(tmp_path: Path, parameters: int) -> None:
-    """With a slow disk at most one snapshot waits: memory is that of the run and of one snapshot being written."""
-    plan = large_plan(parameters, 10)
-    run = new_run(plan, terms_of(plan), begin(terms_of(plan), 0.0))
-    run.values.fill(1.0)
-    sites, model = frozenset(plan.site_names), run.values.nbytes
-
+def test_what_is_written_beside_the_rounds_holds_no_copy(tmp_path: Path, parameters: int) -> None:
+    """The snapshot is written from the run's own memory."""
     with ThreadPoolExecutor(1) as aside:
-        kept = Kept(tmp_path, run, clock=time.monotonic, now=lambda: datetime.now(UTC), aside=aside)
+        run, kept = kept_run(tmp_path, parameters, aside)
         tracemalloc.start()
         for number in range(6):
-            attempt = Attempt(round=number, number=0, bound=sites, present=sites)
-            run.rounds_made = number
-            kept.note("offered", round=number, attempt=0, sites=sorted(sites), was_bound=False, redraw=0, parameters="")
-            kept._saving = (attempt.round, True)
-            kept.closed(number, sites)
+            if kept._writing is not None:
+                kept._writing[1].result()  # all bytes are read before the next round closes
+            close(run, kept, number)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         kept.close()
 
     assert rounds_in(tmp_path / "snapshots") == [5, 6]
     assert len(rounds_in(tmp_path / "snapshots")) == KEPT
-    found = read_snapshot(tmp_path / "snapshots", 6)
+    for number in (5, 6):
+        found = read_snapshot(tmp_path / "snapshots", number)
+        assert found is not None
+        assert (found.state.values == number).all()
+    assert peak < 0.5 * run.values.nbytes, peak / run.values.nbytes
+
+
+def test_a_round_that_closes_while_a_snapshot_is_read_changes_no_byte_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run continues in a copy. Also the state of the server rule stays as it was before the round."""
+    begun, may_read = threading.Event(), threading.Event()
+
+    def slow(folder: Path, snapshot: Snapshot) -> Path:
+        begun.set()
+        assert may_read.wait(60)
+        return begin_snapshot(folder, snapshot)
+
+    monkeypatch.setattr("coordinator.storage.keeping.begin_snapshot", slow)
+    with ThreadPoolExecutor(1) as aside:
+        run, kept = kept_run(tmp_path, JUST_LARGE, aside)
+        run.rule_state = {"control": np.zeros(run.values.size)}
+        close(run, kept, 0)
+        assert begun.wait(60)
+        kept.before_change()
+        run.values += 1
+        run.rule_state["control"] += 1
+        may_read.set()
+        kept.close()
+
+    found = read_snapshot(tmp_path / "snapshots", 1)
     assert found is not None
-    np.testing.assert_array_equal(found.state.values, run.values)
-    assert peak < 2.5 * model, peak / model  # the copy, and a little
+    assert (found.state.values == 1).all()
+    assert (found.state.rule_state["control"] == 0).all()
+    assert (run.values == 2).all()
+
+
+def test_every_round_closes_without_a_change_to_the_snapshot_that_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's own rounds: each snapshot is read late, and has the values of its round."""
+    read: list[tuple[int, float, float]] = []
+
+    def slow(folder: Path, snapshot: Snapshot) -> Path:
+        time.sleep(0.1)
+        values = snapshot.state.values
+        read.append((snapshot.state.round, float(values.min()), float(values.max())))
+        return begin_snapshot(folder, snapshot)
+
+    monkeypatch.setattr("coordinator.storage.keeping.begin_snapshot", slow)
+    with ThreadPoolExecutor(1) as aside:
+        asyncio.run(large_run.run(tmp_path, large_plan(JUST_LARGE, 12), aside))
+
+    assert len(read) > 2
+    assert read == [(number, number * MEAN, number * MEAN) for number, _, _ in read]
+
+
+def kept_run(folder: Path, parameters: int, aside: Executor) -> tuple[Run, Kept]:
+    """A run with this number of parameters, all 0, and its files."""
+    plan = large_plan(parameters, 10)
+    run = new_run(plan, terms_of(plan), begin(terms_of(plan), 0.0))
+    return run, Kept(folder, run, clock=time.monotonic, now=lambda: datetime.now(UTC), aside=aside)
+
+
+def close(run: Run, kept: Kept, number: int) -> None:
+    """Add 1 to each parameter, and close a round for which all sites have saved their states."""
+    sites = sorted(run.plan.site_names)
+    run.rounds_made = number
+    kept.note("offered", round=number, attempt=0, sites=sites, was_bound=False, redraw=0, parameters="")
+    kept._saving = (number, True)
+    kept.before_change()
+    run.values += 1
+    kept.closed(number, frozenset(sites))
