@@ -37,6 +37,7 @@ MOST_WAITING_VECTORS: Final = 8
 STALLED_SECONDS: Final = 120.0
 _LOOKS: Final = 8  # the number of checks within STALLED_SECONDS
 _SMALL_BYTES: Final = MOST_TOGETHER_BYTES // 2
+_MESSAGES_KEPT: Final = 2  # of one vector; the peers read almost at the same time
 _LEAST_BYTES: Final = 1024  # a smaller message counts as this size, because each message has a fixed cost
 
 
@@ -55,17 +56,35 @@ class Writing(Protocol):
         """Send one message to the peer."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Vector:
-    """Parameters that wait to be sent. The parameters are divided into chunks only when the peer reads."""
+    """Parameters that wait to be sent. The parameters are divided into chunks only when a peer reads."""
 
-    parameters: npt.NDArray[np.float32]
-    round: int
-    attempt: int
+    def __init__(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        self.parameters, self.of = parameters, (round_number, attempt)
+        self._newest: dict[int, bytes] = {}
 
     def message(self, index: int) -> bytes:
-        body = self.parameters[down_slice(index)].view(np.uint8).data
-        return encode_coordinator_message(Chunk(self.round, self.attempt, index, body))
+        """Return a chunk as a message. The newest ones are kept, because other peers soon read the same chunks."""
+        if index not in self._newest:
+            if len(self._newest) == _MESSAGES_KEPT:
+                del self._newest[next(iter(self._newest))]
+            body = self.parameters[down_slice(index)].view(np.uint8).data
+            self._newest[index] = encode_coordinator_message(Chunk(*self.of, index, body))
+        return self._newest[index]
+
+
+class Vectors:
+    """Lets the streams of all peers send the same encoded chunks."""
+
+    def __init__(self) -> None:
+        self._newest: _Vector | None = None
+
+    def of(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> _Vector:
+        """Return the newest vector if it is this one, or a new one."""
+        newest = self._newest
+        if newest is None or newest.parameters is not parameters or newest.of != (round_number, attempt):
+            newest = self._newest = _Vector(parameters, round_number, attempt)
+        return newest
 
 
 _Item: TypeAlias = bytes | _Vector | None
@@ -74,9 +93,15 @@ _Item: TypeAlias = bytes | _Vector | None
 class StreamPeer:
     """Sends messages on one site's stream."""
 
-    def __init__(self, context: Writing, caller: Caller, turn: Turn | None = None) -> None:
-        """Create the queue. Each chunk of parameters waits for `turn`; without `turn` for no other stream."""
+    def __init__(
+        self, context: Writing, caller: Caller, turn: Turn | None = None, vectors: Vectors | None = None
+    ) -> None:
+        """Create the queue. Each chunk of parameters waits for `turn`; without `turn` for no other stream.
+
+        Streams with the same `vectors` send the same encoded chunks.
+        """
         self.caller, self._context, self._turn = caller, context, turn or Turns().of_one_stream()
+        self._of_all = vectors or Vectors()
         self._queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._bytes = self._vectors = 0
         self.ending = asyncio.Event()
@@ -89,7 +114,7 @@ class StreamPeer:
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
         """Queue a vector, float32 of shape (parameters,), as chunks. The vector is read when the chunks are sent."""
-        self._put(_Vector(parameters, round_number, attempt))
+        self._put(self._of_all.of(parameters, round_number, attempt))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
         """Send the reason to the site and end the stream."""

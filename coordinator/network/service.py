@@ -28,7 +28,7 @@ import grpc.aio
 import structlog
 
 from coordinator.network.coordinator_upkeep import SiteUpkeep, parted
-from coordinator.network.outgoing import Caller, StreamPeer
+from coordinator.network.outgoing import Caller, StreamPeer, Vectors
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
 from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
@@ -121,7 +121,7 @@ class FederationService:
         """
         self._engine, self._identify, self._is_accepted, self._upkeep = engine, identify, is_accepted, upkeep
         self._peers: set[StreamPeer] = set()
-        self._upwards, self._downwards = Turns(), Turns()
+        self._upwards, self._downwards, self._vectors = Turns(), Turns(), Vectors()
         self._openings = RateLimit(STREAMS_OF_A_SITE, WITHOUT_LIMIT)
         self._recorded: defaultdict[str, RecordedPace] = defaultdict(RecordedPace)  # only for accepted sites
         self._log = structlog.get_logger()
@@ -129,7 +129,7 @@ class FederationService:
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Handle one site's stream from its start to its end."""
         caller = await self._authenticate(context)
-        peer = StreamPeer(context, caller, self._downwards.of_one_stream())
+        peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors)
         # Added before any `await`, because revocation and the limit of streams must include this peer.
         self._peers.add(peer)
         try:

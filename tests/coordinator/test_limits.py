@@ -20,15 +20,17 @@ from coordinator.network import service as service_module
 from coordinator.network.outgoing import MOST_WAITING_BYTES, MOST_WAITING_VECTORS, Caller, StreamPeer
 from coordinator.network.pace import Allowance, Pace
 from protos.plan.plan import Plan
-from protos.wire.codec import taken_apart
+from protos.wire.codec import decode_coordinator_message, taken_apart
 from protos.wire.messages import (
     MOST_TOGETHER_BYTES,
     PROTOCOL_VERSION,
     Announcement,
+    Chunk,
     CoordinatorReason,
     Hello,
     Ready,
 )
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS
 from tests.for_each import for_each
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, plan_with
@@ -235,6 +237,42 @@ class Listening:
     async def write(self, message: bytes) -> None:
         """Take it at once."""
         self.heard.append(message)
+
+
+def test_a_chunk_is_encoded_once_for_all_sites() -> None:
+    """The same bytes go to each site, and none of them are an earlier round's, attempt's or vector's."""
+    size = 3 * DOWN_CHUNK_PARAMETERS
+
+    class Reading(Listening):
+        async def write(self, message: bytes) -> None:
+            await super().write(message)
+            await asyncio.sleep(0)  # as on a network, all sites get their first chunk before any gets its second
+
+    async def scene() -> list[list[bytes]]:
+        vectors, sites = outgoing.Vectors(), [Reading() for _ in range(3)]
+        peers = [StreamPeer(site, Caller("a", ""), vectors=vectors) for site in sites]
+        writing = [asyncio.create_task(peer.write()) for peer in peers]
+        values = np.zeros(size, np.float32)
+        for number, attempt in ((0, 0), (0, 1), (1, 1)):
+            values += 1
+            for peer in peers:
+                peer.send_parameters(values, number, attempt)
+            await eventually(lambda: all(peer._queue.empty() for peer in peers) and len(sites[-1].heard) % 3 == 0)
+            await asyncio.sleep(0.01)
+        for peer in peers:
+            peer.send_parameters(np.full(size, 9, np.float32), 1, 1)
+            peer.end(CoordinatorReason.SHUTTING_DOWN, "")
+        await asyncio.gather(*writing)
+        return [site.heard[:12] for site in sites]
+
+    first, *others = asyncio.run(scene())
+
+    chunks = [decode_coordinator_message(raw) for raw in first]
+    found = [(c.round, c.attempt, c.index, set(np.frombuffer(c.body, "<f4"))) for c in chunks if isinstance(c, Chunk)]
+    expected = [(0, 0, {1.0}), (0, 1, {2.0}), (1, 1, {3.0}), (1, 1, {9.0})]
+    assert found == [(*of[:2], index, of[2]) for of in expected for index in range(3)]
+    assert others == [first, first]
+    assert all(a is b for other in others for a, b in zip(first[:9], other[:9], strict=True))
 
 
 @for_each("seed", range(20))
