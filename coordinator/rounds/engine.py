@@ -108,6 +108,7 @@ class Engine:
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = math.inf  # the deadline of the timer
         self._run: Run | None = None
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
@@ -430,12 +431,21 @@ class Engine:
         self._next_run()
 
     def _schedule(self) -> None:
-        """Schedule a call at the deadline of the current state."""
+        """Schedule a call at the deadline of the current state, unless it is scheduled already."""
+        run = self._run
+        deadline = math.inf if run is None or isinstance(run.state, Over) else run.state.deadline
+        if deadline == self._scheduled:
+            return
+        self._scheduled = deadline
         if self._timer:
             self._timer.cancel()
-        if (run := self._run) is not None and not isinstance(run.state, Over) and run.state.deadline < math.inf:
-            delay = max(0.0, run.state.deadline - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._happened, TimePassed())
+        if deadline < math.inf:
+            delay = max(0.0, deadline - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay + 0.001, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._scheduled = math.inf
+        self._happened(TimePassed())
 
 
 def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:

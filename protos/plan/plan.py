@@ -392,12 +392,12 @@ class Plan(Document):
         training = len(self.site_names) - evaluating
         return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
 
-    @property
+    @cached_property
     def evaluating_sites(self) -> frozenset[str]:
         """Return the sites that send measurements and an update of zeros."""
         return frozenset(site.name for site in self.sites if site.tier == "evaluation")
 
-    @property
+    @cached_property
     def receiving_sites(self) -> frozenset[str]:
         """Return the sites that send no number and receive the result."""
         return frozenset(site.name for site in self.sites if site.tier == "receiving")
@@ -546,17 +546,17 @@ class Plan(Document):
         shared = len(self.shared_columns) + note_columns(self.architecture)
         return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1
 
-    @property
+    @cached_property
     def site_names(self) -> tuple[str, ...]:
         """Return the names of all sites that can contribute, sorted. Sites that only receive are not included."""
         return tuple(sorted(site.name for site in self.sites if site.tier != "receiving"))
 
-    @property
+    @cached_property
     def listed_names(self) -> tuple[str, ...]:
         """Return the names of all sites, sorted. Sites that only receive are included."""
         return tuple(sorted(site.name for site in self.sites))
 
-    @property
+    @cached_property
     def run_name(self) -> str:
         """Return the name of this plan's only run. Sites refuse any other name.
 
@@ -579,7 +579,7 @@ class Plan(Document):
             for number, plan in enumerate(plans)
         )
 
-    @property
+    @cached_property
     def canonical(self) -> bytes:
         """Return the plan as JSON with sorted keys. Equal plans have equal bytes."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
@@ -589,7 +589,7 @@ class Plan(Document):
         """Return the 32-byte key of the public random draws. It depends on everything in the plan except masking."""
         return digest("public draws", self.model_copy(update={"secure_aggregation": "required"}).canonical)
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """Return the SHA-256 of the canonical bytes, 32 bytes. A hospital approves this digest."""
         return digest("plan", self.canonical)
