@@ -515,5 +515,5 @@ def test_the_data_managers_page_has_these_contracts_and_limits() -> None:
         LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS,
     ]  # fmt: skip
     words = " ".join(page.split())
-    assert f"at most {LARGEST_TABLE_NUMBERS:,} numbers for a table" in words
-    assert f"more than {MOST_NUMBERS:,} numbers in the training images" in words
+    assert f"keep all images of a table in memory, at most {LARGEST_TABLE_NUMBERS:,} numbers" in words
+    assert f"training images have more than {MOST_NUMBERS:,} numbers" in words
