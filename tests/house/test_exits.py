@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any, get_args
 
-from protos.wire.log_checkpoints import Cosignature, LogCheckpoint
+from protos.wire.log_checkpoints import MOST_LEAVES, Cosignature, LogCheckpoint
 from protos.wire.messages import (
     Chunk,
     Done,
@@ -20,6 +20,7 @@ from protos.wire.messages import (
     MalformedMessage,
     Ready,
     Refusal,
+    Saved,
     SiteMessage,
     SiteReason,
 )
@@ -89,6 +90,50 @@ def arguments(text: str, function: str) -> set[str]:
 def test_only_the_gate_makes_a_chunk() -> None:
     """The one message that can hold numbers of a model is built in one file of the site."""
     assert callers("Chunk", SITE) == {"site_agent.gate.door"}
+
+
+def test_no_name_of_the_boundary_hides_behind_another() -> None:
+    """The tests of this file search for names, so no file of the boundary gives a class or function a second name."""
+    again = {
+        (module, alias.name)
+        for module, text in BOUNDARY.items()
+        for node in _nodes(text)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("site_agent", "protos", "audit"))
+        for alias in node.names
+        if alias.asname
+    }
+    watched = {"Chunk", "Contribution", "Refusal", "Gate", "encode_site_message", *OPENERS}
+    handed_on = {
+        (module, _name(part))
+        for module, text in BOUNDARY.items()
+        for node in _nodes(text)
+        for part in _values(node)
+        if isinstance(part, ast.Name | ast.Attribute) and _name(part) in watched
+    }
+
+    of_trainer = {"site_agent.gate.loop", "site_agent.gate.site_rounds"}  # two messages have the name Message
+    assert again == {(module, "Message") for module in of_trainer}
+    # The gate gets its arguments before it is made. `Callable[[Refusal], ...]` is a type.
+    assert handed_on == {("site_agent.gate.site_rounds", "Gate"), ("site_agent.gate.run_admission", "Refusal")}
+    by_text = {"site_agent.agent.agent_doctor", "site_agent.service.joining"}  # of an error, and of a configuration
+    assert callers("getattr", BOUNDARY) == by_text
+
+
+def _values(node: ast.AST) -> list[ast.expr]:
+    """What a node stores under a name, puts into a list or hands to a call."""
+    match node:
+        case ast.Assign(value=value) | ast.NamedExpr(value=value) | ast.keyword(value=value):
+            return [value]
+        case ast.AnnAssign(value=ast.expr() as value) | ast.Return(value=ast.expr() as value):
+            return [value]
+        case ast.Call(args=args):
+            return [] if _name(node.func) == "isinstance" else args
+        case ast.List(elts=elements) | ast.Tuple(elts=elements, ctx=ast.Load()):
+            return elements
+        case ast.Dict(values=values):
+            return values
+        case _:
+            return []
 
 
 def test_only_the_gate_makes_a_contribution_and_reads_its_bytes() -> None:
@@ -266,6 +311,12 @@ def in_order(text: str, function: str, *names: str) -> bool:
 
 
 _CHECKPOINT = LogCheckpoint("site/a", 1, 1, "0" * 64, "2026-01-01T00:00:00+00:00", bytes(32), bytes(64))
+_COSIGNATURE = Cosignature("site/a", "2026-01-01T00:00:00+00:00", bytes(32), bytes(64))
+# Those with a list.
+LISTS = (
+    Join("heart-1", bytes(32), bytes(32), 1, saved=(Saved(0),)),
+    LogGrowth(_CHECKPOINT, 0, (bytes(32),)),
+)
 # One of each kind that a site sends besides chunks.
 PLAIN = (
     Hello(3, "1.0"),
@@ -277,7 +328,7 @@ PLAIN = (
     KeySessionAcknowledgement("a", 1, bytes(32), bytes(64)),
     LogStanding(bytes(32), _CHECKPOINT),
     LogGrowth(_CHECKPOINT, 0, (bytes(32),)),
-    LogCosignature(1, Cosignature("site/a", "2026-01-01T00:00:00+00:00", bytes(32), bytes(64))),
+    LogCosignature(1, _COSIGNATURE),
     RenewalAsked("a", b"-", bytes(64), b"-"),
     EnrolmentRequest(bytes(24), b"-", bytes(32), bytes(64)),
 )
@@ -298,17 +349,23 @@ ROOM = 1 << 17  # bytes; the largest field is a chain of certificates of 64 KiB
 
 
 def test_no_message_without_numbers_has_room_for_a_model() -> None:
-    """Text and bytes of each field are limited when the message is made, so 128 KiB of text or bytes fit into none."""
+    """Each field is limited when the message is made: to less than 128 KiB of text or bytes, and a list to 16,384."""
     too_long = [
         (message, field.name, type(value)(b"x" * ROOM) if isinstance(value, bytes) else "x" * ROOM)
-        for message in (*PLAIN, _CHECKPOINT)
+        for message in (*PLAIN, _CHECKPOINT, _COSIGNATURE)
         for field in fields(message)
         if isinstance(value := getattr(message, field.name), bytes | str)
     ]
+    too_many = [
+        (message, field.name, value * (MOST_LEAVES + 1)) for message in LISTS for field in fields(message)
+        if isinstance(value := getattr(message, field.name), tuple)
+    ]  # fmt: skip
 
-    taken = [f"{type(message).__name__}.{name}" for message, name, value in too_long if _takes(message, name, value)]
+    tried = too_long + too_many
+    taken = [f"{type(message).__name__}.{name}" for message, name, value in tried if _takes(message, name, value)]
 
     assert len(too_long) > 25
+    assert len(too_many) == len(LISTS) == 2
     assert taken == []
     assert _takes(PLAIN[0], "software", "1.1")
 
@@ -402,7 +459,12 @@ def test_nothing_near_the_patients_opens_a_connection() -> None:
     sockets = {name for name, text in texts.items() if "import socket" in text}
     of_trainer = {"site_agent.trainer.__main__", "site_agent.trainer.standby"}
     assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", *of_trainer}
-    assert callers("secure_channel", BOUNDARY) == {"site_agent.agent.connection"}  # the search is able to find one
+    # The operator's status socket is a file of this computer.
+    assert {(opener, module) for opener in OPENERS for module in callers(opener, BOUNDARY)} == {
+        ("secure_channel", "site_agent.agent.connection"),
+        ("start_unix_server", "site_agent.service.status_socket"),
+        ("open_unix_connection", "site_agent.service.status_socket"),
+    }
 
 
 def test_the_proof_would_see_another_exit() -> None:
