@@ -60,7 +60,7 @@ SKIPPED: Final = {
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
         "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
-    "what shows its work": (
+    "status and local pages": (
         "site_agent.service.gate_doctor", "site_agent.service.neighbours", "site_agent.service.released_volume",
         "site_agent.service.site_metrics", "site_agent.service.site_page", "site_agent.service.status_socket",
     ),
