@@ -119,7 +119,7 @@ def test_one_approval_covers_all_alternatives_of_a_sweep(site: Site) -> None:
 
     assert [plan.digest.hex() in shown for plan in plans] == [True, True]
     assert "Alternatives" in shown
-    assert "The plan tries 2 alternatives, each in a separate run." in shown
+    assert "The plan tries 2 alternative settings, each in a separate run." in shown
     assert approved == [None, None]
     assert "This approval covers all 2 alternatives" in said
     assert "optimiser.learning_rate" not in said  # an alternative is no earlier plan to compare with
