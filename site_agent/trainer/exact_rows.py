@@ -50,7 +50,7 @@ def _used(path: Path) -> list[int]:
         return []
     except (OSError, ValueError) as cause:
         raise unfit(
-            what=f"{path} cannot be read. This file has the counts of rows that this site used in earlier studies.",
+            what=f"The file {path} cannot be read. It stores the row counts that this site used in earlier studies.",
             remedy="Restore this file from the newest backup, or take part only in plans with equal weights.",
         ) from cause
     return found

@@ -73,7 +73,7 @@ def describe(
         raise DataError(
             what=f"The table {path} cannot be read: {cause.strerror}.",
             consequence="No draft of a contract was written, and nothing was sent.",
-            remedy="Give the path of an existing file that this user may read.",
+            remedy="Give the path of an existing file that your user account may read.",
         ) from cause
     columns, rows, has_more = _columns(path, form)
     shared = _shared_markers(columns)

@@ -61,7 +61,7 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
             f"{size}. Nobody has accepted the {counted(warnings, 'warning')}, but hospital.yaml allows training anyway."
         )
     if warnings:
-        return f"{size}. The check found {counted(warnings, 'warning')}, and {accepted_by} accepted all warnings."
+        return f"{size}. The check found {counted(warnings, 'warning')}, accepted by {accepted_by}."
     return f"{size}. The check found no error and no warning, so the table is ready for training."
 
 

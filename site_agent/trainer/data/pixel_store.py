@@ -117,8 +117,9 @@ def _require(folder: Path, numbers: int) -> None:
 
 def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
     return UnavailableError(
-        what=f"The images of the table cannot be prepared in the folder {folder}: {cause.strerror}.",
+        what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
         consequence="Nothing was trained or predicted, and nothing was sent.",
         remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
-        "write to this folder. For a command that you type, TMPDIR can name another folder. Then start again.",
+        "write to this folder. For a command that you type, set the environment variable TMPDIR to another folder. "
+        "Then start again.",
     )

@@ -109,7 +109,7 @@ def test_without_a_required_column_the_others_are_compared(hospital: Hospital, t
 
     facts = monitor_table(hospital, changed, None)
     (named,) = [line for line in facts["warnings"] if "no column" in str(line)]
-    assert named == "The table has no column mean_texture, which the model requires."
+    assert named == "The table has no column mean_texture, but the model requires this column."
     assert (
         "The model predicted no row of this table. Therefore the quality of the model on these rows was not computed."
     ) in monitor_lines(facts)

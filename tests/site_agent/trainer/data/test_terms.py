@@ -422,7 +422,7 @@ def test_a_model_refuses_a_table_whose_terms_are_read_in_another_way(tmp_path: P
     table = read(tmp_path, ["a", "b"])
     saved = fit(table.contract, table, np.arange(10))
 
-    with pytest.raises(ConfigurationError, match="differ from those of the trained model"):
+    with pytest.raises(ConfigurationError, match="differ from those of the contract with which"):
         saved.encode(read(tmp_path, ["a", "b"], **changed))
 
 
