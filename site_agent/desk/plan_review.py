@@ -62,6 +62,7 @@ _MEANING: Final = {
     "guard": "how much the score of the other sites lowers the loss on this site's training rows (if negative: raises "
     "it)",
 }
+_TABLES: Final = "Only the numbers in the tables below are sent."
 _KEPT: Final = {
     "latest": "of the last round",
     "local": "that is best on its own validation rows",
@@ -143,8 +144,7 @@ def _who(plan: Plan) -> Section:
         )
     elif plan.two_sites is not None:
         sentences.append(
-            "The coordinator sees only sums over the two sites, but each site can compute the numbers of the other "
-            "site."
+            "The coordinator sees only sums over the two sites, but each site can compute the other site's numbers."
         )
     else:
         sentences.append(
@@ -152,10 +152,8 @@ def _who(plan: Plan) -> Section:
             f"{plan.assumed_colluders} of the sites secretly help the coordinator."
         )
     if plan.evaluating_sites:
-        sentences.append(
-            f"{len(plan.evaluating_sites)} of the listed sites only test models. Such a site sends zeros in place of "
-            "updates."
-        )
+        tests = f"{len(plan.evaluating_sites)} of the listed sites only test models."
+        sentences.append(f"{tests} Such a site sends zeros in place of updates.")
     if plan.receiving_sites:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive results. Such a receiving site sends no "
@@ -166,8 +164,7 @@ def _who(plan: Plan) -> Section:
         )
     if plan.on_lost_site == "wait":
         sentences.append(
-            "The same sites take part in every round. If a site loses its connection, the other sites wait for that "
-            "site."
+            "The same sites take part in every round. If a site loses its connection, all others wait for that site."
         )
     else:
         sentences.append(
@@ -177,9 +174,8 @@ def _who(plan: Plan) -> Section:
             "compute the update of these few sites. This is possible once for each unit of lost_site_budget."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
-    return Section(
-        "Who takes part, and who sees what", tuple(sentences), Table(("site", "identity key", "takes part in"), rows)
-    )
+    sites = Table(("site", "identity key", "takes part in"), rows)
+    return Section("Who takes part, and who sees what", tuple(sentences), sites)
 
 
 def _rounds(plan: Plan) -> Iterator[str]:
@@ -188,10 +184,8 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 round of statistics: nothing is trained."
         yield "Only the numbers in the tables below are sent, and each number is sent only once."
         if plan.privacy is None:
-            yield (
-                f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, the count of this group "
-                "is sent as 0."
-            )
+            least = plan.statistics.smallest_cell
+            yield f"If a group has fewer than {least} rows at this site, the count of this group is sent as 0."
             return
         yield (
             f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
@@ -210,25 +204,16 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield "1 round of statistics: this site sends only the numbers in the tables below, for each common column."
         steps = f"At most {counted(plan.training_rounds, 'round')} of the regression (Newton's method)"
         yield f"{steps}: this site sends sums over the common columns."
-        yield (
-            "1 guard round: this site sends one number. It shows whether the other sites' score improves the "
-            "predictions."
-        )
+        yield "1 guard round: one number is sent. It shows whether the other sites' score improves the predictions."
         return
     if plan.has_probe:
-        yield (
-            "1 probe round: the site trains one pass over its rows, measures the result and discards it. Only the "
-            "numbers in the tables below are sent."
-        )
+        yield f"1 probe round: the site trains one pass over its rows, measures the result and discards it. {_TABLES}"
     sent = "only the fact that it takes part" if plan.method.name == "local" else "updates of parameters"
     yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends {sent}."
     if plan.has_validation_round:
-        yield (
-            "1 round of validation: the site tests the last shared model. Only the numbers in the tables below are "
-            "sent."
-        )
+        yield f"1 round of validation: the site tests the last shared model. {_TABLES}"
     if plan.gain == "sums":
-        yield "1 report round: every site tests its chosen model. Only the numbers in the tables below are sent."
+        yield f"1 report round: every site tests its chosen model. {_TABLES}"
 
 
 def _updates(plan: Plan, manifest: Manifest) -> Section:

@@ -1,4 +1,4 @@
-"""Defines training failures whose reason is sent to the federation. No training library is loaded.
+"""Defines failures of training whose reason is sent to the coordinator. No training library is loaded.
 
 The error texts stay at the site. Only a reason from the closed list is sent.
 """
@@ -81,7 +81,7 @@ class TrainingDiverged(OperatorError):
     def __init__(self) -> None:
         super().__init__(
             what="Training diverged: every model returns infinite or undefined predictions.",
-            consequence="No model was kept. The audit log lists what this site sent in earlier rounds.",
+            consequence="No model of this run was kept. The audit log lists what this site sent in earlier rounds.",
             remedy=(
                 "Agree with the other sites on a plan with a smaller learning_rate, and check the table for extreme "
                 "values."

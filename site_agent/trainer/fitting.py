@@ -92,8 +92,10 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise unfit(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
-        remedy="Declare in the contract the image size that the plan requires, or ask the researcher for a plan that "
-        "fits your images.",
+        remedy=(
+            "In the contract, declare the image size that the plan requires. Or ask the researcher for a plan for your "
+            "image size."
+        ),
     )
 
 

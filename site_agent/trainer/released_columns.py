@@ -55,7 +55,7 @@ class ReleasedBefore(RefusedError):
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Store on disk which values of which columns a run uses. This happens before any statistics are sent.
+    """Store on disk, before any statistics are sent, which values of which columns a run uses.
 
     `smallest_cell` is the larger of the plan's and the policy's limit.
 

@@ -48,7 +48,7 @@ class Seeds:
         return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
-        """Return this site's own seed for one purpose."""
+        """Return this site's own seed of random numbers for one purpose."""
         return int.from_bytes(digest(purpose, self.origin, self.site)[:7], "little")
 
     @property

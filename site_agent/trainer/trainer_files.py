@@ -91,13 +91,13 @@ def keep_choice(state: Path, plan: Plan, number: int) -> None:
 
 
 def choice_path(state: Path, plan: Plan) -> Path:
-    """Return the file with the choice of a plan's sweep."""
+    """Return the path of the file that stores which alternative of a plan was chosen."""
     # One file is for all alternatives, because earlier runs already have their reports.
     return state / "reports" / f"{plan.alternatives[0].run_name}.sweep"
 
 
 def site_secret(folder: Path) -> bytes:
-    """Return the secret in the trainer's folder, 32 bytes. The first call creates the secret.
+    """Return this site's secret number of 32 bytes from the trainer's folder. The first call creates the secret.
 
     Raises:
         ConfigurationError: others may read the file, or the file is not a secret of 32 bytes.

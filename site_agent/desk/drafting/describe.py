@@ -58,7 +58,7 @@ class Draft:
 def describe(
     path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
 ) -> Draft:
-    """Draft a contract for a table.
+    """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
     Args:
         path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.

@@ -1,4 +1,4 @@
-"""Collects all facts of a site's report as plain values, for `site-agent report --json` and for the page.
+"""Collects all facts for a site's report. `site-agent report` shows them as a page, as lines or as JSON.
 
 The metrics of a run and their intervals were computed at its end. This file adds curves, from the stored scores, and
 subgroups and importance, which need the patients' columns again. Subgroups and importance are computed only if the

@@ -66,7 +66,7 @@ class Recalibration(Document):
     rows: int
 
     def apply(self, scores: Scores) -> Scores:
-        """Map probabilities of shape (rows,) or (rows, classes) to the same shape."""
+        """Return the recalibrated probabilities, (rows,) or (rows, classes), for a model's probabilities."""
         if scores.ndim == 1:
             return self.maps[0].apply(scores)
         mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)

@@ -33,7 +33,7 @@ class Mistake:
 
     @property
     def words(self) -> str:
-        """The name of the column, if there is one, and the problem, as text."""
+        """The mistake as text: the name of the column, if it concerns a column, and the problem."""
         return self.flaw if self.column is None else f"column {self.column}: {self.flaw}"
 
     @property
@@ -87,7 +87,7 @@ def as_sentences(words: str, rows: str = "") -> str:
 
 
 def unusable(*, what: str, remedy: str) -> DataError:
-    """Return the error for a table, or for images of a table, that cannot be used."""
+    """Return the error message for a table, or images of a table, that cannot be used."""
     return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
 
 
@@ -103,7 +103,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Return a hint to a similarly named column. It has the column's number, because the name could be a patient's."""
+    """Return a hint to a column with a similar name. It gives the column's number, as its name could be a patient's."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

@@ -51,7 +51,7 @@ class Preprocessing(Document):
         return self.contract.encoded_columns
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """Return the table's features as C-contiguous float32 of shape (rows, columns).
+        """Return the columns that a network reads for the rows of a table, C-contiguous float32 (rows, columns).
 
         `rows` are the wanted rows, int64, in order; None takes all.
 

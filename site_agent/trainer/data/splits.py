@@ -124,10 +124,7 @@ def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, gener
 
 def _too_few(count: int, unit: str) -> DataError:
     return DataError(
-        what=(
-            f"The table has only {count} {unit}, which is too few to split them into training, validation and test "
-            "rows."
-        ),
+        what=f"The table has only {count} {unit}: too few for training, validation and test rows.",
         consequence="Training did not start and nothing was sent.",
         remedy=f"Use a table with more {unit}, or a smaller test_share or validation_share in hospital.yaml.",
     )

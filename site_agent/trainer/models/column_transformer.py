@@ -115,7 +115,7 @@ class Block(nn.Module):
         self.feedforward = TokenFeedForward(architecture)
 
     def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Map (B, tokens, w) to the same shape."""
+        """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
         tokens = tokens + functional.dropout(self.attention(tokens, is_word), self._dropout, self.training)
         return tokens + functional.dropout(self.feedforward(tokens), self._dropout, self.training)
 
@@ -154,7 +154,7 @@ class TokenFeedForward(nn.Module):
         self.outer = Linear(architecture.hidden, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map (B, tokens, w) to the same shape."""
+        """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
         hidden: Tensor = self.inner(self.normalisation(tokens))
         if self._is_gated:
             selected, gating = hidden.chunk(2, dim=-1)

@@ -1,4 +1,4 @@
-"""Defines what all networks of this folder use: `represent` and `decide`, linear maps, normalisation, dropout.
+"""Defines the parts that all networks of this folder use, such as linear layers, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -185,7 +185,7 @@ class _StackedMap(torch.autograd.Function):
 
 
 def activation_of(name: ActivationName) -> Activation:
-    """Return the activation function with the plan's name, any shape to the same shape."""
+    """Return the activation function that the plan names. It keeps the shape of its input."""
     match name:
         case "relu":
             return functional.relu
@@ -232,5 +232,5 @@ def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """Return a parameter filled with NaN, so that missing initial values are detected at once."""
+    """Return a new parameter filled with NaN (no number), so that a missing initial value is detected at once."""
     return nn.Parameter(torch.full(shape, math.nan))

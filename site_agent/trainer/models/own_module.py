@@ -65,7 +65,7 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
 def keep_terms(
     path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
 ) -> None:
-    """Freeze the tensors that the plan requires to be frozen, and check the module's representations and buffers.
+    """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
 
     A frozen parameter becomes a buffer, so nothing trains or sends it. Its values are those of the plan's starting
     file, or follow from the plan's seed.

@@ -1,4 +1,4 @@
-"""Runs a plan with federated-prior at one site: computes its sums in each round, and the other sites' score at the end.
+"""Runs the method federated-prior at one site: computes the site's sums in each round, and the score at the end.
 
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
@@ -143,7 +143,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Store the sums received last. `asked.round` is the number of finished rounds. May raise MalformedMessage."""
+        """Store the sums that were received last. `asked.round` is the number of finished rounds."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:

@@ -91,14 +91,14 @@ class Batches:
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def resample(self, seed: int) -> None:
-        """Draw with another seed from now on, also in this epoch. Not allowed with several copies of a network."""
+        """Choose rows with another seed from now on, also in this epoch. Not with several copies of a network."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]
         self._permutation = self._permute()
 
     def state(self) -> State:
-        """Return everything that the next batch depends on."""
+        """Return the state that determines the next batch, to save it."""
         orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}
         return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 

@@ -171,7 +171,7 @@ class GradientParts:
             self._tell_all(_Order(_BEAT), EXCHANGE_SECONDS)
 
     def end(self) -> None:
-        """End the helpers. A helper that is already lost is no error."""
+        """End the helper processes. It is not an error if a helper has already ended."""
         if self._channel is not None:
             with suppress(UnavailableError):
                 self._tell_all(_Order(_END), _END_SECONDS)
@@ -252,7 +252,7 @@ class _Helper:
         self._network: tuple[DescribedNetwork, FlatNetwork, LossFunction] | None = None
 
     def follow(self) -> bool:
-        """Carry out the next order. Return whether more orders follow."""
+        """Carry out the next order of the first process. Return whether more orders follow."""
         numbers = torch.zeros(len(astuple(_Order(_BEAT))), dtype=torch.int64)
         self._channel.receive(numbers, 0, SILENCE_SECONDS)
         order = _Order(*numbers.tolist())

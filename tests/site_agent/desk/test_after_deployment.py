@@ -181,7 +181,7 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
 
     made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
-    assert f"by {len(rows)} rows of later patients" in said[0]
+    assert f"with {len(rows)} rows of later patients" in said[0]
     assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
 
 
@@ -250,8 +250,7 @@ def test_a_card_names_what_a_sweep_chose(hospital: Hospital) -> None:
 
     assert (
         "This run has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the"
-        " coordinator."
-        in text
+        " coordinator." in text
     )
     assert "sweep" not in card_markdown(card_facts(hospital, used))
 

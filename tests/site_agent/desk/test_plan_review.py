@@ -183,7 +183,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     [
         ({"secure_aggregation": "off"}, "so the coordinator sees the numbers of each single site, not only sums."),
         ({"gain": "sums"}, "The coordinator and the other sites see only the sums of these numbers over the sites."),
-        ({}, "The same sites take part in every round. If a site loses its connection, the other sites wait"),
+        ({}, "The same sites take part in every round. If a site loses its connection, all others wait"),
         ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
         (
@@ -212,7 +212,7 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
     sites = plan_of_method({"name": "global-layers"}).model_dump(mode="json")["sites"][:2]
     plan = plan_of_method({"name": "global-layers"}, sites=sites, quorum=2, two_sites="each-sees-the-other")
 
-    assert "each site can compute the numbers of the other site" in page(plan)
+    assert "each site can compute the other site's numbers" in page(plan)
 
 
 def test_a_plan_that_shares_nothing_says_so() -> None:

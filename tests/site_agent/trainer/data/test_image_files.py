@@ -398,7 +398,7 @@ def test_a_folder_that_is_not_there_is_one_error(tmp_path: Path) -> None:
     place = table(tmp_path, ["good.png"] * 12, {})
     (tmp_path / "scans").rmdir()
 
-    with pytest.raises(DataError, match="folder of images scans. This is not a folder beside the table"):
+    with pytest.raises(DataError, match=r"folder of images scans\. This is not a folder beside the table"):
         read_table(place, contract())
 
 
