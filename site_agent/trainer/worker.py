@@ -129,7 +129,7 @@ class Worker:
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
-        """Answer requests until the agent ends or an error occurs. Return the exit status."""
+        """Answer requests of the gate until the site agent ends or an error occurs. Return the exit status."""
         while (question := self._receive()) is not None:
             answer = question if isinstance(question, Failed) else self._answer_with_pulse(question)
             is_heard = self._send(answer)
