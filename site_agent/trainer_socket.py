@@ -236,7 +236,7 @@ def _gone() -> TrainerGone:
     return TrainerGone(
         what="The trainer of this site has ended.",
         consequence="Nothing from this round was sent.",
-        remedy="Read the trainer's last message. If there is no message, `dmesg` shows whether the operating system "
-        "stopped the trainer because memory ran out. The gate starts the trainer again, or waits until the service "
-        "site-trainer runs.",
+        remedy="Read the last message of the trainer. If there is no message, `dmesg` shows whether the operating "
+        "system stopped the trainer because memory ran out. The gate starts the trainer again, or waits until the "
+        "service site-trainer runs.",
     )

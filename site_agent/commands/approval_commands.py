@@ -408,5 +408,5 @@ def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
     _print(sections)
     title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
     _write_page(page, title, sections, SIGNATURES)
-    if own_line(plan, site=hospital.site, own=own).endswith("Do not approve it."):
+    if own_line(plan, site=hospital.site, own=own).endswith("Do not approve this plan."):
         sys.exit(RefusedError.exit_status)

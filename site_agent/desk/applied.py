@@ -1,4 +1,4 @@
-"""Runs a saved model on encoded rows, for predictions, reports and exports.
+"""Computes the outputs of a saved model for encoded rows, for predictions, reports and exports.
 
 The network has the same layout in memory as in training, so that results are equal to the bit.
 """
@@ -48,7 +48,7 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The network without the site's baseline, in PyTorch's evaluation mode."""
+        """The model's neural network without the site's baseline, ready to predict and not to train."""
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
@@ -56,7 +56,7 @@ class AppliedModel:
         return rows_at_once(self._flat, torch.from_numpy(features))
 
     def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return network and baseline, weighted: float32 (rows, outputs) of encoded (rows, columns).
+        """Return the weighted sum of network and baseline, float32 (rows, outputs), for encoded rows (rows, columns).
 
         A simple model has no such outputs.
         """
@@ -81,7 +81,7 @@ class AppliedModel:
         return place_columns(features, own, model.columns, model.plan.unused_columns)
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
-        """Return probabilities, or numbers in the target's unit; NaN if an output is not finite. See `scores_of`."""
+        """Return probabilities, or numbers in the outcome's unit. A row with an output that is not finite gets NaN."""
         preprocessing, own = self.model.preprocessing, self.model.own
         if own is not None:
             task = preprocessing.contract.target.task

@@ -1,4 +1,4 @@
-"""Does the trainer's work before the first round and after the last round.
+"""Does the work of the trainer before the first round of a study and after its last round.
 
 Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """
@@ -50,7 +50,7 @@ def check_table(hospital: Hospital) -> None:
 
 
 def load_libraries(hospital: Hospital) -> None:
-    """Load the libraries that a site needs for a study in which it trains or measures."""
+    """Load the program libraries that a site needs for a study in which the site trains or tests models."""
     if hospital.policy.tier not in ("evaluation", "training"):
         return
     # If a plan needs a library that is missing or broken, the error is raised when this plan is used.
@@ -119,7 +119,7 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
 
 
 def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
-    """Return the numbers of the round of statistics. Without privacy, `folder` records the numbers first.
+    """Return the numbers that this site sends in a round of statistics. Without privacy, `folder` stores them first.
 
     Raises:
         OperatorError: the table cannot be used, was used for another run, or the record cannot be written.
@@ -132,21 +132,21 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> None:
-    """Check before a run that this site, which has no outcomes, can use the result of the run."""
+    """Check before a run that this site, whose table has no outcomes, can use the resulting model."""
     from site_agent.desk.results import receiving
 
     receiving.require_receivable(hospital, plan)
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:
-    """Save the model that the other sites trained, at a site without outcomes, and write the report."""
+    """Save the model that the other sites trained, and write the report, at a site whose table has no outcomes."""
     from site_agent.desk.results import receiving
 
     receiving.receive(hospital, plan, run, rounds, vector)
 
 
 def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save the models of a run, compare the models and write the report. Return the numbers that the site may send."""
+    """Save and compare the models of a run, and write the report. Return the numbers that the site may send."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 

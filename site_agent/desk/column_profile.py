@@ -54,13 +54,13 @@ class ColumnProfile(Document):
     effect: float = 1.0
 
     def places(self, values: Numbers) -> npt.NDArray[np.int64]:
-        """Return for each present value the number of its bin, from 0: int64 of shape (present values,)."""
+        """Return for each value that is not missing the number of its bin (group), from 0: int64 of shape (values,)."""
         is_code = self.kind == "code"
         there = present(values, is_code=is_code)
         return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
-        """Return the fraction of the present values in each bin: float64 of shape (bins,).
+        """Return the fraction of the values in each bin (group): float64 of shape (bins,). Missing values are skipped.
 
         The shares are zeros if there are no present values.
         """
@@ -68,7 +68,7 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Return whether each value is outside the limits, bool of shape (rows,). A missing value is not outside."""
+        """Return for each row whether its value is outside the limits, bool (rows,). A missing value is not."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))
@@ -82,14 +82,14 @@ class Profile(Document):
 
 
 def prepare_with_profile(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
-    """Encode a split table as `prepare_rows` does, and add the profile of its training rows to the data set."""
+    """Encode a split table as `prepare_rows` does, and add the summary (profile) of its training rows."""
     dataset, preprocessing = prepare_rows(table, rows)
     profile = profile_of(table.contract, table, rows.training, dataset.training_patients)
     return replace(dataset, profile=profile), preprocessing
 
 
 def profile_in(dataset: Dataset) -> Profile | None:
-    """Return the profile that `prepare_with_profile` added to a data set, or None if there is none."""
+    """Return the summary of the training rows that `prepare_with_profile` added to a data set, or None."""
     return dataset.profile if isinstance(dataset.profile, Profile) else None
 
 
@@ -142,13 +142,13 @@ def present(values: Numbers, *, is_code: bool) -> Numbers:
 
 
 def rounded_outward(low: float, high: float) -> tuple[float, float]:
-    """Return a limit below `low` and a limit above `high`, rounded to a power of ten no larger than `high - low`."""
+    """Return rounded limits below `low` and above `high`. The rounding step is a power of ten, at most `high - low`."""
     distance = high - low or abs(high) or 1.0
     return steps_around(low, high, 10.0 ** math.floor(math.log10(distance)))
 
 
 def steps_around(low: float, high: float, step: float) -> tuple[float, float]:
-    """Return the nearest multiples of `step` below `low` and above `high`, never equal to either."""
+    """Return the nearest multiples of `step` that are below `low` and above `high`."""
     digits = max(0, 1 - math.floor(math.log10(step)))
     # Without rounding, the quotient 0.07 / 0.01 is just above 7, and the result would be 0.07 itself.
     below, above = math.ceil(round(low / step, 6)) - 1, math.floor(round(high / step, 6)) + 1
@@ -179,7 +179,7 @@ def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
 
 
 def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] | None) -> float:
-    """Return the number of independent rows that would give the same information about the frequencies of bins.
+    """Return how many independent rows are worth as much as these rows, in which patients can have several rows.
 
     Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
     The result is at most the number of rows. It is at least the number of patients divided by the most rows of one

@@ -1,4 +1,4 @@
-"""Stores the number of rows in each part of a site's table, which `data check` counts for `review`.
+"""Stores the numbers of training, validation and test rows, which `data check` counts and `review` shows.
 
 The file has three counts and their time. It is in a folder that only the trainer's account can open. If a reviewer
 cannot read it, `review` reports that nothing was compared.
@@ -31,12 +31,12 @@ class CountedRows(Document):
 
 
 def counted_rows_path(state: Path) -> Path:
-    """Return the path of the file with the numbers of rows, in the state folder."""
+    """Return the path of the file that stores the numbers of rows of this site's table, in the state folder."""
     return state / _FILE
 
 
 def find_counted_rows(state: Path) -> CountedRows | None:
-    """Return the stored numbers of rows, or None if this user account cannot read these numbers."""
+    """Return the stored numbers of rows of this site's table. Return None if this user account cannot read them."""
     try:
         with counted_rows_path(state).open("rb") as file:
             return CountedRows.model_validate_json(file.read(_LARGEST_BYTES))
@@ -45,13 +45,13 @@ def find_counted_rows(state: Path) -> CountedRows | None:
 
 
 def lacking_rows(policy: Policy, plan: Plan, site: str, rows: CountedRows) -> tuple[str, ...]:
-    """Return why this site has too few rows to train under a plan, as parts of sentences."""
+    """Return the reasons why this site has too few rows to train under a plan, as parts of sentences."""
     if plan.statistics is not None:
         return ()
     found, here = [], f"this site has {rows.training} training rows"
     asked, trains = too_few_rows(plan.schedule, rows.training), plan.tier_of(site) == "training"
     if asked is not None:
-        found.append(f"the plan asks for {asked}, and {here}")
+        found.append(f"the plan requires {asked}, and {here}")
     if trains and rows.training < policy.smallest_training_rows:
         found.append(f"{here}, and its policy requires {policy.smallest_training_rows}")
     weighting = plan.weighting

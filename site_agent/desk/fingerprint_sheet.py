@@ -1,4 +1,4 @@
-"""Writes the sheet of identity keys that hospitals compare with each other, without the federation office.
+"""Writes the sheet of identity keys, which hospitals compare with each other without the federation office.
 
 Masks hide a site among the sites that the plan lists. If the office listed keys of its own, it could remove these
 masks. No program can detect that, but persons can. Each hospital prints this sheet from the plan that it has to
@@ -21,7 +21,7 @@ _NUMBER_BYTES: Final = 20
 
 
 def list_number(plan: Plan) -> str:
-    """Return a fingerprint of the sites' names, keys and tiers in a plan: 8 groups of 4 characters."""
+    """Return a short digest of the names, keys and tiers of all sites in a plan: 8 groups of 4 characters."""
     fields = [
         field for site in sorted(plan.sites, key=attrgetter("name")) for field in (site.name, site.identity, site.tier)
     ]
@@ -46,28 +46,32 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
 
 
 def own_line(plan: Plan, *, site: str, own: str | None) -> str:
-    """Report whether the plan lists the identity key of this computer."""
+    """Return a sentence that says whether the plan lists the identity key of this computer."""
     listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
     if listed is None:
-        return f"The plan does not list {site}. Do not approve it."
+        return f"The plan does not list the site {site}. Do not approve this plan."
     if own is None:
         return (
-            f"The plan lists {listed} for {site}. Compare it with the output of `site-agent identity`, run as its user."
+            f"The plan lists {listed} for {site}. Run `site-agent identity` as the agent's user, and compare the two "
+            "keys."
         )
     if own != listed:
-        return f"The plan lists {listed} for {site}, and the key on this computer is {own}. Do not approve it."
+        return f"The plan lists {listed} for {site}, but the key on this computer is {own}. Do not approve this plan."
     return f"The plan lists the key of this computer for {site}: {own}."
 
 
 _TO_DO: Final = (
-    "Two persons call each other hospital, at a number or in a meeting that the federation office did not arrange.",
-    "Both sides read the number of the list. Then each hospital reads its own line, and the other compares it here.",
-    "If anything differs, or a hospital does not exist or does not know of the study: do not approve the plan.",
+    "Two persons of this hospital call each other hospital. The federation office must not have given the number "
+    "called.",
+    "Both hospitals read the number of the list aloud. Then each hospital reads its own line, and the other hospital "
+    "compares this line with its own sheet.",
+    "Do not approve the plan if anything differs, if a hospital does not exist, or if a hospital does not know the "
+    "study.",
 )
 _LIMITS: Final = (
-    "Equal numbers show that both hospitals received the same list. If a hospital has read its own line, the key in "
-    "this line belongs to that hospital. If all lines are compared, the office has invented no site of the list.",
+    "Equal numbers of the list show that both hospitals received the same list. If a hospital has read its own line "
+    "aloud, the key in this line belongs to that hospital. If all lines are compared, the federation office has "
+    "invented no site of the list.",
     "The comparison does not show who uses a key later, whether a hospital's computer is safe, or whether a site is "
-    "honest. A new "
-    "version of the plan with the same number of the list needs no new comparison.",
+    "honest. If a new version of the plan has the same number of the list, no new comparison is needed.",
 )

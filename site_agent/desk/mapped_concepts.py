@@ -1,4 +1,4 @@
-"""Shows the plan's question in the review, and which columns of this site record the plan's concepts.
+"""Shows in the review the question of a plan, and which columns of this site record the concepts of the plan.
 
 The mapping is in the contract, so the table is not read.
 """
@@ -19,7 +19,7 @@ from site_agent.trainer.prior.concept_mapping import mapped_columns
 def concept_sections(
     plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str] = ()
 ) -> Iterator[Section]:
-    """Yield the review's sections about the plan's question and its concepts.
+    """Yield the sections of the review about the question and the concepts of a plan.
 
     Args:
         contract: this site's; None if this user cannot read it.
@@ -43,7 +43,9 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     ]
     others = [f"{one.name} ({one.answers} outcome)" for one in plan.sites if one.answers != "same"]
     if others:
-        sentences.append(f"These sites do not predict this outcome itself: {', '.join(others)}.")
+        sentences.append(
+            f"These sites have only a similar outcome in their tables, not this outcome itself: {', '.join(others)}."
+        )
     reason = None if contract is None else other_answer(plan, contract, site)
     return Section(
         "The question", (*sentences, *([] if reason is None else [f"This site cannot take part now: {reason}."]))
@@ -53,9 +55,15 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
 def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
-        return Section(heading, ("This user cannot read the contract, so the mapping is not shown.",))
+        return Section(
+            heading,
+            ("Your user account cannot read the contract, so this page does not show the columns of the concepts.",),
+        )
     own = {feature.concept: feature for feature in contract.features if feature.concept is not None}
-    sentences = [f"This site maps {sum(one.name in own for one in plan.concepts)} of {len(plan.concepts)} concepts."]
+    sentences = [
+        f"This site records {sum(one.name in own for one in plan.concepts)} of the {len(plan.concepts)} concepts of "
+        "the plan."
+    ]
     used = plan.concepts if plan.reads_concepts else () if plan.prior is None else plan.prior.concepts
     if used:
         try:
@@ -65,7 +73,7 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
     sentences += suspicions
     unused = sorted(set(own) - {one.name for one in plan.concepts})
     if unused:
-        sentences.append(f"The contract has concepts that the plan does not have: {', '.join(unused)}.")
+        sentences.append(f"The contract of this site names concepts that the plan does not have: {', '.join(unused)}.")
     rows = tuple(_row(one, own.get(one.name)) for one in plan.concepts)
     return Section(heading, tuple(sentences), Table(("concept", "definition", "unit or codes", "own column"), rows))
 

@@ -1,4 +1,4 @@
-"""Writes a model card: the model's purpose, data, quality at this site, and uses for which the model is not suitable.
+"""Writes a model card, which describes a model's purpose, data and quality, and uses for which it is not suitable.
 
 Source: Mitchell et al. 2019, "Model Cards for Model Reporting". People outside the hospital can read a card, so
 counts of fewer than SMALLEST_CELL patients or rows are not shown. It has no range or code of a column, and shows
@@ -36,17 +36,17 @@ SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"
 SUPPRESSED_CLASS: Final = "not told"
 _USE: Final = (
-    "Research on patients like those of the training rows, at the hospital that trained it. It is not a medical device,"
-    " not validated for decisions about patients, and not differentially private."
+    "Research on patients like those of the training rows, at the hospital that trained this model. The model is not a"
+    " medical device, not validated for decisions about patients, and not differentially private."
 )
 _NOT_FOR: Final = (
-    "Decisions about a single patient; patients of other hospitals, ages or wards than those of the training rows;"
-    " tables recorded in another way; rows for which `site-agent predict` abstains."
+    "Decisions about a single patient; patients of other hospitals, ages or wards than in the training rows;"
+    " tables that were recorded in another way; rows for which `site-agent predict` gives no prediction."
 )
 
 
 def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
-    """Return a model card's content as plain values. Raises OperatorError if the run's scores were not stored."""
+    """Return the content of a model card, ready for JSON. Raises OperatorError if the run's scores were not stored."""
     run, model, plan = used.run, used.model, used.model.plan
     contract = model.preprocessing.contract
     saved: dict[str, Any] = saved_facts(hospital.state_path, run)
@@ -121,14 +121,14 @@ def _built_of(used: ModelInUse) -> str:
     if used.model.joined is not None and used.model.joined.weights[2] == 1.0:
         return "none: the other hospitals' score alone"
     if used.model.own is not None:
-        return "none: a simple model, fitted to this site's own rows alone"
+        return "none: a simple model that was fitted only to this site's own rows"
     if used.model.joined is not None:
         return "regression and forest" if used.name != FEDERATED else "regression, forest and the others' score"
     return used.model.plan.architecture.name
 
 
 def by_class(rows: HeldOutRows) -> dict[str, Json]:
-    """Return the number of rows of each class as text. If one of the numbers is small, all numbers are hidden.
+    """Return the number of rows of each class. If one of these numbers is small, all of them are hidden.
 
     Several classes are codes of the hospital's table, so they are numbered instead.
     """
@@ -147,7 +147,7 @@ def _shown_classes(rows: HeldOutRows) -> dict[str, str]:
 
 
 def card_markdown(facts: Mapping[str, Any]) -> str:
-    """Return the model card as Markdown."""
+    """Return the model card as text in the Markdown format."""
     lines = [
         f"# Model card: {facts['study']}, run {facts['run']}",
         f"**Intended use.** {facts['intended_use']}",
@@ -178,7 +178,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 or "-",
             }
         ),
-        f"Counts below {SMALLEST_CELL} are not shown; where a class has fewer, none by class is.",
+        f"Counts below {SMALLEST_CELL} are not shown. If any class has fewer test rows, no count by class is shown.",
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),
@@ -191,7 +191,7 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
 
 def _rounds(facts: Mapping[str, Any]) -> str:
     if facts["model"] != FEDERATED:
-        return "none: no other hospital's patients took part in this model"
+        return "none: this model was trained without the patients of other hospitals"
     swept = f". {facts['sweep']}" if facts["sweep"] else ""
     return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
 
@@ -213,16 +213,21 @@ def _told(gain: Mapping[str, Any]) -> str:
     """Return the conclusion about the gain without numbers of test rows, because small numbers are not shown."""
     difference = gain["difference"]
     if difference is None:
-        return "There is no comparison with a local model."
+        return "The model was not compared with a local model."
     low, high = gain["interval"] or (None, None)
     span = "" if low is None else f", 95% interval {low:+.3f} to {high:+.3f}"
     best = gain.get("best_local", SILOED)
-    told = f"Against {MODEL_TITLES.get(best, best)}: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+    told = (
+        f"Compared with {MODEL_TITLES.get(best, best)}: {gain['verdict']} ({gain['metric']} {difference:+.3f}{span})."
+    )
     placebo = gain["placebo"]
     if placebo is None or placebo["interval"] is None:
-        return f"{told} There is no placebo to compare with."
+        return f"{told} The run has no placebo for comparison."
     ends = placebo["interval"]
-    return f"{told} Against the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to {ends[1]:+.3f}."
+    return (
+        f"{told} Compared with the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to "
+        f"{ends[1]:+.3f}."
+    )
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -249,9 +254,12 @@ def _audit_position(hospital: Hospital) -> dict[str, Json]:
         files, position, words = [], LogPosition(), "not readable by the user who made this card"
     except BrokenFile as broken:
         raise ConfigurationError(
-            what=f"The last record of the audit log cannot be read ({broken}).",
-            consequence="No card was made, and nothing was sent.",
-            remedy="Run `site-agent audit verify`. If the agent is writing a record now, try again.",
+            what=f"The last record of this hospital's audit log cannot be read ({broken}).",
+            consequence="No model card was made, and nothing was sent.",
+            remedy=(
+                "If the site agent is writing a record now, start the command again. Otherwise run `site-agent audit "
+                "verify`."
+            ),
         ) from broken
     return {
         "audit_position": position.hash if position.sequence else None,

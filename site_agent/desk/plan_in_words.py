@@ -31,35 +31,42 @@ def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
 def _asked(plan: Plan) -> Iterator[str]:
     names = ", ".join(plan.site_names)
     if plan.question is not None:
-        yield f"Question: hospitals want to predict this together: {_ended(plan.question.outcome)}"
+        yield f"Question: the hospitals want to predict this outcome together: {_ended(plan.question.outcome)}"
         yield f"Use: {_ended(plan.question.use)}"
     elif plan.statistics is None:
-        yield "Question: the plan does not describe it. Each hospital's data contract names its outcome."
+        yield (
+            "Question: the plan does not describe the question. Each hospital's data contract names the outcome that "
+            "is predicted."
+        )
     if plan.receiving_sites:
         yield (
-            f"These hospitals only receive: {', '.join(sorted(plan.receiving_sites))}. They send no number. They "
-            "receive the same sums as every contributing hospital, and use them as a model."
+            f"These hospitals only receive results: {', '.join(sorted(plan.receiving_sites))}. These hospitals send no "
+            "number. They receive the same sums as every contributing hospital, and use the sums as a model."
         )
     if plan.statistics is not None:
-        yield f"Task: {len(plan.site_names)} hospitals ({names}) count their patients once. Nothing is trained."
+        yield f"Task: {len(plan.site_names)} hospitals ({names}) count their patients once. No model is trained."
         return
     yield (
-        f"Task: {len(plan.site_names)} hospitals ({names}) train together, in at most "
-        f"{counted(len(plan.alternatives) * plan.rounds, 'round')}. Each hospital computes on its own patients, on its "
-        "own computer."
+        f"Task: {len(plan.site_names)} hospitals ({names}) train a model together, in at most "
+        f"{counted(len(plan.alternatives) * plan.rounds, 'round')}. Each hospital uses only the data of its own "
+        "patients, on its own computer."
     )
     if plan.sweep is not None:
         yield (
-            f"The plan tries {len(plan.alternatives)} alternatives, each in a separate run. One approval covers all "
-            "of them."
+            f"The plan tries {len(plan.alternatives)} alternative settings, each in a separate run. One approval "
+            "covers all these runs."
         )
 
 
 def _patients(plan: Plan, rows: int | None) -> Iterator[str]:
     if plan.question is not None:
         yield f"Patients: {_ended(plan.question.population)}"
-    counted = "" if rows is None else f" {rows} rows are used for training. Other rows are kept for tests."
-    yield f"Patients of this hospital: all in the table that hospital.yaml names.{counted}"
+    counted = (
+        ""
+        if rows is None
+        else f" {rows} rows of this table are used for training. The other rows are kept for tests of the models."
+    )
+    yield f"Patients of this hospital: all patients in the table that the file hospital.yaml names.{counted}"
 
 
 def _ended(text: str) -> str:
@@ -67,19 +74,19 @@ def _ended(text: str) -> str:
 
 
 def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
-    yield "What stays: every row, every name, every date and every identifier of a patient."
+    yield "What stays at this hospital: every row, every name, every date and every identifier of a patient."
     if plan.private_training is not None:
         yield (
-            f"What is sent: in each round of training, {manifest.parameters} sums over this hospital's patients. They "
-            "show how these patients would change the shared model. The share of each patient in a sum is limited, and "
-            "noise is added."
+            f"What is sent: in each round of training, {manifest.parameters} sums over this hospital's patients. These "
+            "sums show how the patients would change the shared model. The influence of each patient on a sum is "
+            "limited, and random noise is added."
         )
     elif manifest.parameters:
         yield (
             f"What is sent: the shared model consists of {manifest.parameters} numbers. In each round of training, "
-            f"this "
-            "hospital sends how much each of them changed here. An example: the weight between the third input and the "
-            "first unit rose by 0.013. Such a number is computed from all rows together and names no patient."
+            "this hospital sends how much each of these numbers changed at this hospital. An example: the weight "
+            "between the third input and the first unit rose by 0.013. Such a number is computed from all training "
+            "rows together, and does not name a patient."
         )
     if manifest.scalars and plan.private_training is None:
         count = len(manifest.scalars)
@@ -87,39 +94,51 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
         yield (
             f"{'What else is sent' if manifest.parameters else 'What is sent'}: "
             f"{numbers} of all rows together. "
-            f"{_example(plan)} The table Other numbers below lists each."
+            f"{_example(plan)} The table Other numbers below lists each of these numbers."
         )
     if not manifest.parameters and not manifest.scalars:
-        yield "What is sent: only the fact that this hospital takes part."
+        yield "What is sent: only the fact that this hospital takes part in the study."
     if plan.shared_columns:
-        yield "The plan names the columns of the table. Every hospital and the coordinator read these names."
+        yield (
+            "The plan lists the names of columns of the table. Every hospital and the coordinator can read these names."
+        )
 
 
 def _example(plan: Plan) -> str:
     if plan.privacy is not None and plan.statistics is not None:
-        return "An example: 37 rows have the code F in the column sex, plus noise of several rows."
+        return (
+            "An example: 37 rows of this hospital have the code F in the column sex. Random noise of several rows is "
+            "added."
+        )
     if plan.statistics is not None:
         return (
-            f"An example: 37 rows have the code F in the column sex. A count below {plan.statistics.smallest_cell} "
-            f"rows is not sent."
+            "An example: 37 rows of this hospital have the code F in the column sex. A count below "
+            f"{plan.statistics.smallest_cell} rows is not sent."
         )
     if plan.prior is not None:
-        return "An example: the sum of the ages of all rows here, or how strongly the outcome depends on age here."
-    return "An example: the mean error of the model on the rows that are kept for tests."
+        return "An example: the sum of the ages of all patients here, or how strongly the outcome depends on age here."
+    return "An example: the mean error of the model on rows that were not used for training."
 
 
 def _masking(plan: Plan) -> Iterator[str]:
     if plan.secure_aggregation == "off":
-        yield "Masking is off. The coordinator reads this hospital's own numbers."
+        yield "Masking is off. Therefore the coordinator can read the numbers of this hospital."
         return
     if plan.two_sites is not None:
-        yield "Masking hides this hospital's numbers from the coordinator. The other hospital can compute them."
+        yield (
+            "Masking hides this hospital's numbers from the coordinator. But the other hospital can compute this "
+            "hospital's numbers."
+        )
         return
     yield (
         f"Masking hides this hospital's numbers. The coordinator reads only the sum over at least {plan.quorum} "
-        f"hospitals. Masking fails if more than {plan.assumed_colluders} of them work together with the coordinator."
+        f"hospitals. Masking fails if more than {plan.assumed_colluders} of these hospitals work together with the "
+        "coordinator."
     )
-    yield "Masking does not protect the sum itself. The coordinator and all these hospitals see it and the result."
+    yield (
+        "Masking does not protect the sum over the hospitals. The coordinator and all these hospitals see this sum and "
+        "the result."
+    )
 
 
 def _worst(plan: Plan) -> Iterator[str]:
@@ -127,19 +146,19 @@ def _worst(plan: Plan) -> Iterator[str]:
         yield from _promise(plan.privacy, plan.private_sums)
         yield from how_private(plan.method, plan.privacy)
         return
-    yield "Differential privacy is not used. No random noise is added to the sent numbers."
+    yield "Differential privacy is not used. Therefore no random noise is added to the numbers that are sent."
     if plan.secure_aggregation == "off" or plan.two_sites is not None:
         whose = "the coordinator" if plan.two_sites is None else "the other hospital"
         yield (
-            f"At worst: {whose} can compute properties of single patients from these numbers. This is easiest if few "
-            "rows take part in a round."
+            f"At worst: {whose} can compute facts about single patients from these numbers. This is easiest if a round "
+            "uses few rows."
         )
         return
     yield (
         "At worst: a person who already has a patient's values could use the result to estimate whether this patient "
-        "is in one of the tables. The result does not show at which hospital."
+        "is in one of the tables. The result does not show at which hospital the patient is."
     )
-    yield "At worst: hospitals that work together against the agreement could compute this hospital's numbers."
+    yield "At worst: the other hospitals could break the agreement, work together and compute this hospital's numbers."
     if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
         yield (
             "At worst: a person who compares two studies can compute how the number of training rows of all "
@@ -150,23 +169,26 @@ def _worst(plan: Plan) -> Iterator[str]:
     if plan.on_lost_site == "continue":
         yield (
             "At worst: a coordinator that falsely reports lost hospitals could compute the numbers of a few "
-            "hospitals. This "
-            "hospital could be one of them. The setting lost_site_budget in hospital.yaml limits how often this is "
-            "possible."
+            "hospitals. This hospital could be one of these hospitals. The setting lost_site_budget in the file "
+            "hospital.yaml limits how often "
+            "this is possible."
         )
 
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     yield f"Differential privacy: {price_in_words(privacy, sums)}."
     if privacy.noise == "local":
-        yield "Each hospital's trainer adds the noise. The gate cannot check whether the noise was added."
+        yield (
+            "At each hospital the program that trains (the trainer) adds the noise. The program that sends (the gate) "
+            "cannot check whether the noise was added."
+        )
     else:
-        yield "Each hospital adds its share of the noise before masking."
+        yield "Each hospital adds its share of the random noise to its numbers before they are masked."
     yield (
         "At worst: when one patient's rows are added or removed, the probability of a result becomes at most "
         f"{exp(privacy.epsilon):.3g} times as large or as small, plus or minus {privacy.delta:g}."
     )
     yield (
-        "At worst: others may still learn facts that are true for many patients, or for this hospital as a whole. If "
-        "the contract has no patient column, each row is treated as one patient."
+        "At worst: other people may still learn facts that are true for many patients, or for this hospital as a "
+        "whole. If the contract names no column that identifies patients, each row is treated as one patient."
     )

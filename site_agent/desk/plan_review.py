@@ -1,4 +1,4 @@
-"""Explains in the review what a plan would send from this site.
+"""Explains in the review of a plan which numbers the plan would send from this site.
 
 A person approves a plan by this page. So it names everything that may be sent, when, its largest size and its
 meaning. The gate cannot send anything else (gate/door.py). The terminal and the printed page show the same sections.
@@ -31,32 +31,38 @@ from protos.plan.weighting import RowWeights
 _LARGE: Final = 100_000  # numbers above this limit are shown with grouped digits and without decimals
 # The meaning of each number that is sent, by the whole name of the number or the first word of the name.
 _MEANING: Final = {
-    "rows": "its training rows, rounded to two significant bits",
-    "kept": "whether it kept this layer in this round, times its weight",
-    "distance": "how far this layer has moved from its last shared values, squared, times its weight",
-    "sensitivity": "how much the loss depends on the layers up to this one, times its weight",
-    "validation weight": "its validation rows, rounded to two significant bits, or 1 if all sites have the same weight",
-    "validation loss": "the loss of the received model on its validation rows, times its weight",
-    "still improving": "1 if its own validation loss fell in the latest measurements, else 0",
-    "refusal": "a power of a secret number if it refuses the parameters that it received, else 0",
-    "sites with a metric": "1 if the metric is defined on its test rows, else 0",
-    "metric": "the AUROC of its chosen model on its own test rows",
+    "rows": "the number of this site's training rows, rounded to two significant bits",
+    "kept": "whether this site kept this layer in this round (1 or 0), times this site's weight",
+    "distance": "how far this layer has moved from its last shared values, squared, times this site's weight",
+    "sensitivity": "how much the loss depends on the layers up to this layer, times this site's weight",
+    "validation weight": "the number of this site's validation rows, rounded to two significant bits, or 1 if all "
+    "weights are equal",
+    "validation loss": "the loss of the received model on this site's validation rows, times this site's weight",
+    "still improving": "1 if this site's own validation loss fell in the latest measurements, otherwise 0",
+    "refusal": "a power of a secret number if this site refuses the received parameters, otherwise 0",
+    "sites with a metric": "1 if the metric is defined on this site's test rows, otherwise 0",
+    "metric": "the AUROC of this site's chosen model on this site's own test rows",
     "metric squared": "the square of that AUROC",
-    "sites that gained": "1 if its chosen model has a larger AUROC than the network trained alone, else 0",
-    "count": "how many of its rows are in this cell, or 0 if they are too few",
-    "sum": "the sum of these rows' values, each moved from the declared range to 0..1",
+    "sites that gained": "1 if this site's chosen model has a larger AUROC than the network trained alone, otherwise 0",
+    "count": "how many rows of this site are in this group, or 0 if they are too few",
+    "sum": "the sum of these rows' values, each converted from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
-    "noisy count": "how many of its rows are in this cell, with a limit for each patient, plus noise",
-    "noisy sum": "the sum of these rows' values, each moved from the declared range to -1..1, with limit and noise",
-    "noisy squares": "the sum of the squares of these values, with limit and noise",
-    "sites": "1 if it records this column (or both of two) with enough different values, else 0",
-    "outcomes": "its training rows",
+    "noisy count": "how many rows of this site are in this group, with a limit for each patient, plus noise",
+    "noisy sum": "the sum of these rows' values, each converted from the declared range to -1..1, with a limit and "
+    "noise",
+    "noisy squares": "the sum of the squares of these values, with a limit and noise",
+    "sites": "1 if this site records this column (or both columns) with enough different values, otherwise 0",
+    "outcomes": "the number of this site's training rows",
     "private hessian": "how the values of these two columns vary together, with a limit for each patient, plus noise",
-    "private gradient": "how its patients would change this number of the model, with a limit for each, plus noise",
-    "hessian": "the sum of the products of these two columns over its training rows, with a weight for each row",
-    "gradient": "the sum over its training rows of this column's value times the error of the prediction",
-    "guard": "how much the score of the other sites lowers the loss on its training rows (below 0: it raises the loss)",
+    "private gradient": "how this site's patients would change this number of the model, with a limit for each "
+    "patient, plus noise",
+    "hessian": "the sum of the products of these two columns over this site's training rows, with a weight for each "
+    "row",
+    "gradient": "the sum over this site's training rows of this column's value times the error of the prediction",
+    "guard": "how much the score of the other sites lowers the loss on this site's training rows (if negative: raises "
+    "it)",
 }
+_TABLES: Final = "Only the numbers in the tables below are sent."
 _KEPT: Final = {
     "latest": "of the last round",
     "local": "that is best on its own validation rows",
@@ -82,7 +88,7 @@ class Section:
 
 
 def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
-    """Yield the sections of the review that depend on the plan only."""
+    """Yield the sections of the review that need only the plan, and not the files of this site."""
     yield Section(
         f"Study {plan.study}, version {plan.version}",
         (
@@ -105,8 +111,9 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield Section(
         "In all",
         (
-            f"This site sends {each} in each round of training. The total is at most {total} bytes.",
-            "Nothing else is sent.",
+            f"This site sends {each} in each round of training. In the whole run this site sends at most {total} "
+            "bytes.",
+            "This site sends nothing else.",
         ),
     )
 
@@ -132,107 +139,108 @@ def as_lines(sections: Iterable[Section]) -> Iterator[str]:
 def _who(plan: Plan) -> Section:
     sentences = []
     if plan.secure_aggregation == "off":
-        sentences.append("Without masking the coordinator sees what each site sends, not only sums.")
+        sentences.append(
+            "This plan does not use masking, so the coordinator sees the numbers of each single site, not only sums."
+        )
     elif plan.two_sites is not None:
         sentences.append(
-            "The coordinator sees sums only, but each of the two sites can compute the part of the other site."
+            "The coordinator sees only sums over the two sites, but each site can compute the other site's numbers."
         )
     else:
         sentences.append(
-            f"The coordinator sees sums over at least {plan.quorum} sites. This protection fails if more than "
+            f"The coordinator sees only sums over at least {plan.quorum} sites. This protection fails if more than "
             f"{plan.assumed_colluders} of the sites secretly help the coordinator."
         )
     if plan.evaluating_sites:
-        sentences.append(
-            f"{counted(len(plan.evaluating_sites), 'site')} only evaluate. Such a site sends zeros in place of updates."
-        )
+        tests = f"{len(plan.evaluating_sites)} of the listed sites only test models."
+        sentences.append(f"{tests} Such a site sends zeros in place of updates.")
     if plan.receiving_sites:
         sentences.append(
-            f"{len(plan.receiving_sites)} of the listed sites only receive. Such a site sends no number, so no sum "
-            "includes it. A receiving site sees the same sums as every contributing site. If such a site contributed "
-            "to a later plan, the other sites could subtract the sums of this run from the later sums. The difference "
-            "would reveal the contribution of the receiving site. Therefore the other sites refuse such a later plan."
+            f"{len(plan.receiving_sites)} of the listed sites only receive results. Such a receiving site sends no "
+            "number, so no sum includes a number of this site. A receiving site sees the same sums as every "
+            "contributing site. If a receiving site contributed to a later plan, the other sites could subtract the "
+            "sums of this run from the sums of the later plan. The difference would reveal the contribution of the "
+            "receiving site. Therefore the other sites refuse a later plan to which a receiving site contributes."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
-            "The same sites take part in every round. If the connection to a site is lost, the other sites wait for "
-            "this site."
+            "The same sites take part in every round. If a site loses its connection, all others wait for that site."
         )
     else:
         sentences.append(
-            "If the connection to a site is lost, the other sites continue without this site. A site that reconnects "
-            "takes part again. If only a few sites differ from an earlier round, the round costs one unit of this "
-            "site's lost_site_budget. A coordinator that lies about lost sites could compute the update of those few "
-            "sites, once for each unit."
+            "If a site loses its connection, the other sites continue without that site. A site that reconnects takes "
+            "part again. If a round has nearly the same sites as an earlier round, the round costs one unit of this "
+            "site's lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then "
+            "compute the update of these few sites. This is possible once for each unit of lost_site_budget."
         )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
-    return Section(
-        "Who takes part, and who sees what", tuple(sentences), Table(("site", "identity key", "takes part in"), rows)
-    )
+    sites = Table(("site", "identity key", "takes part in"), rows)
+    return Section("Who takes part, and who sees what", tuple(sentences), sites)
 
 
 def _rounds(plan: Plan) -> Iterator[str]:
-    yield f"{'At most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
+    yield f"The run has {'at most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
     if plan.statistics is not None:
-        yield "1 of statistics: nothing is trained."
-        yield "Only the numbers in the tables below are sent, and only once."
+        yield "1 round of statistics: nothing is trained."
+        yield "Only the numbers in the tables below are sent, and each number is sent only once."
         if plan.privacy is None:
-            yield f"If a group has fewer than {plan.statistics.smallest_cell} rows at this site, its count is left out."
+            least = plan.statistics.smallest_cell
+            yield f"If a group has fewer than {least} rows at this site, the count of this group is sent as 0."
             return
         yield (
             f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
-            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Noise is added to every number, so the "
+            f"{'row' if plan.privacy.clip == 1 else 'rows'}. Random noise is added to every number. Therefore the "
             "numbers of small groups are sent too."
         )
         return
     if plan.private_training is not None:
-        yield f"{plan.schedule.rounds} of training: only sums with noise are sent."
+        yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends only sums with random noise."
         return
     if plan.privacy is not None:
-        yield "1 of statistics: sums of a regression on the common columns are sent, with noise."
-        yield "There is no other round."
+        yield "1 round of statistics: this site sends sums for a regression on the common columns, with random noise."
+        yield "The run has no other round, so nothing else is sent."
         return
     if plan.prior is not None:
-        yield "1 of statistics: of each common column, only the numbers in the tables below are sent."
-        steps = f"At most {plan.training_rounds} of the regression (Newton's method)"
-        yield f"{steps}: sums over the common columns are sent."
-        yield "1 guard: one number is sent. This number shows whether the other sites' score improves the predictions."
+        yield "1 round of statistics: this site sends only the numbers in the tables below, for each common column."
+        steps = f"At most {counted(plan.training_rounds, 'round')} of the regression (Newton's method)"
+        yield f"{steps}: this site sends sums over the common columns."
+        yield "1 guard round: one number is sent. It shows whether the other sites' score improves the predictions."
         return
     if plan.has_probe:
-        yield "1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent."
-    what = "the site sends only that it takes part" if plan.method.name == "local" else "updates of parameters are sent"
-    yield f"{plan.schedule.rounds} of training: {what}."
+        yield f"1 probe round: the site trains one pass over its rows, measures the result and discards it. {_TABLES}"
+    sent = "only the fact that it takes part" if plan.method.name == "local" else "updates of parameters"
+    yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends {sent}."
     if plan.has_validation_round:
-        yield "1 of validation: the last shared model is measured. Only the numbers in the tables below are sent."
+        yield f"1 round of validation: the site tests the last shared model. {_TABLES}"
     if plan.gain == "sums":
-        yield "1 report: every site tests its chosen model. Only the numbers in the tables below are sent."
+        yield f"1 report round: every site tests its chosen model. {_TABLES}"
 
 
 def _updates(plan: Plan, manifest: Manifest) -> Section:
     method = plan.ingredients
     heading = "Updates of parameters"
     if not manifest.tensors:
-        return Section(heading, ("The plan shares no parameter, so no update of a parameter is sent.",))
+        return Section(heading, ("The plan shares no parameter of a model, so no update of a parameter is sent.",))
     if plan.private_training is not None:
-        return Section(heading, ("No update of a parameter is sent. The site sends sums of gradients with noise.",))
+        sums = "No update of a model's parameter is sent. The site sends sums of gradients with random noise."
+        return Section(heading, (sums,))
     which = ""
     if isinstance(method.federated, SensitivePrefix):
         which = (
-            " In the probe, each site measures how much the loss depends on each layer. After this measurement, the "
-            "update may "
-            "contain only the first layers."
+            " In the probe round, each site measures how much the model's loss depends on each layer. After this "
+            "measurement, the update may contain only the first layers of the model."
         )
     elif isinstance(method.server_rule, LayerIntervals):
         which = (
-            " If a layer differs little between the sites, its update is sent only every "
+            " If a layer of the model differs little between the sites, the update of this layer is sent only every "
             f"{method.server_rule.slow_factor} rounds."
         )
     encoding = plan.encoding
     sentences = (
-        "In each round of training this site sends how much the values of "
-        f"{counted(len(manifest.tensors), 'tensor')} changed.{which}",
+        f"In each round of training this site sends how much the values of {counted(len(manifest.tensors), 'tensor')} "
+        f"(blocks of the model's numbers) changed.{which}",
         f"Each value is limited to -{encoding.clipping_range:g} to {encoding.clipping_range:g}. If more than "
-        f"{encoding.largest_clipped_share:.2%} of the values are outside these limits, nothing is sent.",
+        f"{encoding.largest_clipped_share:.2%} of the values are outside these limits, this site sends nothing.",
     )
     rows = tuple(
         (tensor.name, "x".join(map(str, tensor.shape)), "32-bit integers", str(4 * tensor.number_count), _masked(plan))
@@ -244,9 +252,9 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
 def _numbers(plan: Plan, manifest: Manifest) -> Section:
     heading = "Other numbers"
     if not manifest.scalars:
-        return Section(heading, ("No other number is sent.",))
+        return Section(heading, ("Apart from the values above, no number is sent.",))
     sentences = (
-        ("The coordinator and the other sites see these numbers only as sums over the sites.",)
+        ("The coordinator and the other sites see only the sums of these numbers over the sites.",)
         if plan.secure_aggregation == "required"
         else ()
     )
@@ -296,7 +304,7 @@ def _masked(plan: Plan) -> str:
 
 def _meaning(plan: Plan, scalar: Scalar) -> str:
     if scalar.name == ROWS and isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
-        return "its training rows, not rounded"
+        return "the number of this site's training rows, not rounded"
     first = scalar.name.partition(" ")[0]
     noisy = (f"noisy {first}",) if scalar.is_signed else ()
     kinds = (scalar.name, scalar.name.partition(":")[0], *noisy, first)
@@ -312,49 +320,63 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     which = (
         f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
     )
-    yield f"{which}. With fewest_sites: 3, the plan permits a sum over only three hospitals. The default is 4."
     yield (
-        "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other "
-        "hospitals. The sum of two hospitals shows their means and spreads. It also shows how columns depend on each "
-        "other and on the outcome."
+        f"{which}. With the setting fewest_sites: 3, this plan permits a sum over only three hospitals. The default of "
+        "fewest_sites is 4."
     )
     yield (
-        "If one of the other two hospitals shows its part to the second, the second can compute this hospital's part. "
-        "Approve only if this hospital accepts this risk. If not, ask for a plan with four sites for each concept, or "
-        "for a plan with the key `privacy`, which adds noise."
+        "Each of the three hospitals can subtract its own numbers from the sum, and then has the sum of the two other "
+        "hospitals. The sum of two hospitals shows the means and spreads of their values. The sum also shows how their "
+        "columns depend on each other and on the outcome."
+    )
+    yield (
+        "If the two other hospitals share their numbers with each other, they can compute this hospital's numbers. "
+        "Approve the plan only if this hospital accepts this risk. Otherwise ask for a plan in which at least four "
+        "sites record each concept, or for a plan with the key `privacy`, which adds random noise."
     )
 
 
 def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
     method = prior.method
     columns, concepts = len(prior.columns), len(prior.concepts)
-    yield f"Every site receives the sums over all sites, for {columns} columns, which encode {concepts} concepts."
-    yield "The same sites take part in every round. If a site loses its connection, the other sites wait for this site."
+    yield (
+        f"Every site receives the sums over all sites. The sums are for {columns} columns, which encode {concepts} "
+        "concepts."
+    )
+    yield (
+        "The same sites take part in every round. If a site loses its connection, the other sites wait until it "
+        "reconnects."
+    )
     if prior.private is not None:
         yield (
-            f"Each site adds noise. The noise is too small if more than {prior.private.colluders} of the sites "
-            "secretly work together. Columns are standardised by the plan's ranges, typical values and "
-            "spreads."
+            "Each site adds random noise to its numbers. The noise is too small to protect patients if more than "
+            f"{prior.private.colluders} of the sites secretly work together. To standardise the columns, the sites use "
+            "the ranges, typical values and spreads in the plan."
         )
-        yield "Each site computes the coefficients from the noisy sums."
-        yield "No round measures whether these coefficients improve the predictions."
+        yield "Each site computes the coefficients of the model from the sums with noise."
+        yield "No round of this plan measures whether these coefficients improve the predictions."
         return
     yield from _of_three(plan, prior)
     yield (
-        f"A site uses a column only if at least {FEWEST_ROWS} of its values differ from the most frequent value. If "
+        f"A site uses a column only if at least {FEWEST_ROWS} values of the column differ from its most frequent "
+        "value. If "
         f"fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, no site uses this column."
     )
-    yield "Each site computes the coefficients from the sums. Every report shows the coefficients with standard errors."
+    yield (
+        "Each site computes the coefficients of the model from the sums. The report of every site shows the "
+        "coefficients with their standard errors."
+    )
 
 
 def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
     runs = len(sweep.alternatives)
     sentences = (
-        f"The researcher compares {runs} alternatives, and this plan is number {sweep.at + 1}. Each alternative is a "
-        "run of its own, and the runs follow one another. One approval covers all runs.",
+        f"The researcher compares {runs} alternative settings, and this plan is alternative {sweep.at + 1}. Each "
+        "alternative is a separate run, and the runs follow one another. One approval covers all these runs.",
         f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
-        "bytes. The other numbers on this page are for one run.",
-        "After the last run, `coordinator status` shows which run has the lowest validation loss over all sites.",
+        "bytes. All other numbers on this page are for a single run.",
+        "After the last run, the command `coordinator status` shows which run has the lowest validation loss over all "
+        "sites.",
     )
     rows = tuple(
         (str(number), *(f"{value:g}" for value in values), other.digest.hex())
@@ -366,33 +388,33 @@ def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:
     limit = f"The influence of each patient is limited (norm {training.promise.clip:g})."
     if training.is_local:
-        yield f"{limit} Each site adds the whole noise in each of {training.steps} steps of a round."
+        yield f"{limit} Each site itself adds the full noise in each of {training.steps} steps of a round."
     else:
         yield (
             f"{limit} Each site adds noise that is enough for all {training.rounds} rounds, if at most "
             f"{plan.assumed_colluders} of the sites secretly work together."
         )
     yield (
-        f"Each sum is divided by {training.patients} patients, which the plan declares. A site sends no other number: "
-        "no count, loss, vote or gain."
+        f"Each sum is divided by {training.patients}, the number of patients that the plan declares. A site sends no "
+        "other number: no count of patients, no loss, no vote and no gain."
     )
     yield bits_in_words(training)
 
 
 def _of_columns(plan: Plan) -> Iterator[str]:
     if plan.columns:
-        yield f"Every site sees the names of all encoded columns: {', '.join(plan.columns)}."
+        yield f"Every site sees the names of all columns that the network reads: {', '.join(plan.columns)}."
     if plan.reads_concepts:
         yield (
-            f"The network reads {len(plan.shared_columns)} columns, which encode {len(plan.concepts)} concepts. "
-            "Values are standardised by the plan's ranges, typical values and spreads. A missing value is treated as "
-            "typical."
+            f"The network reads {len(plan.shared_columns)} columns, which encode {len(plan.concepts)} concepts. To "
+            "standardise the values, the sites use the ranges, typical values and spreads in the plan. A missing "
+            "value is treated as the typical value."
         )
 
 
 def _choices(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
-        yield "Nothing is trained, so the plan's keys about networks and training are not used."
+        yield "This plan trains no model, so the plan's keys about networks and training are not used."
         return
     if plan.prior is not None:
         yield from _of_prior(plan, plan.prior)
@@ -405,31 +427,34 @@ def _choices(plan: Plan) -> Iterator[str]:
     if stopping is not None:
         whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"
         has = "has not fallen" if stopping.signal == "global" else "has fallen"
-        yield f"Training ends early when {whose} {has} for {stopping.patience} measurements."
+        yield f"Training ends early when {whose} {has} in the last {stopping.patience} measurements."
     accepted = plan.acceptance
     if accepted is not None:
         yield (
-            f"Every site uses its own rows to test the model that it receives. If fewer than {accepted.quorum} sites"
-            f" accept the model, the run returns to the parameters that were accepted last. After"
-            f" {accepted.patience} such returns in a row, the training ends."
+            f"Every site uses its own rows to test the model that it receives. If fewer than {accepted.quorum} sites "
+            "accept the received model, the run returns to the parameters that were accepted last. After "
+            f"{accepted.patience} such returns in a row, the training ends."
         )
     yield from network_terms(plan)
     if plan.gain == "private":
-        yield "The report shows how much this site gained by joining. The report stays at this site."
+        yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
     else:
-        yield "Each site sends how much it gained by joining. These numbers are added over all sites."
-        yield "This site's own report stays at this site."
+        yield ("Each site sends how much it gained by joining. These numbers are added over all sites.")
+        yield "This site's own report about the gain is not sent and stays at this site."
     if plan.expert is not None:
-        yield "Every site fits a baseline to its own training rows. The baseline never leaves the site."
+        yield "Every site also fits a simple model (the baseline) to its own training rows. The baseline is never sent."
 
 
 def network_terms(plan: Plan) -> Iterator[str]:
-    """Yield a sentence each about the starting parameters, the frozen layers and the image augmentation of a plan."""
+    """Yield one sentence about each of a plan's starting parameters, frozen layers and image augmentation."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
     frozen = plan.architecture.frozen if isinstance(plan.architecture, NamedTensors) else ()
     if layers := dict.fromkeys(tensor.layer for tensor in frozen):
-        yield f"These layers are frozen, so they are neither trained nor sent: {', '.join(layers)}."
+        yield (
+            "These layers of the model are frozen, so this plan does not train them and does not send them: "
+            f"{', '.join(layers)}."
+        )
     if plan.augmentation:
         yield augmentation_in_words(plan.augmentation)
 

@@ -67,7 +67,7 @@ class Predicted:
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
-    """Predict every row of a table with the model in use, and write a table of predictions.
+    """Predict every row of a table of new patients with the model in use, and write a table of predictions.
 
     The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
     contract declares one and the table has it. Otherwise it is `row`, counted from 1 over the table's patients. Then
@@ -114,9 +114,9 @@ def _check_name(output: Path) -> None:
     if output.suffix.lower() not in (*_TEXT, *_PARQUET):
         kind = output.suffix or "a name without an ending"
         raise UsageError(
-            what=f"Predictions cannot be written to {output.name}: {kind} is not a format of this command.",
+            what=f"Predictions cannot be written to {output.name}: this command cannot write the format {kind}.",
             consequence="Nothing was predicted or overwritten. Nothing was sent.",
-            remedy="End the name of --output with .csv or .parquet. A spreadsheet opens CSV.",
+            remedy="Choose a name for --output that ends with .csv or .parquet. Spreadsheets open .csv files.",
         )
 
 
@@ -137,7 +137,7 @@ def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRo
 
 
 def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield the scores of the usable rows in order: all rows at once, or a few images at a time if masks are predicted.
+    """Yield the scores of the usable rows in order. If masks are predicted, only a few images are computed at a time.
 
     Raises:
         DataError: a prediction is not a finite number.
@@ -159,7 +159,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
             raise DataError(
                 what=f"The model returns no finite number for patient row {int(usable[start + failed[0]]) + 1}.",
                 consequence="Nothing was written and nothing was sent.",
-                remedy="Check this row for values far outside the training data.",
+                remedy="Check this row for values far outside the range of the training data.",
             )
         yield scores
 
@@ -167,7 +167,7 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
 def dice_of_new_rows(
     hospital: Hospital, used: ModelInUse, new: NewRows, masks: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
-    """Return the Dice of each usable row, shape (usable rows,). `masks` has the true masks of all rows."""
+    """Return the Dice coefficient of each usable row, shape (usable rows,). `masks` has the true masks of all rows."""
     found, rows = [np.empty(0)], new.usable
     for scores in scores_in_parts(hospital, used, new):
         found.append(dice_of_images(masks[rows[: len(scores)]], scores >= 0.5))
@@ -200,7 +200,7 @@ def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
     for name in (first, *columns, _ABSTAINED):
         if name in new.others:
             raise DataError(
-                what=f"The table has a column {name}. The predictions need a column with the same name.",
+                what=f"The table has a column {name}, but the table of predictions needs this name for another column.",
                 consequence="Nothing was predicted or overwritten.",
                 remedy=f"Rename the column {name} in the table, or remove this column from the table.",
             )
@@ -231,7 +231,7 @@ def _quoted(cell: str | float | None) -> str:
 
 
 def as_parquet(lines: Sequence[Sequence[str | float | None]]) -> bytes:
-    """Return a table as Parquet, its names in the first line. No program reads Parquet cells as formulas."""
+    """Return a table in the Parquet format, with the names in its first line. No program runs formulas in it."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
@@ -299,9 +299,9 @@ def write_masks(
     # Otherwise the masks could be written into a linked folder or into another user's folder.
     if os.path.lexists(partial):
         raise UsageError(
-            what=f"The folder {partial.name} cannot be removed. The program prepares the masks in this folder.",
+            what=f"The folder {partial.name} cannot be removed. The program needs this folder to prepare the masks.",
             consequence="No prediction was written, and nothing was sent.",
-            remedy=f"Remove {partial.name}, or name another file with --output.",
+            remedy=f"Remove the folder {partial.name}, or name another file with --output.",
         )
     cells: list[list[float | str]] = []
     try:
@@ -320,7 +320,7 @@ def write_masks(
 
 
 def remove_masks(output: Path) -> None:
-    """Remove the masks if the table of predictions could not be written, so that the same command can be repeated."""
+    """Remove the predicted masks if the table of predictions could not be written. The command can then be repeated."""
     shutil.rmtree(_folder(output), ignore_errors=True)
 
 

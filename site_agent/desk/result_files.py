@@ -23,12 +23,12 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         raise UnavailableError(
             what=error.what,
             consequence="The file was not written, an earlier file of this name is unchanged, and nothing was sent.",
-            remedy="Free space on this disk, or name a folder to which you may write. Then start again.",
+            remedy="Free space on this disk, or name a folder to which you may write. Then start the command again.",
         ) from error
 
 
 def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, others: Sequence[Path] = ()) -> None:
-    """Check with `check_place` all paths to which a command will write. None means that no output was requested.
+    """Check all paths to which a command will write, with `check_place`. None means that no output was requested.
 
     Raises:
         UsageError: as in `check_place`, or two results have the same place.
@@ -38,9 +38,9 @@ def check_places(places: Sequence[tuple[str, Path | None]], hospital: Hospital, 
         check_place(place, option, hospital, others)
     if len({place.resolve() for place in asked.values()}) < len(asked):
         raise UsageError(
-            what=f"The options {' and '.join(asked)} name the same file.",
+            what=f"The options {' and '.join(asked)} name the same output file.",
             consequence="Nothing was computed or overwritten, and nothing was sent.",
-            remedy="Name another file for each option.",
+            remedy="Name a different file for each option.",
         )
 
 
@@ -61,7 +61,7 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
     else:
         return
     raise UsageError(
-        what=f"Nothing can be written to {path.name or path}: it {reason}.",
+        what=f"The result cannot be written to {path.name or path}: this path {reason}.",
         consequence="Nothing was computed or overwritten, and nothing was sent.",
         remedy=f"Name another file with {option}.",
     )

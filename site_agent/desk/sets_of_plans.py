@@ -1,4 +1,4 @@
-"""Compares a plan with earlier plans: the differences, and the sites whose contribution both plans would reveal.
+"""Compares a plan with earlier plans: lists all differences, and the sites whose contributions both sums would reveal.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
 unless a budget allows them. With this page a person learns it before the run, with the sites' names.
@@ -18,7 +18,7 @@ _HEADING = "Sums of this plan and of others"
 
 
 def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable[str]) -> Section | None:
-    """Report how a plan's sites differ from the sites of plans approved here before, or return None if they are equal.
+    """Return a section that compares a plan's sites with those of plans approved before. None if they are equal.
 
     Args:
         others: every other plan that was ever approved here, of any study.
@@ -36,9 +36,10 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
     apart = sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()})
     if apart:
         yield (
-            f"The plan {other.run_name} has other sites. The difference is {', '.join(apart)}. A person who has sums "
-            "of both plans can subtract them and compute what these sites contributed. This site refuses to mask for "
-            "both, unless lost_site_budget or uncounted_runs in hospital.yaml allow it."
+            f"The plan {other.run_name} was approved here before, and it has other sites. Only one of the two plans "
+            f"has these sites: {', '.join(apart)}. A person who has the sums of both plans can subtract the sums, and "
+            "so compute what these sites contributed. This site takes part in both plans only if lost_site_budget or "
+            "uncounted_runs in hospital.yaml allow it."
         )
 
 
@@ -52,7 +53,7 @@ Difference: TypeAlias = tuple[str, str, str]
 
 
 def plan_differences(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Return the differences between two plans: changed settings, and tensors and numbers that only one plan sends.
+    """Return the differences between two plans: changed settings, and tensors and numbers that only one of them sends.
 
     Returns:
         triples of the subject, the earlier value and the present value; "absent" means that there is none.

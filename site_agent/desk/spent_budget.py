@@ -1,4 +1,4 @@
-"""Describes who spent how much of the patients' privacy budget, for which run, and when.
+"""Describes each payment from the patients' privacy budget: how much, for which run, when, and who approved it.
 
 The names come from the plan that this site stores and from persons' approvals, in their files and in the audit log. The
 ledger itself has no names.
@@ -24,7 +24,7 @@ _NOBODY: Final = "not known, because no approval is stored here"
 
 
 def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) -> list[dict[str, Any]]:
-    """Return each budget payment as JSON, with its run, the office that requested the plan, and the plan's approvers.
+    """Return each payment from the privacy budget as JSON: its run, who requested the plan, and who approved the plan.
 
     Args:
         audit: this site's log; it also has approvals whose files were replaced or lost.
@@ -53,7 +53,7 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
 
 
 def approvers(payment: dict[str, Any]) -> str:
-    """Return as text the names of the persons who approved a plan that spent privacy budget."""
+    """Return the names of the persons who approved the plan of a payment from the privacy budget, as text."""
     return " and ".join(payment["approved_by"]) or _NOBODY
 
 

@@ -1,4 +1,4 @@
-"""Checks the trainer for `site-agent doctor`, in a separate process.
+"""Checks the trainer's table, network access and processors for `site-agent doctor`, in a separate process.
 
 The process gives up the network before it reads the table, as the trainer does. It prints explanations of the table
 on standard error, for the person. Its JSON result has only fixed words and its own numbers, and quotes nothing.
@@ -46,12 +46,12 @@ def main(path: Path) -> None:
 def _isolation(*, has_network: bool) -> Finding:
     if has_network:
         remedy = (
-            "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces: "
-            "user.max_user_namespaces."
+            "Run the trainer with its systemd unit, which sets PrivateNetwork=yes. Or allow user namespaces with the "
+            "kernel setting user.max_user_namespaces."
         )
         return warning(
             "D414",
-            "The process that reads the patients' data cannot remove its own network access on this computer.",
+            "On this computer, the process that reads the patients' data cannot remove its own network access.",
             remedy,
         )
     return fine("D414", "The process that reads the patients' data has no network access.")
@@ -77,8 +77,8 @@ def _table(hospital: Hospital) -> Finding:
         print(told.lines("site-trainer"), file=sys.stderr, flush=True)
         remedy = "Follow the message on the terminal, or run `site-agent check` under the trainer's user account."
         is_away = isinstance(told, UnavailableError)
-        says = "The table could not be read now." if is_away else "Table and contract do not match."
-        return failure("D412", f"{says} The reason is on standard error.", remedy)
+        says = "The table could not be read now." if is_away else "The table does not satisfy its contract."
+        return failure("D412", f"{says} The terminal (standard error) shows the reason.", remedy)
     return fine("D412", "The table satisfies its contract.")
 
 
@@ -89,7 +89,7 @@ def _closed() -> Finding:
 
 
 def _threads(wanted: int, there: int) -> Finding:
-    says = f"hospital.yaml sets {wanted} threads. This process may use {there} processors."
+    says = f"hospital.yaml sets {wanted} threads for training. This process may use {there} processors."
     if wanted > there:
         return warning("D413", says, "Lower `threads` in hospital.yaml, or give the service more processors.")
     return fine("D413", says)
@@ -98,7 +98,7 @@ def _threads(wanted: int, there: int) -> Finding:
 def _device(training: Training) -> Finding:
     if training.device == "cpu":
         is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
-        unused = " A graphics card is there and is not used." if is_there else ""
+        unused = " This computer has a graphics card, which is not used." if is_there else ""
         return fine("D423", f"Networks are trained on the processor (device: cpu).{unused}")
 
     from site_agent.trainer.arithmetic import prepare_arithmetic

@@ -45,7 +45,7 @@ _IDLE_SECONDS: Final = 1.0
 @click.option(
     "--rehearse",
     is_flag=True,
-    help="Train one trial round. The trial round needs no approval, and no result is saved. This option requires "
+    help="Train one trial round. The trial round needs no approval, and its result is not saved. This option requires "
     "--socket.",
 )
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
@@ -161,17 +161,20 @@ def _listen(hospital: Hospital, idle: Callable[[], None]) -> socket.socket:
     """Wait for the agent on the configured Unix socket. Call `idle` every second while waiting."""
     if hospital.trainer_socket is None:
         raise UnavailableError(
-            what="hospital.yaml names no trainer_socket.",
+            what="The file hospital.yaml does not have the key trainer_socket.",
             consequence="The trainer did not start. Nothing was sent.",
-            remedy="Add the key, or let `site-agent join` start the trainer itself.",
+            remedy=(
+                "Add the key trainer_socket to hospital.yaml, or use `site-agent join`, which starts the trainer "
+                "itself."
+            ),
         )
     place = Path(hospital.trainer_socket)
     if place.is_socket():  # left by an earlier process
         place.unlink()
     elif place.exists():
         raise ConfigurationError(
-            what=f"trainer_socket names {place.name}, which exists but is not a socket.",
-            consequence="The existing file is unchanged. The trainer did not start and nothing was sent.",
+            what=f"The path in trainer_socket, {place.name}, exists but is not a socket.",
+            consequence="The existing file was not changed. The trainer did not start and nothing was sent.",
             remedy="Set trainer_socket in hospital.yaml to a path that does not exist yet.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

@@ -35,7 +35,7 @@ class AnsweredRounds:
         self._known: set[Question] = self._read()
 
     def admit(self, train: Train) -> None:
-        """Check that the trainer may answer this request, and write it to disk.
+        """Check that the trainer may answer this request of the gate, and record the request on disk.
 
         Raises:
             MalformedMessage: another request was answered for this round, and the budget does not allow this one.
@@ -62,7 +62,7 @@ class AnsweredRounds:
                 file.write(json.dumps(question) + "\n")
         except OSError as cause:
             raise UnavailableError(
-                what=f"The record of answered rounds cannot be written: {cause.strerror}.",
+                what=f"The file that lists the answered rounds cannot be written: {cause.strerror}.",
                 consequence="Nothing was trained and nothing was sent.",
-                remedy="Free space on the disk of the state directory, then start again.",
+                remedy="Free space on the disk of the state directory, then start the trainer again.",
             ) from cause

@@ -1,4 +1,4 @@
-"""Makes arithmetic reproducible: the same plan, data, seed and threads give the same bits.
+"""Makes training reproducible: the same plan, data, seed and number of threads give exactly the same numbers.
 
 Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once.
 The promise holds for one kind of CPU (docs/design/protocol.md, "The same bits"). On a graphics card all products are in
@@ -35,7 +35,7 @@ class _Uncompiled(ModuleType):
 
     @staticmethod
     def graph_break() -> None:
-        """Do nothing, because nothing is compiled."""
+        """Return without an effect, because this program compiles no part of a network."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__") and name != "__path__":  # code that inspects all modules must not load the compiler
@@ -46,7 +46,7 @@ class _Uncompiled(ModuleType):
 
 
 def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
-    """Load torch, and set up arithmetic that gives the same bits every time, for the same number of threads.
+    """Load PyTorch, and set it up to compute exactly the same numbers in each run with the same number of threads.
 
     Raises:
         ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
@@ -103,9 +103,12 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
         return None
     return UnavailableError(
         what=f"The graphics card does not have enough free memory for training{_card_memory()}.",
-        consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
-        remedy="End other programs that use the card (nvidia-smi lists them), and start again. If no other program "
-        "uses the card, ask the researcher for smaller batches or a narrower network.",
+        consequence="Training did not continue. The audit log lists all that this site sent in earlier rounds.",
+        remedy=(
+            "End other programs that use the graphics card (nvidia-smi lists these programs), and start the trainer "
+            "again. If no other program uses the graphics card, ask the researcher for a plan with smaller batches or "
+            "a narrower network."
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Fits the site's own baseline, the model that its statistician would use. Its predictions can be soft targets.
+"""Fits a baseline to the site's own rows, such as a statistician would use. Its predictions can be soft targets.
 
 A regularised linear model and a random forest are fitted to the site's training rows and joined. The prediction for a
 training row comes from fits without that row's patient. The rules:
@@ -59,7 +59,7 @@ class Baseline:
             raise ValueError("a forest that answers something else, or a share that is none")
 
     def predictions(self, features: _Features) -> Numbers:
-        """Return the predictions for rows, on the scale of the network's outputs.
+        """Return the baseline's predictions for rows, on the scale of the neural network's outputs.
 
         From the site's own encoded columns, float32 (rows, columns), to finite float64 (rows, outputs): the logit of a
         binary target, the logarithms of the probabilities of several classes, or a regression's number.
@@ -82,7 +82,7 @@ class FittedBaseline:
 
 
 def fit_baseline(dataset: Dataset, seed: int) -> FittedBaseline:
-    """Fit a linear model and a forest to training rows: first once for each fold, without its rows, and then to all.
+    """Fit a linear model and a forest to the training rows, first without the rows of each fold, and then to all rows.
 
     Classes: logistic regression with C = 0.1 and a forest of 500 trees with at least 3 rows in a leaf. Numbers: ridge
     regression with the same penalty, and a forest. The forest's share is the probability that its mean loss is lower,
@@ -188,8 +188,14 @@ def _probability_of_less(differences: Numbers, patients: npt.NDArray[np.int64]) 
 
 def _too_few(what: str) -> DataError:
     return DataError(
-        what=f"This site's own models cannot be fitted. {what}. The fit divides the rows into {FOLDS} folds, and "
-        "needs more rows.",
+        what=(
+            f"This site's own baseline models cannot be fitted. {what}. To fit these models, the program divides the "
+            "training "
+            f"rows into {FOLDS} parts (folds), and there are too few rows."
+        ),
         consequence="These models were not fitted, and nothing about them was sent.",
-        remedy="Add rows to the table. The key `expert` and the method federated-prior need these models.",
+        remedy=(
+            "Add rows to this hospital's table. The plan's key `expert` and the method federated-prior need these "
+            "models."
+        ),
     )

@@ -44,7 +44,7 @@ def rank() -> int:
 
 
 def prefer_loopback() -> bool:
-    """Let processes on one computer connect over its loopback interface. Return whether all are on one computer."""
+    """Let the trainer's processes connect over the loopback interface. Return whether all are on one computer."""
     is_one_computer = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     if is_one_computer:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -52,11 +52,14 @@ def prefer_loopback() -> bool:
 
 
 def require_own_network() -> bool:
-    """Return whether this process has a route to another computer. This is an error if all processes are here."""
+    """Return whether this process can reach another computer. That is an error if all processes are on this one."""
     is_one_computer, has_route = prefer_loopback(), leads_out()
     if has_route and is_one_computer:
         raise ConfigurationError(
-            what="Torchrun started the trainer, and the trainer can reach other computers. This is not allowed.",
+            what=(
+                "Torchrun started the trainer, and this trainer can reach other computers over the network. This is "
+                "not allowed."
+            ),
             consequence="The trainer did not start. Nothing was sent.",
             remedy="Run the trainer as a service with the file site-trainer-torchrun.conf. Without systemd, start "
             "torchrun in a network namespace that has only the loopback interface: see docs/operator.md.",
@@ -114,7 +117,7 @@ def _joined() -> Iterator[_Group]:
 
 
 def help_trainer() -> None:
-    """Compute parts of batches until the trainer ends. This process opens no file of the site.
+    """Compute parts of batches for the first process until it ends. This process opens no file of the site.
 
     Raises:
         OperatorError: the trainer is lost, or sent work that no trainer sends.
@@ -135,7 +138,7 @@ def help_trainer() -> None:
 
 @contextmanager
 def gradient_parts() -> Iterator[GradientParts]:
-    """Let the other processes compute parts of this process's batches inside the `with` block, and end them after it.
+    """Let the other processes compute parts of batches inside the `with` block, and end these processes after it.
 
     Raises:
         UnavailableError: the other processes did not start in time.
@@ -152,7 +155,7 @@ def gradient_parts() -> Iterator[GradientParts]:
 
 
 def trainer_status(statuses: Mapping[int, int]) -> int | None:
-    """Return the trainer's own exit status, from the exit statuses of failed processes by rank.
+    """Return the exit status of the whole trainer, from the exit statuses of its failed processes by rank.
 
     A helper often fails only because the trainer ended. None if a signal or a lost helper ended the trainer.
     """
@@ -175,10 +178,14 @@ def main() -> None:
     try:
         if options.standalone or options.rdzv_backend != "static" or options.master_port is None:
             raise UsageError(
-                what="These options of torchrun are not allowed. They select the connection method c10d, in which "
-                "received data could run as code.",
+                what=(
+                    "These options of torchrun are not allowed. These options select the connection method c10d, with "
+                    "which received data could be run as program code."
+                ),
                 consequence="The trainer did not start. Nothing was sent.",
-                remedy="Leave out --standalone and --rdzv-backend. Set --master-port, for example to 29500.",
+                remedy=(
+                    "Leave out the options --standalone and --rdzv-backend. Set --master-port, for example to 29500."
+                ),
             )
         run.run(options)  # type: ignore[no-untyped-call]
     except UsageError as error:

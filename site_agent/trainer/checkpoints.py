@@ -1,4 +1,4 @@
-"""Writes and reads a site's saved models, each completely or not at all.
+"""Writes and reads the files of a site's saved models. A file is written completely or not at all.
 
 Each checkpoint is one safetensors file with mode 0600. Its header has facts about the run as JSON, and a digest over
 facts, names, shapes and values. So a damaged file is refused and never predicts for a patient. Nothing is unpickled.
@@ -71,7 +71,7 @@ def load(directory: Path, name: str) -> Checkpoint:
         raise ConfigurationError(
             what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",
             consequence="No model was loaded and nothing was sent.",
-            remedy="Train first, or name a state folder with a checkpoint that this user may read.",
+            remedy="First train a model, or name a state folder with a checkpoint that your user account may read.",
         ) from cause
     try:
         return _parse(raw)

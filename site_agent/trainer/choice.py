@@ -1,4 +1,4 @@
-"""Chooses the model that a site keeps: the last model, the best model at this site, or the best model over all sites.
+"""Chooses which round's model a site keeps: the last, the best on this site's rows, or the best over all sites.
 
 A received model is measured by the task's loss alone, without penalty terms. The rules:
 
@@ -44,7 +44,7 @@ class Choice:
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
-        """Add a received model's loss to the curve. Keep the model if the plan's rule prefers it."""
+        """Record the validation loss of a received model. Keep the model if the plan's rule prefers it."""
         measured = Measured(round_number, loss)
         self.curve.append(measured)
         match self.rule:
@@ -60,12 +60,12 @@ class Choice:
                 assert_never(self.rule)
 
     def follow(self, best_round: int | None) -> None:
-        """Under the rule `global`, keep the newest candidate if the coordinator reports its round as the best round."""
+        """Under the rule `global`, keep the newest model if the coordinator reports its round as the best."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
             self._keep(*self._waiting)
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
-        """Load the chosen model into a network. Return whether a model was chosen."""
+        """Load the chosen model's parameters into a network. Return whether a model was chosen."""
         if not self._kept and self._waiting is not None:  # the site entered after the best round
             self._keep(*self._waiting)
         if self._kept:
@@ -73,12 +73,12 @@ class Choice:
         return bool(self._kept)
 
     def is_improving(self, patience: int) -> bool:
-        """Return whether one of the last `patience` measurements was the lowest so far."""
+        """Return whether one of the last `patience` losses was the lowest loss so far."""
         finite = [measured.loss if math.isfinite(measured.loss) else math.inf for measured in self.curve]
         return len(finite) <= patience or min(finite[-patience:]) < min(finite[:-patience])
 
     def facts(self) -> dict[str, Json]:
-        """Return the chosen round and all losses, for the site's own report. A loss that was not finite is null."""
+        """Return the chosen round and the losses of all rounds, for this site's report. A non-finite loss is null."""
         return {
             "rule": self.rule,
             "round": None if self.chosen is None else self.chosen.round,
@@ -87,7 +87,7 @@ class Choice:
         }
 
     def state(self) -> State:
-        """Return a copy of the choice's state: all measurements so far, and the models that are kept."""
+        """Return a copy of all losses so far and of the models that are kept, to save them."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
         waiting, model = (None, State()) if self._waiting is None else self._waiting
         kept = prefixed("kept", self._kept) | prefixed("waiting", model)
@@ -95,7 +95,7 @@ class Choice:
         return kept | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
-        """Restore a state that `state` returned earlier."""
+        """Restore the losses and models that `state` returned earlier."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None

@@ -1,4 +1,4 @@
-"""Limits what repeated studies could learn about single patients from the row counts that a site sends.
+"""Changes the sent row count rarely, so that repeated studies cannot learn from it about single patients.
 
 Two counts that this site uses are equal, or differ by `smallest_cell` or more. Otherwise a difference between two sums
 could reveal that one certain patient joined or left (docs/design/protocol.md, "Integers"). So every count is stored.
@@ -20,7 +20,7 @@ _LARGEST_BYTES: Final = 1 << 20
 
 
 def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
-    """Return which row count is sent for `rows` rows. The count is stored on disk first.
+    """Return the row count that this site sends if it has `rows` rows. The count is stored on disk first.
 
     The file `memory` in `folder` has the counts of training or validation rows that this site used, the newest last.
     `smallest_cell` is the least difference between two different counts.
@@ -50,7 +50,10 @@ def _used(path: Path) -> list[int]:
         return []
     except (OSError, ValueError) as cause:
         raise unfit(
-            what=f"{path} cannot be read. This file has the counts of rows that this site used in earlier studies.",
-            remedy="Restore this file from the newest backup, or take part only in plans with equal weights.",
+            what=f"The file {path} cannot be read. It stores the row counts that this site used in earlier studies.",
+            remedy=(
+                "Restore this file from the newest backup, or take part only in plans that give all sites equal "
+                "weights."
+            ),
         ) from cause
     return found

@@ -1,4 +1,4 @@
-"""Defines training failures whose reason is sent to the federation. No training library is loaded.
+"""Defines failures of training whose reason is sent to the coordinator. No training library is loaded.
 
 The error texts stay at the site. Only a reason from the closed list is sent.
 """
@@ -13,7 +13,7 @@ _NOTHING_TRAINED: Final = "Nothing was trained and nothing was sent."
 
 
 def unfit(*, what: str, remedy: str) -> ConfigurationError:
-    """Return the error for a plan, a contract or a network that does not fit this site, found before training."""
+    """Return the error message for a plan, a contract or a network that does not fit this site."""
     return ConfigurationError(what=what, consequence=_NOTHING_TRAINED, remedy=remedy)
 
 
@@ -24,7 +24,7 @@ class NetworkDiffers(ConfigurationError):
 
     def __init__(self, difference: str) -> None:
         super().__init__(
-            what=f"This site's neural network differs from the plan: {difference}.",
+            what=f"The neural network that this site built differs from the network in the plan: {difference}.",
             consequence=_NOTHING_TRAINED,
             remedy="Install the same version of global-layers everywhere.",
         )
@@ -49,8 +49,10 @@ class StateLost(ConfigurationError):
     def __init__(self, number: int) -> None:
         super().__init__(
             what=f"This site cannot continue with round {number + 1}: its saved state is missing or damaged.",
-            consequence="Nothing was trained. Without its saved state, training would restart in the middle of the "
-            "study.",
+            consequence=(
+                "Nothing was trained, because without its saved state this site would start again in the middle of the "
+                "study."
+            ),
             remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
         )
 
@@ -60,9 +62,14 @@ class TooFewRows(RefusedError):
 
     def __init__(self, fewest: int) -> None:
         super().__init__(
-            what=f"This site has fewer than the {fewest} training rows that the plan and its policy require.",
+            what=(
+                f"This site has fewer than {fewest} training rows. The plan and this site's policy require at least "
+                f"{fewest}."
+            ),
             consequence=_NOTHING_TRAINED,
-            remedy="Add rows, or change smallest_training_rows (hospital.yaml) or fewest_rows (plan).",
+            remedy=(
+                "Add rows to the table, or lower smallest_training_rows in hospital.yaml or fewest_rows in the plan."
+            ),
         )
 
 
@@ -74,6 +81,9 @@ class TrainingDiverged(OperatorError):
     def __init__(self) -> None:
         super().__init__(
             what="Training diverged: every model returns infinite or undefined predictions.",
-            consequence="No model was kept. The audit log lists what this site sent in earlier rounds.",
-            remedy="Agree on a smaller learning_rate in the plan, and check the table for extreme values.",
+            consequence="No model of this run was kept. The audit log lists what this site sent in earlier rounds.",
+            remedy=(
+                "Agree with the other sites on a plan with a smaller learning_rate, and check the table for extreme "
+                "values."
+            ),
         )

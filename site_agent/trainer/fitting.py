@@ -1,4 +1,4 @@
-"""Compares a plan with a site's table before a network is built, and reports all differences at once."""
+"""Checks whether a plan fits a site's table before a network is built, and reports all differences at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIT_BYTES_OF_NUMBERS: Final = 24
 
 
 def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
-    """Check that outcome, columns and number of training rows meet the plan's requirements.
+    """Check that this site's outcome, columns and number of training rows satisfy the plan.
 
     Raises:
         OperatorError: something does not fit. With several differences, the error has the type of the first one.
@@ -58,9 +58,9 @@ def _refusal(check: Callable[[], None]) -> OperatorError | None:
 def _check_private(plan: Plan, dataset: Dataset) -> None:
     if plan.private_training is not None and dataset.task != "binary":
         raise ConfigurationError(
-            what=f"Private training is for a binary outcome, and this site's task is {dataset.task}.",
+            what=f"Training with the key `privacy` needs a binary outcome, but this site's task is {dataset.task}.",
             consequence="Training did not start and nothing was sent.",
-            remedy="Declare a target of the task binary in the contract, or ask for a plan without privacy.",
+            remedy="Declare a target with `task: binary` in the contract, or ask for a plan without the key `privacy`.",
         )
 
 
@@ -78,8 +78,10 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
         raise ConfigurationError(
             what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
             consequence="Training did not start and nothing was sent. A sum could contain too few sites.",
-            remedy="Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list "
-            "the sites that record a column or have training patients of a class, unless all sites do.",
+            remedy=(
+                "Ask the researcher to correct partly_recorded or partly_observed in the plan. These keys list the "
+                "sites that record a column or have training patients of a class, if not all sites do."
+            ),
         )
 
 
@@ -90,8 +92,10 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     own = "a table without images" if dataset.image is None else f"images of {dataset.image}"
     raise unfit(
         what=f"The plan's network {network.name} reads images of {network.image}. This site has {own}.",
-        remedy="Declare in the contract the image size that the plan requires, or ask the researcher for a plan that "
-        "fits your images.",
+        remedy=(
+            "In the contract, declare the image size that the plan requires. Or ask the researcher for a plan for your "
+            "image size."
+        ),
     )
 
 
@@ -116,9 +120,11 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
     listed = set(plan.columns) & set(own)
     if listed:
         raise unfit(
-            what=f"The plan lists {min(listed)}. This is a column of the note, which the network reads in word order.",
-            remedy="Ask the researcher to list only the columns beside the note. The plan's key `note` has the size of "
-            "the note.",
+            what=f"The plan lists {min(listed)}. This column belongs to the note that the network reads in word order.",
+            remedy=(
+                "Ask the researcher to list only columns that do not belong to the note. The plan's key `note` has the "
+                "note's size."
+            ),
         )
 
 
@@ -133,7 +139,7 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
         )
     if is_mask and plan.expert is not None:
         raise unfit(
-            what="The plan has the key `expert`, and this site's outcome is a mask. No baseline can predict masks.",
+            what="The plan has the key `expert`, and this site's outcome is a mask. A baseline cannot predict masks.",
             remedy="Ask the researcher for a plan without the key `expert`.",
         )
 
@@ -156,5 +162,8 @@ def _check_outputs(plan: Plan, dataset: Dataset) -> None:
     if plan.outputs not in (None, dataset.outputs):
         raise unfit(
             what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
-            remedy="Share only inner layers (method: global-layers), or choose the same outcome at all sites.",
+            remedy=(
+                "Use a plan that shares only inner layers (method: global-layers), or choose the same outcome at all "
+                "sites."
+            ),
         )

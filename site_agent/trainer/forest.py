@@ -113,7 +113,7 @@ class Forest:
             raise ValueError("a node whose children do not follow it")
 
     def answers(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the mean over all trees: float64 (rows, answers), for features of shape (rows, columns)."""
+        """Return the mean output of all trees of the forest, float64 (rows, answers), for features (rows, columns)."""
         block = max(1, _BLOCK_PAIRS // len(self.roots))
         parts = [self._mean(features[start : start + block]) for start in range(0, len(features), block)]
         return np.concatenate(parts) if parts else np.empty((0, self.values.shape[1]))
@@ -156,7 +156,7 @@ def _children(nodes: _Nodes) -> npt.NDArray[np.int64]:
 
 
 def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Convert class frequencies of shape (rows, outputs) to bounded logits or logarithms. Regressions are unchanged."""
+    """Convert class frequencies (rows, outputs) to bounded logits or logarithms. Numbers are not changed."""
     match task:
         case "binary":
             return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))

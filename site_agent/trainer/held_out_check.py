@@ -1,4 +1,4 @@
-"""Decides whether this site accepts received shared parameters, by a measurement before training.
+"""Decides whether this site accepts the shared parameters that it received, by a test before training.
 
 The received model is compared with the one that the sites accepted last, on this site's own rows
 (docs/design/acceptance.md). The site accepts or refuses. Neither a loss nor a row leaves the site. The rules:
@@ -42,13 +42,13 @@ class Received:
     losses: Tensor = field(repr=False)
 
     def state(self) -> State:
-        """Return the received parameters as tensors by name."""
+        """Return what this site last received and loaded, as tensors by name, to save it."""
         place = torch.tensor([self.round, int(self.is_decided)])
         return {"place": place, "values": self.values, "losses": self.losses}
 
     @classmethod
     def from_state(cls, state: State) -> Received | None:
-        """Read the tensors that `state` returned. Return None for an empty state."""
+        """Build this object from the tensors that `state` returned. Return None if there are no tensors."""
         if not state:
             return None
         number, is_decided = state["place"].tolist()
@@ -68,18 +68,18 @@ class HeldOutCheck:
         self.returns: list[tuple[int, int]] = []
 
     def is_measured(self, round_number: int) -> bool:
-        """Return whether sites measure losses as the round starts: in the first and in any round with a decision."""
+        """Return whether the sites test received parameters in this round: the first round, or one with a decision."""
         return round_number == self._plan.has_probe or is_measured(self._plan, round_number)
 
     def has_refused(self, values: Tensor, returned_to: int | None) -> bool:
-        """Return whether the run discards the parameters that this site received last."""
+        """Return whether the sites rejected the parameters that this site received last."""
         newest = self.newest
         if newest is None or returned_to is None or newest.round <= returned_to:
             return False
         return not torch.equal(newest.values, values)
 
     def hear(self, round_number: int, values: Tensor, returned_to: int | None) -> State:
-        """Apply the decision of all sites about the parameters that were received last.
+        """Follow the decision of all sites about the parameters that were received last.
 
         `returned_to` is the round whose parameters `values` are, if the run was rolled back; otherwise None. Return the
         state of its own to which this site returns, or an empty state if the site continues.
@@ -109,12 +109,12 @@ class HeldOutCheck:
         return before
 
     def remember(self, state: State) -> None:
-        """Store `state`, from which this site continues if the parameters that it loads next are not accepted."""
+        """Store `state`. This site returns to this state if the parameters that it loads next are not accepted."""
         self._before = self._before or state
 
     @property
     def has_state(self) -> bool:
-        """Whether this site keeps a state for a rollback."""
+        """Whether this site stores a state to which it can return."""
         return bool(self._before)
 
     def take(self, round_number: int, values: Tensor, losses: Tensor, scale: float) -> None:
@@ -139,7 +139,7 @@ class HeldOutCheck:
             self.newest = replace(self.newest, is_decided=self.newest.losses.numel() > 0 and not is_resampled)
 
     def state(self) -> State:
-        """Return the state of this check that the next decision needs."""
+        """Return the state of this check, from which the next decision follows."""
         accepted = {} if self.accepted is None else self.accepted.state()
         newest = {} if self.newest is None else self.newest.state()
         returns = {"returns": torch.tensor(self.returns, dtype=torch.int64).reshape(-1, 2)}

@@ -1,4 +1,4 @@
-"""Removes the trainer's network access before the trainer reads its first patient.
+"""Removes the trainer's network access before the trainer reads the data of the first patient.
 
 Under systemd the unit does this (`PrivateNetwork=yes`). If a person starts the trainer, the process moves itself into a
 network namespace of its own without an active interface. The kernel lets an ordinary user do that if user namespaces
@@ -27,7 +27,7 @@ _ROUTES_6: Final = Path("/proc/self/net/ipv6_route")
 
 
 def give_up_network() -> bool:
-    """Give up all network access. Return whether no route is left. With several threads, raise RuntimeError."""
+    """Remove all network access of this process. Return whether it worked. Several threads are a RuntimeError."""
     if _threads() > 1:
         raise RuntimeError("threads were started before the network was given up")
     if not _unshare(_CLONE_NEWNET) and _succeeds_in_child():
@@ -40,7 +40,7 @@ def _threads() -> int:
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when the agent that started it ends, for any reason.
+    """Let the operating system end this process when the site agent that started it ends, for any reason.
 
     Otherwise this process would train to the end of its round, while the next agent already has another trainer.
     """
@@ -48,7 +48,7 @@ def end_with_parent() -> None:
 
 
 def leads_out() -> bool:
-    """Return whether this process has a network route to another machine.
+    """Return whether this process can reach another computer over the network.
 
     Routes are counted and not interfaces, because a new namespace can have idle tunnel interfaces.
     """

@@ -1,4 +1,4 @@
-"""Computes counts and moments of a plan's declared columns, from this site's own table. Nothing is trained.
+"""Computes the counts and sums that a plan of statistics requests, from this site's own table, without training.
 
 Rows of all parts of the split are counted. The rules:
 
@@ -51,7 +51,7 @@ def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int
 
 
 def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]:
-    """Return the sums of the patients' clipped terms, in the order of `private.names`. Each patient has one term."""
+    """Return the sums over patients, each with limited influence (clipped), in the order of `private.names`."""
 
     def terms_of(rows: Integers) -> Float64:
         columns = private.statistics.columns
@@ -105,7 +105,7 @@ def _of_column(column: NumericColumn | CodedColumn, table: Table, smallest_cell:
 
 
 def within(values: Numbers, column: NumericColumn) -> Numbers:
-    """Return the values inside the declared range of a column."""
+    """Return the values of a column that are inside the range declared in the plan."""
     return values[(column.low <= values) & (values <= column.high)]
 
 

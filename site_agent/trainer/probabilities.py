@@ -16,7 +16,7 @@ _TINIEST: Final = float(np.finfo(np.float64).eps)
 
 
 def probabilities(task: Task, outputs: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Return a network's outputs as probabilities, float64, stable for outputs of any size.
+    """Return the probabilities, float64, that follow from a network's outputs. Very large outputs cause no overflow.
 
     Outputs are logits of shape (rows,) or (rows, 1) for binary, (rows, classes) for multi-class, (rows, pixels) for
     masks, or a regression's numbers (rows,) or (rows, 1), which are only flattened. The result has shape (rows,),

@@ -1,4 +1,4 @@
-"""Sends the trainer's watchdog signal: it reports to the service manager that the trainer is working.
+"""Reports regularly to the service manager (systemd) that the trainer is still working: the watchdog signal.
 
 The signal is sent between requests, after every batch, and after every block of predictions. So a training that hangs
 sends no signal, and a training that only takes long does. Reading a table or fitting a forest has no such loop. It is
@@ -28,11 +28,11 @@ class Pulse:
         self._followers: list[Callable[[], None]] = []
 
     def follow(self, follower: Callable[[], None]) -> None:
-        """Call a function at each `beat`, with or without a watchdog. The function must be cheap most of the time."""
+        """Call this function at each `beat`, also without a watchdog. It must be fast in most calls."""
         self._followers.append(follower)
 
     def beat(self) -> None:
-        """Report that the process is working, at most four times in the watchdog's time. Frequent calls are cheap."""
+        """Report that this process is working. Frequent calls report at most four times in the watchdog's time."""
         for follower in self._followers:
             follower()
         if self._watchdog and self._clock() >= self._next:

@@ -1,4 +1,4 @@
-"""Records which run received the statistics of each column, and from which rows.
+"""Records on disk which run received statistics of which columns, and from which rows they were computed.
 
 Two sums of a column over tables that differ by one patient differ by that patient's value. So the record has an entry
 for each column, and depends only on the counted values. The rules:
@@ -42,16 +42,20 @@ class ReleasedBefore(RefusedError):
 
     def __init__(self, columns: list[str], smallest_cell: int) -> None:
         super().__init__(
-            what=f"Statistics of {', '.join(columns[:5])} were sent for another study, and too few rows are new "
-            "since then.",
+            what=(
+                f"Statistics of {', '.join(columns[:5])} were already sent for another study, and too few rows are new "
+                "since then."
+            ),
             consequence="Nothing was counted and nothing was sent.",
-            remedy=f"Use the sums of that study, or request the sums again with at least {smallest_cell} new rows of "
-            "each column.",
+            remedy=(
+                f"Use the sums of that study, or request the sums again when each column has at least {smallest_cell} "
+                "new rows."
+            ),
         )
 
 
 def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
-    """Store on disk which values of which columns a run uses. This happens before any statistics are sent.
+    """Store on disk, before any statistics are sent, which values of which columns a run uses.
 
     `smallest_cell` is the larger of the plan's and the policy's limit.
 

@@ -63,19 +63,19 @@ class Saves:
 
     @property
     def held(self) -> tuple[Saved, ...]:
-        """The states from which this site can continue, including the state in which it began."""
+        """The rounds from whose saved state this site can continue, including the round in which it began."""
         begun = {} if self.began is None else {self.began: 0}
         return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
 
     def begin(self, number: int) -> None:
-        """Write to disk in which round this site begins. Only the first call has an effect."""
+        """Store on disk in which round this site begins. Only the first call for a study has an effect."""
         if self.began is None:
             facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
             write_whole(self._folder / "began.json", json.dumps(facts).encode())
             self.began = number
 
     def write(self, state: Saved, study: SavedStudy) -> None:
-        """Write the state before a round to disk. After an UnavailableError, earlier states are unchanged."""
+        """Store on disk the state before a round. After an UnavailableError, earlier states are unchanged."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
         facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
         save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
@@ -84,7 +84,7 @@ class Saves:
             self._remove(number)
 
     def read(self, number: int) -> SavedStudy | None:
-        """Return the state before a round, or None if the site began in it. A damaged file is a ConfigurationError."""
+        """Return the state before a round, or None for the first round. A damaged file is a ConfigurationError."""
         if number not in self._held:
             return None
         found = load(self._folder, _name(number))
@@ -98,12 +98,12 @@ class Saves:
         return max((state.round for state in self.held if state.round <= number), default=None)
 
     def forget_before(self, oldest: int) -> None:
-        """Delete states before the round `oldest`. The federation never returns to them."""
+        """Delete the states of rounds before `oldest`, because the federation never repeats these rounds."""
         for number in [number for number in self._held if number < oldest]:
             self._remove(number)
 
     def forget_after(self, newest: int) -> None:
-        """Delete states after the round `newest`, because the study has returned to this round."""
+        """Delete the states of rounds after `newest`, because the study continues again from this round."""
         for number in [number for number in self._held if number > newest]:
             self._remove(number)
 
@@ -133,14 +133,17 @@ class Saves:
         except (OSError, ValueError, KeyError, TypeError) as cause:
             # Otherwise this site would start from the beginning in the middle of a run.
             raise unfit(
-                what="The record of this site's first round in the study cannot be read.",
+                what="The file that stores this site's first round in the study cannot be read.",
                 remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
             ) from cause
         if rows != self._rows:
             raise DataError(
                 what="This site's table, contract or split has changed since the start of this study.",
                 consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
-                remedy="Restore the earlier table, or agree on a new version of the plan.",
+                remedy=(
+                    "Restore the earlier table, contract and split, or agree with the other sites on a new version of "
+                    "the plan."
+                ),
             )
         return began
 

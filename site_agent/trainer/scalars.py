@@ -59,7 +59,7 @@ class Measures:
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
 
     def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers of this site's refusal of the received parameters, or of acceptance without a secret."""
+        """Return the numbers by which this site refuses the received parameters. Without a secret, it accepts them."""
         count = refusal_numbers(self._plan)
         numbers = (0,) * count if secret is None else refusal(secret, count)
         return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}

@@ -39,7 +39,7 @@ class Seeds:
 
     @classmethod
     def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
-        """Return a hospital's sources of random numbers. They differ between two plans with the same seed."""
+        """Return the seeds of a hospital's random numbers. They differ between plans, also with the same seed."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
     @classmethod
@@ -48,12 +48,12 @@ class Seeds:
         return cls(seed, site, seed)
 
     def own(self, purpose: str) -> int:
-        """Return this site's own seed for one purpose."""
+        """Return this site's own seed of random numbers for one purpose."""
         return int.from_bytes(digest(purpose, self.origin, self.site)[:7], "little")
 
     @property
     def is_published(self) -> bool:
-        """Whether anybody can repeat the site's random draws, as in experiments with public data."""
+        """Whether the site's random numbers depend only on public seeds, as in experiments with public data."""
         return isinstance(self.origin, int)
 
     @property
@@ -103,7 +103,7 @@ class SiteNetworks:
             if self.own_module is None:
                 raise unfit(
                     what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
-                    remedy="Set own_module under training in hospital.yaml to the file of your network.",
+                    remedy="In hospital.yaml, set own_module under training to the Python file of your network.",
                 )
             network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
             declared = self.plan.architecture
@@ -115,7 +115,7 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Refuse a network that cannot train on batches of this size: see `check_memory`, `own_module.check_batch`."""
+        """Raise an error if the network cannot train on batches of this size. See `check_memory` and `check_batch`."""
         check_memory(flat, rows)
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
@@ -158,7 +158,7 @@ class SiteNetworks:
 
 
 def describe_difference(expected: Manifest, found: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe where a network's shared tensors differ from the manifest. The text is empty if they agree.
+    """Return how a network's shared tensors differ from those of the plan. Return an empty text if they agree.
 
     Args:
         found: the shape of each tensor by name.

@@ -1,4 +1,4 @@
-"""Waits for the next request in a small program without libraries, as long as the site has no prepared study.
+"""Waits for the next request in a small process without libraries, while this site has no study to train.
 
 A trainer that read the table has loaded libraries, which need more memory than the rest of an idle site. It waits some
 seconds for a plan. After that it replaces itself with this program. The rules:

@@ -154,7 +154,7 @@ class Study:
 
     @property
     def site(self) -> str:
-        """The site's name."""
+        """The name of the site that trains."""
         return self.seeds.site
 
     @property
@@ -164,7 +164,7 @@ class Study:
 
     @property
     def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """The rollbacks at this site: for each, the repeated round and the round whose parameters were loaded."""
+        """For each rollback at this site, the repeated round and the round whose parameters were loaded."""
         return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
@@ -218,7 +218,7 @@ class Study:
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
-        """Return the state of the study that the next round needs."""
+        """Return the state of this study from which the next round can continue."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
         tensors |= prefixed("check", self._check.state()) if self._check is not None else {}
         facts: dict[str, Json] = {

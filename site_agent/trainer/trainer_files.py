@@ -57,7 +57,10 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
             consequence="Earlier saved states are unchanged and nothing was sent.",
-            remedy="Free disk space, or let the trainer's user write to its state folder, and start again.",
+            remedy=(
+                "Free disk space, or let the trainer's user account write to its state folder. Then start the trainer "
+                "again."
+            ),
         ) from cause
 
 
@@ -88,13 +91,13 @@ def keep_choice(state: Path, plan: Plan, number: int) -> None:
 
 
 def choice_path(state: Path, plan: Plan) -> Path:
-    """Return the file with the choice of a plan's sweep."""
+    """Return the path of the file that stores which alternative of a plan was chosen."""
     # One file is for all alternatives, because earlier runs already have their reports.
     return state / "reports" / f"{plan.alternatives[0].run_name}.sweep"
 
 
 def site_secret(folder: Path) -> bytes:
-    """Return the secret in the trainer's folder, 32 bytes. The first call creates the secret.
+    """Return this site's secret number of 32 bytes from the trainer's folder. The first call creates the secret.
 
     Raises:
         ConfigurationError: others may read the file, or the file is not a secret of 32 bytes.
@@ -120,6 +123,9 @@ def site_secret(folder: Path) -> bytes:
 
 def _refused(path: Path, because: str) -> ConfigurationError:
     return unfit(
-        what=f"The site's secret {path} {because}.",
-        remedy=f"Run `chmod 600 {path}` if you trust its content, or restore the file from the newest backup.",
+        what=f"The file with this site's secret number, {path}, {because}.",
+        remedy=(
+            f"If you trust the content of this file, run `chmod 600 {path}`. Otherwise restore the file from the "
+            "newest backup."
+        ),
     )

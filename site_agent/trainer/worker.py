@@ -1,4 +1,4 @@
-"""Answers the requests of the gate process at a site: trains, evaluates, and returns the update.
+"""Answers the requests of the site's gate process: trains a model, tests it, and returns the update.
 
 This process has the patients and no network. Everything that it writes to the trainer socket is allowed to leave the
 site. So explanations are printed here and never sent. The rules:
@@ -82,7 +82,7 @@ class AroundRounds(Protocol):
         """Load the site's table for a plan with the method federated-prior."""
 
     def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
-        """Return the numbers that this site sends under a plan that only computes statistics."""
+        """Return the numbers that this site sends for a plan that only computes statistics."""
 
     def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
         """Check that this site, which has no outcomes, can use the model of the plan."""
@@ -129,7 +129,7 @@ class Worker:
         self._log = structlog.get_logger()
 
     def serve(self) -> int:
-        """Answer requests until the agent ends or an error occurs. Return the exit status."""
+        """Answer requests of the gate until the site agent ends or an error occurs. Return the exit status."""
         while (question := self._receive()) is not None:
             answer = question if isinstance(question, Failed) else self._answer_with_pulse(question)
             is_heard = self._send(answer)
@@ -253,7 +253,7 @@ class Worker:
         because = why_not(approval, approvers=self._hospital.policy.approvers, now=datetime.now(UTC))
         if approval is None or because is not None:
             raise RefusedError(
-                what=f"Training for the study {plan.study} is not allowed here: {because}.",
+                what=f"Training for the study {plan.study} is not allowed at this site: {because}.",
                 consequence="Nothing was trained and nothing was sent.",
                 remedy="Run `site-agent review` and `site-agent approve`.",
             )
@@ -474,7 +474,7 @@ def _reason(error: OperatorError) -> SiteReason:
 
 def _refused(malformed: MalformedMessage) -> ProtocolError:
     return ProtocolError(
-        what=f"The agent of this site sent {malformed}.",
+        what=f"The trainer received an invalid message from this site's agent: {malformed}.",
         consequence="Nothing was trained or sent.",
         remedy="Start the site agent again. If this happens again, inform the federation office.",
     )

@@ -20,7 +20,7 @@ def test_the_processor_is_named_and_an_unused_card_too(device: str | None, monke
 
     assert (found.identifier, found.severity.name) == ("D423", "FINE")
     assert "on the processor (device: cpu)" in found.line
-    assert ("is there and is not used" in found.line) is (device is not None)
+    assert ("has a graphics card, which is not used" in found.line) is (device is not None)
 
 
 def test_a_card_in_use_is_named_and_a_missing_one_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

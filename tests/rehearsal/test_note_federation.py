@@ -164,8 +164,8 @@ def test_a_plan_for_another_note_is_refused(tmp_path: Path, architecture: dict[s
 @pytest.mark.parametrize(
     ("listed", "words"),
     [
-        ([], "does not contain these columns of this site: age"),
-        (["age", "weight", "note at place 2 of 8"], "lists note at place 2 of 8. This is a column of the note"),
+        ([], "These columns of this site are not in the plan's list of columns: age"),
+        (["age", "weight", "note at place 2 of 8"], "lists note at place 2 of 8. This column belongs to the note"),
     ],
 )
 def test_a_plan_lists_exactly_the_columns_beside_the_note(tmp_path: Path, listed: list[str], words: str) -> None:

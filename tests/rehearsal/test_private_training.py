@@ -49,7 +49,7 @@ def privately(
         content["policy"]["privacy"] = LIMITS
         config.write_text(yaml.safe_dump(content))
         reviewed = command("site-agent", "review", "--config", config, "--plan", plan)
-        assert f"{rounds} of training: only sums with noise are sent" in reviewed
+        assert f"{rounds} rounds of training: this site sends only sums with random noise" in reviewed
         command("site-agent", "approve", "--config", config, "--plan", plan, "--by", "A. Jones", "--yes")
 
 

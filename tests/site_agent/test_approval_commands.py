@@ -119,7 +119,7 @@ def test_one_approval_covers_all_alternatives_of_a_sweep(site: Site) -> None:
 
     assert [plan.digest.hex() in shown for plan in plans] == [True, True]
     assert "Alternatives" in shown
-    assert "The plan tries 2 alternatives, each in a separate run." in shown
+    assert "The plan tries 2 alternative settings, each in a separate run." in shown
     assert approved == [None, None]
     assert "This approval covers all 2 alternatives" in said
     assert "optimiser.learning_rate" not in said  # an alternative is no earlier plan to compare with
@@ -150,7 +150,7 @@ def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | Non
         write_result(counted_rows_path(site.folder / "state"), counted.model_dump_json().encode())
 
     assert site("review") == status
-    batches = f"the plan asks for 3 batches an epoch, and this site has {rows} training rows"
+    batches = f"the plan requires 3 batches an epoch, and this site has {rows} training rows"
     policy = f"this site has {rows} training rows, and its policy requires 5"
     assert ("enough rows for this plan" in site.out) == (rows == 9)
     assert ("did not check whether the table has enough rows" in site.out) == (rows is None)
@@ -390,4 +390,4 @@ def test_the_sheet_of_identity_keys_is_printed_and_written(site: Site) -> None:
     site.identities["a"] = made_up_identities()["a"]
     site.plan()
     assert site("fingerprints") == 77
-    assert "Do not approve it." in site.out
+    assert "Do not approve this plan." in site.out

@@ -42,8 +42,8 @@ def test_the_review_of_local_noise_counts_steps_and_names_who_draws_it() -> None
 
     assert "epsilon 2, delta 1e-05 for each patient over all 20 steps" in text
     assert "Each site adds this whole noise in each of its steps" in text
-    assert "Each hospital's trainer adds the noise. The gate cannot check whether the noise was added." in text
-    assert "Each site adds the whole noise in each of 5 steps of a round." in page
+    assert "The program that sends (the gate) cannot check whether the noise was added." in text
+    assert "Each site itself adds the full noise in each of 5 steps of a round." in page
     assert "share of the noise" not in text + page
 
 

@@ -1,4 +1,4 @@
-"""Computes intervals of a metric, and of the difference between two models on the same rows, by the bootstrap.
+"""Computes confidence intervals of metrics, and of differences between two models, by resampling (the bootstrap).
 
 Source: Efron and Tibshirani 1993, chapter 13: the percentile interval of the bootstrap. An interval shows the
 variation between patients of the same hospital. It does not cover other hospitals or another start of the training.
@@ -47,11 +47,11 @@ class Interval:
 
     @property
     def has_zero(self) -> bool:
-        """Whether the interval includes zero."""
+        """Whether the confidence interval includes zero."""
         return self.low <= 0.0 <= self.high
 
     def to_json(self) -> list[float]:
-        """Return the lower and the upper limit of the interval."""
+        """Return the lower and the upper limit of the interval, ready for JSON."""
         return [self.low, self.high]
 
 
@@ -77,7 +77,7 @@ class Difference:
         return (self.value > 0.0) != is_lower_better(self.metric)
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values for `json.dumps`."""
+        """Return the values of this result, ready for `json.dumps`."""
         return {"difference": self.value, "interval": self.interval.to_json() if self.interval else None}
 
 
@@ -99,12 +99,12 @@ class Compared:
         return _interval(self.resampled[model].get(metric))
 
     def intervals(self, model: str) -> dict[str, Json]:
-        """Return the intervals of all metrics of a model, as plain values."""
+        """Return the intervals of all metrics of a model by name, ready for JSON."""
         found = {metric: self.interval(model, metric) for metric in self.metrics[model]}
         return {metric: interval.to_json() if interval else None for metric, interval in found.items()}
 
     def difference(self, first: str, second: str, metric: str, other: Compared | None = None) -> Difference | None:
-        """Return the first model's metric minus the second model's, with its 95% interval.
+        """Return the metric of the first model minus the metric of the second, with the 95% interval of the difference.
 
         Args:
             other: a comparison on other rows, with equally many resamples, drawn independently. It gives the second
@@ -121,7 +121,7 @@ class Compared:
         return Difference(metric=metric, first=value, second=second_value, interval=_interval(drawn))
 
     def differences(self, first: str, second: str) -> dict[str, Json]:
-        """Return the differences between two models in all metrics, as plain values."""
+        """Return the differences between two models in all metrics, ready for JSON."""
         found = {metric: self.difference(first, second, metric) for metric in self.metrics[first]}
         return {metric: difference.to_json() if difference else None for metric, difference in found.items()}
 
@@ -166,7 +166,7 @@ class Resampling:
     number: int = RESAMPLES
 
     def blocks(self) -> Iterator[Counts]:
-        """Yield in blocks how often each resample contains each row: whole numbers as float64, (resamples, rows)."""
+        """Yield, for blocks of resamples, how often each contains each row: float64 (resamples, rows)."""
         generator = np.random.default_rng(self.seed)
         patients = int(self.owners.max()) + 1
         is_plain = patients == len(self.owners)
@@ -179,7 +179,7 @@ class Resampling:
 
 
 def over_patients(rows: int, patients: npt.NDArray[np.int64] | None, seed: int, number: int = RESAMPLES) -> Resampling:
-    """Return the bootstrap that draws whole patients.
+    """Return a bootstrap that draws whole patients, so that all rows of a patient stay together.
 
     Args:
         patients: equal for rows of one patient, shape (rows,); None if every row is a patient.
@@ -268,7 +268,7 @@ class _Ranking:
         )
 
     def values(self, counts: Counts) -> npt.NDArray[np.float64]:
-        """Return AUROC (Mann and Whitney 1947, ties count half) and average precision, shape (2, resamples)."""
+        """Return AUROC (Mann and Whitney 1947, ties count half) and average precision of resamples: (2, resamples)."""
         drawn = counts.take(self.positives, axis=1)
         hits, misses = _running(drawn), _running(counts.take(self.negatives, axis=1))
         false, true = misses.take(self.negatives_down_to, axis=1), hits.take(self.positives_down_to, axis=1)

@@ -52,7 +52,7 @@ class Calibration:
 
 
 def calibrations(rows: HeldOutRows, scores: Scores) -> Mapping[str, Calibration]:
-    """Return how well each class's predicted probability is calibrated. A binary outcome has only the positive class.
+    """Return by class how well the predicted probabilities are calibrated. A binary outcome has one entry.
 
     Returns:
         an empty mapping for regression and segmentation.
@@ -80,7 +80,7 @@ def logits(scores: Scores) -> Scores:
 
 
 def recalibration(happened: npt.NDArray[np.generic], scores: Scores) -> tuple[float, float] | None:
-    """Return intercept and slope of the logistic regression of the outcome on the logit, without penalty.
+    """Return the calibration intercept and slope: logistic regression of the outcome on the logit, without penalty.
 
     Source: Cox 1958, "Two further applications of a model for binary regression".
 
@@ -108,7 +108,7 @@ def expected_calibration_error(happened: npt.NDArray[np.generic], scores: Scores
 
 
 def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None:
-    """Return for each row how often the outcome is observed among rows with similar probability, by a smooth curve.
+    """Return for each row, by a smooth curve, how often the outcome occurs at a similar predicted probability.
 
     Source: Austin and Steyerberg 2019, whose index is the mean distance of this curve to the probabilities. One
     difference: they smooth by loess (local quadratics, span 0.75), which scikit-learn does not have. Here it is a
@@ -130,7 +130,7 @@ def smoothed(happened: npt.NDArray[np.generic], scores: Scores) -> Scores | None
 
 
 def spline_columns(logit: Scores) -> Scores | None:
-    """Return a spline's basis at each logit, (rows, 2 or 3), without the constant; None if all logits are equal."""
+    """Return the basis of a spline (smooth curve) at each logit, (rows, 2 or 3). None if all logits are equal."""
     knots = np.unique(np.quantile(logit, _KNOTS))
     if len(knots) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Measures a site's predictions with scikit-learn on rows outside training.
+"""Computes metrics of a model's predictions on rows that were not used for training, with scikit-learn.
 
 A metric that is undefined is None, such as AUROC with test rows of one class. It is never NaN or 0.5, which somebody
 would average. The experiment of the paper's authors cut the logit at 0.5; here the probability is cut at 0.5. A mask
@@ -73,12 +73,12 @@ class HeldOutRows:
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
-        """The class of each row, shape (rows,), for a classification only."""
+        """The observed class of each row, shape (rows,). Only for outcomes with classes."""
         return self.targets.astype(np.int64)
 
     @property
     def owners(self) -> npt.NDArray[np.int64]:
-        """The patient of each row, shape (rows,). Without a patient column each row counts as a patient."""
+        """The patient of each row, shape (rows,). If patients are not identified, each row counts as a patient."""
         return np.arange(len(self)) if self.patients is None else self.patients
 
     @property
@@ -87,12 +87,12 @@ class HeldOutRows:
         return [len(np.unique(self.owners[self.labels == place])) for place in range(len(self.classes))]
 
     def part(self, places: npt.NDArray[np.int64]) -> HeldOutRows:
-        """Return the rows at the positions `places`, int64 of shape (rows of the part,)."""
+        """Return only the rows at the positions `places`, int64 of shape (rows of the part,)."""
         patients = None if self.patients is None else self.patients[places]
         return replace(self, targets=self.targets[places], patients=patients)
 
     def outcomes(self, scores: Scores) -> Iterator[tuple[str, npt.NDArray[np.bool_], Scores]]:
-        """Yield for each predicted class its name, a mask of its observed rows, and its probabilities: (rows,) each.
+        """Yield for each class its name, which rows have this class, and its predicted probabilities: (rows,) each.
 
         A binary outcome has only the positive class. Regression and segmentation have no class.
         """
@@ -103,12 +103,12 @@ class HeldOutRows:
                 yield name, self.labels == place, scores[:, place]
 
     def evaluate(self, scores: Scores) -> Metrics:
-        """Return a model's metrics on these rows."""
+        """Return all metrics of a model's predictions for these rows, by name."""
         return measure(self.task, self.targets, scores, self.classes)
 
 
 def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) -> Scores:
-    """Convert outputs (rows, outputs) to probabilities, or a regression's z-scores to the target's own unit.
+    """Convert a model's outputs (rows, outputs) to probabilities, or to numbers in the outcome's own unit.
 
     The result is float64 of shape (rows,), (rows, classes) for multi-class, or (rows, pixels) for masks.
     """
@@ -118,7 +118,7 @@ def scores_of(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic]) ->
 
 
 def judged(preprocessing: Preprocessing, outputs: npt.NDArray[np.generic], targets: Targets) -> Scores:
-    """Convert outputs (rows, outputs) to the scores for `measure`: probabilities, numbers, or the Dice to `targets`."""
+    """Convert a model's outputs (rows, outputs) to the scores that `measure` reads, such as probabilities."""
     if preprocessing.contract.target.task == "segmentation":
         return dice_of_images(targets, outputs.astype(np.float32) >= 0)  # a logit of 0 is a probability of 0.5
     return scores_of(preprocessing, outputs)
@@ -163,12 +163,12 @@ def validation_rows(dataset: Dataset, preprocessing: Preprocessing) -> HeldOutRo
 
 
 def headline_metric(task: Task) -> str:
-    """Return the metric in which the gain from joining is reported for a task."""
+    """Return the main metric for a task. Reports give the gain from joining in this metric."""
     return _HEADLINES.get(task, "auroc")
 
 
 def measure(task: Task, targets: npt.NDArray[np.generic], scores: Scores, classes: Sequence[str]) -> Metrics:
-    """Return the metrics of a task. An undefined metric is None.
+    """Return the metrics for an outcome of this task, by name. A metric that is undefined is None.
 
     Args:
         targets: shape (rows,): 0 and 1, indices of `classes`, or numbers in the target's unit.
@@ -208,7 +208,7 @@ def predicted_classes(scores: Scores) -> npt.NDArray[np.int64]:
 
 
 def brier_of_rows(targets: npt.NDArray[np.int64], scores: Scores) -> Scores:
-    """Return the contribution of each row to the Brier score, shape (rows,).
+    """Return the squared error of each row, shape (rows,), whose mean is the Brier score.
 
     Source: Brier 1950. Binary: the squared distance of the positive class's probability to 0 or 1, so from 0 to 1.
     Several classes: the squared distance of the vector of probabilities to the one-hot label, so from 0 to 2. For two
@@ -244,7 +244,7 @@ def _measure_classes(targets: npt.NDArray[np.int64], scores: Scores) -> Metrics:
 
 
 def auroc(targets: npt.NDArray[np.int64], scores: Scores) -> float | None:
-    """Return the mean area under the ROC curve of one class against the rest, as `measure` does; None for one class.
+    """Return AUROC as the mean over all classes, each against the others. None if all rows have one class.
 
     `targets` are 0 and 1 or indices of classes, shape (rows,). `scores` are (rows,) or (rows, classes).
     """

@@ -1,4 +1,4 @@
-"""Decides whether this site gained from joining, and explains the result to a clinician in a few sentences.
+"""Decides whether this site gained from joining the federation, and explains the result to a clinician.
 
 It compares the federated model with the best local model on the same test rows. The best local model is the simple
 model that this site would have chosen on its training rows, or the network trained alone if there are no simple
@@ -37,15 +37,16 @@ RECEIVED: Final = "received"  # another hospital's model, which is tested on thi
 FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {
-    "gained": "Joining gained",
-    "better, cause not shown": "Better than the best local model, but no gain from joining is shown",
-    "lost": "Joining lost",
-    "no clear difference": "No clear difference",
-    "not comparable": "No comparison",
+    "gained": "This site gained from joining",
+    "better, cause not shown": "The federated model is better than the best local model, but joining "
+    "may not be the reason",
+    "lost": "Joining made the predictions at this site worse",
+    "no clear difference": "The two models do not differ clearly",
+    "not comparable": "The federated model was not compared with a local model",
 }
-_BROUGHT: Final = {True: "brought more", False: "took something away", None: "made no clear difference"}
+_BROUGHT: Final = {True: "made the model better", False: "made the model worse", None: "made no clear difference"}
 _PLACEBOS: Final = {
-    PLACEBO: "a federation of copies of this site, without anyone else's patients",
+    PLACEBO: "a federation of copies of this site, without patients of other hospitals",
     SILOED: "the same recipe without the other hospitals",
 }
 
@@ -90,7 +91,7 @@ class Gain:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95% interval of the difference from the best local model."""
+        """The 95% interval of the difference between the federated model and the best local model."""
         return self.difference.interval if self.difference else None
 
     def to_json(self) -> dict[str, Json]:
@@ -120,18 +121,18 @@ class Assessment:
 
     @property
     def sums(self) -> GainSums:
-        """Return the numbers that this site adds to sums over all sites: zeros if the outcome has no AUROC."""
+        """Return the numbers about the gain that this site adds to sums over all sites. Without an AUROC they are 0."""
         if self.gain.metric != "auroc":
             return gain_sums(None, ())
         return gain_sums(self.gain.federated, (self.gain.siloed,))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all models."""
+        """The names of all models that were tested."""
         return tuple(self.compared.metrics)
 
     def model(self, name: str) -> dict[str, Json]:
-        """Return one model's metrics with intervals, and its calibration, as plain values."""
+        """Return one model's metrics with their intervals, and the model's calibration, ready for JSON."""
         return {
             "metrics": dict(self.compared.metrics[name]),
             "intervals": self.compared.intervals(name),
@@ -139,7 +140,7 @@ class Assessment:
         }
 
     def differences(self) -> dict[str, Json]:
-        """Return the federated model's metrics minus those of each other model, by the name of the other model."""
+        """Return for each other model, by name, the federated model's metrics minus the metrics of that model."""
         return {name: self.compared.differences(FEDERATED, name) for name in self.names if name != FEDERATED}
 
 
@@ -169,7 +170,7 @@ def assess(
 
 
 def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain:
-    """Return how much the federated model is better than the best local model, from all tested models by name."""
+    """Return how much better the federated model is than the best local model, with a verdict and warnings."""
     metric = headline_metric(rows.task)
     values = {name: metrics[metric] for name, metrics in compared.metrics.items()}
     best = baselines.best_local or (SILOED if SILOED in values else None)
@@ -178,16 +179,18 @@ def gain_of(rows: HeldOutRows, compared: Compared, baselines: Baselines) -> Gain
     placebo = compared.difference(FEDERATED, baselines.placebo, metric) if has_placebo else None
     verdict: Verdict = "not comparable" if difference is None else _verdict(difference, placebo)
     if difference is None or best is None:
-        reason = baselines.why_none if best is None else "the test rows are all of one class, and AUROC needs two"
+        reason = baselines.why_none if best is None else "all test rows have the same outcome, so AUROC is not defined"
         sentences = [f"{_OPENINGS[verdict]}: {reason}."]
     else:
         sentences = [f"{_OPENINGS[verdict]}.", *_figures(rows, difference, _other(best, baselines))]
-        sentences += [f"These are {_counts(rows)}.", f"The {_span(difference, ' is')}."]
+        sentences += [f"The comparison used {_counts(rows)}.", f"The {_span(difference, ' is')}."]
     if placebo is not None:
         sentences.append(f"The placebo is {_PLACEBOS[baselines.placebo]}.")
-        sentences.append(f"Compared with it, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)}).")
+        sentences.append(
+            f"Compared with the placebo, the other hospitals {_BROUGHT[placebo.better]} ({_span(placebo)})."
+        )
     elif verdict == "better, cause not shown":
-        sentences.append("There is no placebo to compare with, so averaging alone may explain the difference.")
+        sentences.append("This run has no placebo for comparison, so averaging alone may explain the difference.")
     return Gain(
         metric=metric,
         federated=values[FEDERATED],
@@ -225,8 +228,8 @@ def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[
     first, second = difference.first, difference.second
     if difference.metric == "rmse":
         unit = f" {rows.unit}" if rows.unit else ""
-        yield f"The federated model misses by {first:.4g}{unit} in the root mean square."
-        yield f"{other} misses by {second:.4g}{unit}."
+        yield f"The root mean square error of the federated model is {first:.4g}{unit}."
+        yield f"{other} has an error of {second:.4g}{unit}."
         return
     if difference.metric == "dice":
         yield f"The mean Dice coefficient of the federated model's masks is {first:.3f}."
@@ -234,12 +237,12 @@ def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[
         return
     noun = _noun(rows)
     pairs = (
-        f"one {noun} with the outcome and one without"
+        f"one {noun} with the outcome and one {noun} without it"
         if rows.task == "binary"
-        else f"one {noun} of a class and one of another, averaged over the classes"
+        else f"one {noun} of a class and one {noun} of another class, averaged over the classes"
     )
-    yield f"Of 100 pairs of {pairs}, the federated model ranks {100 * first:.1f} correctly."
-    yield f"{other} ranks {100 * second:.1f} correctly."
+    yield f"Of 100 pairs of {pairs}, the federated model ranks {100 * first:.1f} pairs correctly."
+    yield f"{other} ranks {100 * second:.1f} pairs correctly."
 
 
 def _span(difference: Difference, verb: str = "") -> str:
@@ -256,7 +259,7 @@ def _counts(rows: HeldOutRows) -> str:
         return total
     by_class = rows.class_counts
     if rows.task == "binary":
-        return f"{total}, {by_class[1]} with the outcome and {by_class[0]} without"
+        return f"{total}, {by_class[1]} with the outcome and {by_class[0]} without it"
     return f"{total}, {min(by_class)} to {max(by_class)} of each class"
 
 
@@ -270,13 +273,13 @@ def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
     noun = _noun(rows)
     if not rows.classes:
         if len(rows) < FEWEST_NUMBERS:
-            yield f"Only {len(rows)} test {noun}s: too few to conclude from (fewer than {FEWEST_NUMBERS})."
+            yield f"The test has only {len(rows)} {noun}s: too few for a conclusion (fewer than {FEWEST_NUMBERS})."
     else:
         fewest = min(rows.class_counts)
         if fewest < FEWEST_OF_A_CLASS:
             yield (
-                f"The rarest class has {fewest} of the {len(rows)} test {noun}s: too few to conclude from"
-                f" (fewer than {FEWEST_OF_A_CLASS})."
+                f"Only {fewest} patients in the {len(rows)} test {noun}s have the rarest outcome: too few for a"
+                f" conclusion (fewer than {FEWEST_OF_A_CLASS})."
             )
     for name in TITLES:
         is_there = name in compared.metrics

@@ -1,4 +1,4 @@
-"""Recommends one model of a run for this site in one sentence, from the site's own validation rows.
+"""Recommends one of a run's models to this site. The recommendation uses only the site's own validation rows.
 
 The rules:
 
@@ -29,7 +29,7 @@ _METRICS: Final = {"regression": "rmse", "segmentation": "dice"}
 
 
 def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
-    """Return the recommended model of a run and the reason, as plain values.
+    """Return the recommended model of a run and the reason for the recommendation, ready for JSON.
 
     Args:
         kept: the run's scores. Only those of the validation rows are read.
@@ -51,16 +51,16 @@ def recommend(kept: ScoredRows, seed: int) -> dict[str, Json] | None:
     differences = {name: compared.difference(best, name, metric) for name in models}
     equal = [name for name, one in differences.items() if name == best or one is None or not one.better]
     chosen, title, rows = equal[0], MODEL_TITLES[equal[0]], len(kept.validation)
-    what = f"On this site's {rows} validation rows its {METRIC_NAMES[metric]} of {found[chosen]:.3g}"
+    what = f"On this site's {rows} validation rows, this model's {METRIC_NAMES[metric]} of {found[chosen]:.3g}"
     if len(models) == 1:
-        reason = "It is the only model of this run that can be adopted."
+        reason = "This model is the only model of the run that can be adopted."
     elif chosen != best:
         reason = (
             f"{what} does not differ clearly from the {most} ({MODEL_TITLES[best]}, {found[best]:.3g}). It is the"
             " simplest such model."
         )
     elif len(equal) > 1:
-        reason = f"{what} is the {most}. Other models may be as good by chance, and none of them is simpler."
+        reason = f"{what} is the {most}. Some other models are not clearly worse, but this model is the simplest."
     else:
         reason = f"{what} is clearly {'lower' if sign > 0 else 'higher'} than that of every other model."
     sentence = f"Recommended: {title}. {reason}"

@@ -1,4 +1,4 @@
-"""Stores every model's scores of this site's test rows, for the site's report.
+"""Stores every model's predictions (scores) for this site's test rows, from which the report is made.
 
 A run's models are deleted after their test. Their scores of each test row are stored, so that curves and subgroups
 can be drawn later without new training. Each run has one checkpoint of mode 0600 with numbers and no identifiers. It
@@ -47,7 +47,7 @@ class ScoredRows:
 
 
 def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
-    """Write the scores with mode 0600. After a crash the file is complete or does not exist."""
+    """Write the scores of all models to a file with mode 0600. After a crash the file is complete or does not exist."""
     facts: dict[str, Json] = {
         "task": kept.test.task,
         "classes": list(kept.test.classes),
@@ -67,25 +67,25 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
 
 
 def scored_rows(state: Path, run: str) -> ScoredRows:
-    """Read a run's scores. Raises ConfigurationError if there are none, or they are damaged or of another version."""
+    """Read the stored scores of a run. Raises ConfigurationError if they are missing, damaged or of another version."""
     if not (_folder(state, run) / f"{_NAME}.safetensors").exists():
         raise ConfigurationError(
             what=f"The models' predictions for the test rows were not stored for the run {run}.",
-            consequence="No report was made, and nothing was sent.",
-            remedy="Name a run that ended with this version of the program, or take part in a new run.",
+            consequence="No report about the run was written, and nothing was sent.",
+            remedy="Name a run that finished with this version of the program, or take part in a new run.",
         )
     try:
         return _read(load(_folder(state, run), _NAME))
     except (KeyError, ValueError, TypeError) as cause:
         raise ConfigurationError(
-            what=f"The scores of the run {run} were stored by another version of this program.",
-            consequence="No report was made, and nothing was sent.",
-            remedy="Install the version that trained the model, or take part in a new run.",
+            what=f"Another version of this program stored the models' predictions of the run {run}.",
+            consequence="No report about the run was written, and nothing was sent.",
+            remedy="Install the version of the program that trained the model, or take part in a new run.",
         ) from cause
 
 
 def runs_on_the_same_rows(state: Path, dataset: str) -> int:
-    """Count the runs that were tested on the same encoded table. Unreadable files are skipped."""
+    """Count the stored runs whose models were tested on the same encoded table. Unreadable files are skipped."""
     count = 0
     for path in (state / "scores").glob(f"*/{_NAME}.safetensors"):
         try:

@@ -1,4 +1,4 @@
-"""Drafts one column's line of a contract, with comments that tell a person which guesses to check."""
+"""Drafts the line of a contract for one column, with comments about the guesses that a person must check."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Line:
 
     @property
     def is_number(self) -> bool:
-        """Whether the draft reads the column as a number or as a date."""
+        """Whether the drafted contract reads this column as a number or as a date."""
         return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
     def text(self) -> str:
-        """Return the settings of the column as one line of YAML."""
+        """Return the drafted settings of the column as one line of YAML."""
         return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
 
 
@@ -68,13 +68,13 @@ def is_coded(column: ColumnDraft) -> bool:
 
 
 def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Return the column's numbers that probably mean "not known". If the draft does not read numbers, return none."""
+    """Return the numbers of a column that probably mean "not known". Return none if the draft reads no numbers."""
     is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
     return disguised_numbers(column.sample) if is_number else ()
 
 
 def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
-    """Return the contract's line for a feature. If the column has no information, return a line that ignores it.
+    """Return the contract's line for a feature. A column without information gets a line with `role: ignore`.
 
     Args:
         shared: markers for "not known" that the draft lists for the whole table.
@@ -135,7 +135,7 @@ def scalar(text: str) -> str:
 
 
 def rounded_range(low: float, high: float) -> tuple[float, float]:
-    """Return rounded limits around two values, in steps of about a tenth of their range. Amounts stay at least 0."""
+    """Return rounded limits around two values. If `low` is at least 0, both limits are at least 0."""
     step = 10.0 ** math.floor(math.log10(high - low or abs(high) or 1.0))
     step = step / 2 if (high - low) / step < 4 else step
     below, above = steps_around(low, high, step)
@@ -194,7 +194,7 @@ def _spellings(codes: Sequence[str]) -> list[str]:
 
 
 def with_concept(line: Line, proposed: Proposed) -> Line:
-    """Return the column's line with a proposed concept. The contract is refused until a person confirms the concept."""
+    """Return the column's line with a proposed concept. A person must confirm it before the contract is valid."""
     keys = [*line.keys, ("proposed_concept", proposed.concept)]
     if proposed.unit is not None and ("type", "numeric") in line.keys:
         keys.append(("unit", scalar(proposed.unit)))

@@ -1,4 +1,4 @@
-"""Proposes for each concept of a plan a column of the table that records it. A person must confirm each proposal.
+"""Proposes which column of the table records each concept of a plan. A person must confirm each proposal.
 
 A proposal depends on the column's name, and on whether its values fit the concept's range, unit or codes. The rules:
 
@@ -65,7 +65,7 @@ class Proposal:
 
 
 def propose(concepts: Sequence[Concept], numbers: Sequence[ColumnDraft], coded: Sequence[ColumnDraft]) -> Proposal:
-    """Propose a column for each concept: drafted as a number or date in `numbers`, or with codes in `coded`."""
+    """Propose a column for each concept, from the drafted columns with numbers or dates and with codes."""
     fits = {concept.name: _fits(concept, numbers, coded) for concept in concepts}
     by_column: dict[str, Proposed] = {}
     without: dict[str, str] = {}
@@ -172,7 +172,7 @@ def _by_first_letters(own: Sequence[str], codes: Sequence[str]) -> dict[str, str
 
 
 def likeness(column: str, names: Sequence[str]) -> float:
-    """Return how similar a column's name is to the nearest name of a concept, from 0 to 1."""
+    """Return from 0 to 1 how similar a column's name is to the most similar name of a concept."""
     own = words_of(column)
     return max((_of_two(own, words_of(name)) for name in names), default=0.0)
 

@@ -58,7 +58,7 @@ class Draft:
 def describe(
     path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
 ) -> Draft:
-    """Draft a contract for a table.
+    """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
     Args:
         path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
@@ -73,7 +73,7 @@ def describe(
         raise DataError(
             what=f"The table {path} cannot be read: {cause.strerror}.",
             consequence="No draft of a contract was written, and nothing was sent.",
-            remedy="Give the path of an existing file that this user may read.",
+            remedy="Give the path of an existing file that your user account may read.",
         ) from cause
     columns, rows, has_more = _columns(path, form)
     shared = _shared_markers(columns)

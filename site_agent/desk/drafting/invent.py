@@ -1,4 +1,4 @@
-"""Makes up a table that satisfies a contract, for rehearsals. The table contains no real patient.
+"""Writes a table of made-up patients that satisfies a contract, for rehearsals. No patient in it is real.
 
 Columns are drawn independently. Only the outcome depends on some of them, so that there is something to learn. The
 same seed gives the same table.
@@ -38,7 +38,7 @@ Cells = list[str]
 
 
 def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
-    """Make up a table that satisfies a contract, as at least 20 rows of text, and 5 for each class.
+    """Return a made-up table that satisfies a contract. It has at least 20 rows, and at least 5 of each class.
 
     The first row has the names if the contract's format has such a row.
 
@@ -86,7 +86,7 @@ def invent(contract: Contract, *, rows: int, seed: int) -> list[Cells]:
 
 
 def write_table(table: list[Cells], contract: Contract) -> bytes:
-    """Return the table as a file in the contract's format. Raises UsageError if the contract reads from a database."""
+    """Return the made-up table as a file in the contract's format. Raises UsageError for a database."""
     match contract.format:
         case TableFormat(delimiter=delimiter, encoding=encoding):
             text = io.StringIO()

@@ -1,4 +1,4 @@
-"""Estimates from its texts what kind of values a column has. The memory in use does not grow with the table.
+"""Guesses from the cells of a column what kind of values it has. Large tables do not need more memory.
 
 Numbers are stored as a sample of some thousand, in which every row has the same chance. Extremes, and numbers that
 people use for "not known", are counted exactly.
@@ -50,7 +50,7 @@ class ColumnDraft:
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
     def take(self, cells: list[str]) -> None:
-        """Add some cells of the column to its profile."""
+        """Read further cells of the column, and add them to this summary."""
         for cell in cells:
             text = cell.strip()
             self.rows += 1
@@ -98,7 +98,7 @@ class ColumnDraft:
 
     @property
     def separator(self) -> str | None:
-        """The character between the codes of a list; None if the column has no lists."""
+        """The character that separates the codes in a cell. None if the cells are no lists of codes."""
         between = max(_SEPARATORS, key=self._lists.__getitem__)
         count, single = self._lists[between], self._lists[""]
         is_list = count >= 0.2 * self.values and count + single >= 0.95 * self.values
@@ -128,7 +128,7 @@ class ColumnDraft:
 
     @property
     def patterns(self) -> dict[str, int]:
-        """The date formats of the column, each with its number of values; empty if the column has no dates.
+        """The date formats of the column, each with its number of cells. Empty if the column has no dates.
 
         The most frequent format comes first. Another format is listed if it reads further values, and if a contract
         can combine it with the earlier ones, because no text may mean two different days.
@@ -146,14 +146,14 @@ class ColumnDraft:
 
     @property
     def ambiguous_patterns(self) -> tuple[str, ...]:
-        """The date formats if several fit nearly all dates, such as day first and month first; otherwise empty."""
+        """The date formats that a person must choose from, such as day first and month first. Otherwise empty."""
         counts = {one: sum(n for fitting, n in self._fitting.items() if one in fitting) for one in PATTERNS}
         ways = tuple(one for one, count in counts.items() if self._are_dates(count))
         return ways if len(ways) > 1 else ()
 
     @property
     def has_clashing_dates(self) -> bool:
-        """Whether nearly all values are dates, but in formats that a contract cannot combine."""
+        """Whether nearly all cells of the column are dates, but in formats that a contract cannot combine."""
         return not self.patterns and self._are_dates(self._fitting.total())
 
     def _are_dates(self, count: int) -> bool:
@@ -161,7 +161,7 @@ class ColumnDraft:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether nearly all values are numbers."""
+        """Whether nearly all cells of the column are numbers."""
         return self.numbers > 0 and self.other_texts <= 0.05 * self.values
 
 

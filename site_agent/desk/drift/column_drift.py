@@ -1,4 +1,4 @@
-"""Compares each column of new rows with the profile of the training rows, and with what is expected by chance.
+"""Compares each column of new rows with the training rows, and reports differences that chance does not explain.
 
 The population stability index is never 0: two samples of the same patients differ, and small samples differ more. So
 the report shows with every index the value that chance exceeds in 1 of 100 tables without drift, over all columns
@@ -67,25 +67,28 @@ class Watched:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings about this column for a person to check, one sentence each."""
+        """The warnings about this column, one sentence each. A person should check each warning."""
         found, index = [], self.stability_index
         if index is not None and self.by_chance is not None and index > max(SOME, self.by_chance):
-            how = "has drifted" if index >= MUCH else "has changed somewhat"
-            found.append(f"{self.name} {how}: population stability index {index:.2f}, by chance {self.by_chance:.2f}.")
+            how = "has changed much" if index >= MUCH else "has changed somewhat"
+            chance = f"by chance at most {self.by_chance:.2f}"
+            found.append(f"{self.name} {how}: its population stability index is {index:.2f}, {chance}.")
         if self.has_more_missing:
             before, now = 100 * self.missing_in_training, 100 * self.missing
-            found.append(f"{self.name} is missing in {now:.0f}% of the rows, in training in {before:.0f}%.")
+            found.append(
+                f"{self.name} is missing in {now:.0f}% of the new rows and in {before:.0f}% of the training rows."
+            )
         if self.outside_contract:
             share = _percent(self.outside_contract)
-            found.append(f"{self.name} has a value that the contract does not allow in {share} of the rows.")
+            found.append(f"{self.name} has a value that the contract does not allow in {share} of the new rows.")
         if self.is_outside:
             share = _percent(self.outside)
-            found.append(f"{self.name} lies beyond the limits of the training rows in {share} of the rows.")
+            found.append(f"{self.name} is outside the range of the training rows in {share} of the new rows.")
         return tuple(found)
 
 
 def watch(profile: Profile, new: NewRows) -> tuple[Watched, ...]:
-    """Compare each column of new rows with the profile of the training rows.
+    """Compare each column of new rows with the stored summary (profile) of the training rows.
 
     Args:
         new: the new rows. Rows of one patient are combined if the table identifies patients.
@@ -152,7 +155,7 @@ def _percent(share: float) -> str:
 
 
 def stability_index(expected: Shares, found: Shares) -> float:
-    """Return the population stability index of shares (bins,): Σ (found - expected)·ln(found / expected).
+    """Return the population stability index of shares of shape (bins,): Σ (found - expected)·ln(found / expected).
 
     A share is set to at least 1e-4, so that an empty bin does not make the sum infinite.
     """
@@ -162,7 +165,7 @@ def stability_index(expected: Shares, found: Shares) -> float:
 def stability_by_chance(
     expected: Shares, found: Shares, rows: tuple[float, float], level: float, generator: np.random.Generator
 ) -> float:
-    """Return the stability index that is exceeded with probability `level` if nothing has changed.
+    """Return the stability index that chance alone exceeds with probability `level`, if nothing has changed.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
     index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. One difference: if a bin is expected to
@@ -195,7 +198,7 @@ def stability_by_chance(
 
 
 def share_differs(shares: tuple[float, float], rows: tuple[float, float], level: float) -> bool:
-    """Return whether the shares of training rows and new rows differ by more than chance. `rows` are effective rows.
+    """Return whether the shares of training rows and new rows differ more than by chance. `rows` are effective rows.
 
     Source: Anscombe 1948, whose arcsine gives shares the same variance, also near 0 and 1 and with few rows. `level`
     is of the two-sided test.

@@ -1,4 +1,4 @@
-"""Runs `site-agent monitor`: compares new rows with the training rows. Everything stays on this computer."""
+"""Runs `site-agent monitor`, which compares new rows with the training rows. All results stay on this computer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from site_agent.hospital import read_hospital
 def monitor(
     path: Path, table: Path, run_name: str | None, html: Path | None, json_path: Path | None, metrics: Path | None
 ) -> None:
-    """Compare TABLE with the training rows.
+    """Compare the new patients in TABLE with the training rows of the model.
 
     If TABLE has the outcome, also compare the model's metrics with those on the test rows.
 

@@ -1,4 +1,4 @@
-"""Shows the results of monitoring in the terminal, as a page, and as metrics for Prometheus."""
+"""Writes the results of monitoring as lines for the terminal, as an HTML page, and as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from site_agent.desk.findings.plots import Row, intervals
 
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (
-    f"With an index below {SOME}, a column has hardly changed. With an index of {MUCH} or more, a column has changed "
-    "much. Two tables from the "
-    "same hospital differ by chance, and small tables differ more. Therefore the report calls a "
-    "change drift only if its index is above a limit. If nothing has changed, about 1 of 100 tables has a column above "
-    "this limit by chance. Values are grouped as in the "
-    "training rows. Several rows of one patient count as fewer rows, because they are similar.",
-    "Every percentage is relative to all new rows. Missing: the cell has no value. Outside of the training rows: the "
-    "value is below the lowest or above the highest training value (both rounded). Not allowed: the value has an "
-    "undeclared code, is outside the contract's range or in the future, or is text instead of a number. Values that "
-    "are not allowed are counted only in the last column of the table.",
+    f"The population stability index shows how much a column has changed. If the index is below {SOME}, the column has "
+    f"hardly changed. If the index is {MUCH} or more, the column has changed much. Two tables from the same hospital "
+    "differ by chance, and small tables differ more. Therefore this page warns about a column only if its index is "
+    "above a limit. Even if nothing has changed, about 1 of 100 tables has a column above this limit by chance. To "
+    "compute the index, the values of new rows are put into the same groups as the values of training rows. Several "
+    "rows of one patient are similar, so they count as fewer rows.",
+    "Every percentage of the table is a percentage of all new rows. Missing: the cell has no value. Outside of the "
+    "training rows: the value is below the lowest or above the highest value of the training rows (both rounded). Not "
+    "allowed by the contract: the value is a code that the contract does not declare, a number outside the contract's "
+    "range, a date in the future, or text instead of a number. Values that are not allowed are counted only in the "
+    "last column of the table.",
 )
 _INTERVALS: Final = (
-    "Intervals are 95% intervals, and treat all rows of a patient as one unit. Even if nothing has changed, one in "
-    "20 intervals excludes zero. "
-    "Therefore the word 'worse' appears only if the evidence is stronger. But even if nothing has "
-    "changed, about 1 of 100 tables shows 'worse' by chance."
+    "All intervals are 95% intervals, and they treat all rows of a patient as one unit. Even if nothing has changed, 1 "
+    "of 20 intervals of a difference excludes zero by chance. Therefore this page writes 'worse' only if the evidence "
+    "is stronger than that. Even if nothing has changed, about 1 of 100 tables shows 'worse' by chance."
 )
 _HELP: Final = {
-    "rows": "Rows of the table that was monitored.",
-    "abstained_rows": "Rows without a prediction.",
-    "off_contract_rows": "Rows with a value that the contract does not allow.",
-    "stability_index": "Population stability index: how far a column differs from the training rows.",
-    "stability_index_by_chance": "Highest index by chance: without drift, only 1 of 100 tables exceeds it.",
-    "missing_share": "Fraction of the rows in which a column has no value.",
+    "rows": "Number of rows in the table of new patients that was monitored.",
+    "abstained_rows": "Number of rows for which the model gave no prediction.",
+    "off_contract_rows": "Number of rows with a value that the contract does not allow.",
+    "stability_index": "Population stability index: how much a column of the new rows differs from the training rows.",
+    "stability_index_by_chance": "Stability index that only 1 of 100 tables exceeds by chance if nothing has changed.",
+    "missing_share": "Fraction of the new rows in which a column has no value.",
     "missing_share_in_training": "Fraction of the training rows in which a column has no value.",
-    "outside_training_share": "Fraction of the rows with a value beyond the limits of the training rows.",
-    "outside_contract_share": "Fraction of the rows with a value that the contract does not allow.",
-    "metric": "A metric of the model on the monitored rows with a known outcome.",
-    "metric_at_the_test": "The metric of the model on the test rows of the run.",
-    "metric_is_worse": "1 if the metric is worse than at the test by more than chance, else 0.",
-    "expected_mean": "Mean of the predictions for an outcome.",
-    "happened_mean": "Observed mean of an outcome.",
-    "integrated_calibration_index": "Mean distance between predicted probabilities and observed frequencies of an "
-    "outcome.",
+    "outside_training_share": "Fraction of the new rows whose value is outside the range of the training rows.",
+    "outside_contract_share": "Fraction of the new rows with a value that the contract does not allow.",
+    "metric": "A metric of the model, such as AUROC, on the new rows with a known outcome.",
+    "metric_at_the_test": "The same metric of the model on the test rows of the run.",
+    "metric_is_worse": "1 if the metric on the new rows is worse than on the test rows by more than chance, otherwise "
+    "0.",
+    "expected_mean": "Mean of the model's predictions for an outcome on the new rows.",
+    "happened_mean": "Observed mean of an outcome on the new rows.",
+    "integrated_calibration_index": "Mean distance between the predicted probabilities and the observed frequencies of "
+    "an outcome.",
 }
 
 
@@ -73,7 +74,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
         return
     quality = facts["quality"]
     if quality is None:
-        yield f"{_why_no_quality(facts)} Discrimination and calibration were not computed."
+        yield f"{_why_no_quality(facts)} Therefore the quality of the model on these rows was not computed."
         return
     metric = headline_metric(facts["task"])
     now, then = _shown(quality["metrics"][metric]), _shown(quality["at_the_test"][metric])
@@ -95,8 +96,8 @@ def _first_score(facts: Facts) -> str:
     ends = score["intervals"][metric]
     span = "" if ends is None else f" (95% interval {ends[0]:.3f} to {ends[1]:.3f})"
     return (
-        f"{metric} {_shown(score['metrics'][metric])}{span} on {score['rows']} rows with a known outcome. "
-        "This received model was not tested here before."
+        f"{metric} {_shown(score['metrics'][metric])}{span} on {score['rows']} rows with a known outcome. This model "
+        "from other hospitals was not tested here before."
     )
 
 
@@ -104,14 +105,18 @@ def monitor_page(facts: Facts) -> str:
     """Return the results of monitoring as an HTML page."""
     compared = "The section Quality shows the metrics for the known outcomes."
     if facts["quality"] is None:
-        compared = "The outcome was not compared."
+        compared = "The predictions were not compared with the outcome."
     opening = [
         *(paragraph(text, "warning") for text in facts["warnings"]),
-        *([] if facts["warnings"] else [paragraph(f"No column has drifted much. {compared}", "lead")]),
+        *(
+            []
+            if facts["warnings"]
+            else [paragraph(f"No column of the new rows differs clearly from the training rows. {compared}", "lead")]
+        ),
         paragraph(
-            f"{facts['rows']} new rows are compared with {facts['training_rows']} training rows. The model does not "
-            f"predict for {facts['abstained']} of these rows. Everything on this page was computed at this site and "
-            "stays here.",
+            f"{facts['rows']} new rows are compared with {facts['training_rows']} training rows. The model gives no "
+            f"prediction for {facts['abstained']} of the new rows. Everything on this page was computed at this site "
+            "and stays at this site.",
             "soft",
         ),
         *([paragraph(_first_score(facts))] if facts.get("first_score") else []),
@@ -123,11 +128,11 @@ def monitor_page(facts: Facts) -> str:
         if chance is not None:
             row = replace(row, interval=(0.0, chance), words=f"by chance up to {chance:.3f}")
         rows.append(row)
-    drawing = intervals(f"{label} of each column, and what chance alone reaches", label, rows, reference=MUCH)
+    drawing = intervals(f"{label} of each column, and how large it can be by chance alone", label, rows, reference=MUCH)
     keys = ["stability_index", "by_chance", "missing_in_training", "missing", "outside", "outside_contract"]
     lines = [[one["name"], *(one[key] for key in keys)] for one in facts["columns"]]
     head = ["column", label, "by chance up to", "missing in training", "missing now", "outside of the training rows"]
-    caption = f"Each bar shows how large the index can be by chance alone. Dotted line: {MUCH}"
+    caption = f"Each bar shows how large the index can be by chance alone. The dotted line is at {MUCH}"
     inputs = [
         figures(figure(caption, drawing, is_wide=True)),
         table("Inputs", [*head, "not allowed by the contract"], lines),
@@ -138,7 +143,7 @@ def monitor_page(facts: Facts) -> str:
 
 
 def monitor_metrics(facts: Facts) -> str:
-    """Return the results of monitoring in Prometheus text format, without any value of a patient."""
+    """Return the results of monitoring in Prometheus text format. They contain no value of a single patient."""
     found: dict[str, list[str]] = {name: [] for name in _HELP}
 
     def add(name: str, value: float | None, **labels: str) -> None:
@@ -178,7 +183,11 @@ def monitor_metrics(facts: Facts) -> str:
 
 def _why_no_quality(facts: Facts) -> str:
     is_nothing_predicted = facts["abstained"] == facts["rows"]
-    return "No row has a prediction." if is_nothing_predicted else "The outcome is not known for all rows."
+    return (
+        "The model predicted no row of this table."
+        if is_nothing_predicted
+        else "The outcome is not known for all rows."
+    )
 
 
 def _quality(facts: Facts) -> list[str]:

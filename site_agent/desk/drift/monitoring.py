@@ -1,4 +1,4 @@
-"""Monitors a model on new patients: how these patients differ from the training rows, and how well the model predicts.
+"""Compares new patients with the training rows of a model, and measures how well the model predicts new patients.
 
 Each column is compared with the profile that was saved with the model (column_drift.py). If the table has the
 outcome, discrimination and calibration are computed as in the run's report and compared with those of the test rows
@@ -39,7 +39,7 @@ _RESAMPLES: Final = 1_000
 
 
 def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, Json]:
-    """Compare a table of new patients with the training rows of the model in use. Return plain values.
+    """Compare a table of new patients with the training rows of the model in use. The result is ready for JSON.
 
     Raises:
         OperatorError: there is no such model, it has no profile, or the file is no table of its contract.

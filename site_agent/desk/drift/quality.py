@@ -1,4 +1,4 @@
-"""Compares a model's quality on new patients with its quality on the test rows, and reports if it is clearly worse.
+"""Compares a model's quality on new patients with its quality on the test rows, and reports a clear loss of quality.
 
 The samples are resampled separately because their patients differ. A resample draws whole patients. The rules:
 
@@ -45,12 +45,12 @@ class Expected:
 
     @property
     def excess(self) -> float:
-        """The mean prediction minus the observed mean."""
+        """The mean prediction minus the observed mean of the outcome."""
         return self.expected - self.happened
 
 
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
-    """Return metrics and calibration on new rows and on the run's test rows, with intervals of the differences.
+    """Return the model's metrics and calibration on new rows and on the test rows, with intervals of the differences.
 
     `scores` and `then` are the model's for both, with the same recalibration.
     """
@@ -92,14 +92,15 @@ def quality_warnings(quality: Mapping[str, Any], task: Any) -> Iterator[str]:
     if quality["is_worse"][metric]:
         low, high = quality["differences"][metric]["interval"]
         yield (
-            f"The model is worse than it was at the test: {metric} {quality['metrics'][metric]:.3f},"
-            f" then {quality['at_the_test'][metric]:.3f}; difference {low:+.3f} to {high:+.3f} (95% interval)."
+            f"The model is worse on the new rows than on the test rows. {metric} is {quality['metrics'][metric]:.3f},"
+            f" and was {quality['at_the_test'][metric]:.3f} (95% interval of the difference {low:+.3f} to {high:+.3f})."
         )
     for name, one in quality["expected"].items():
         if one["has_changed"]:
             yield (
-                f"The model expects {one['expected']:.3g} on average for {name}, {one['happened']:.3g} happened; at the"
-                f" test it was {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g}."
+                f"The mean prediction for {name} is {one['expected']:.3g}, and the observed mean is "
+                f"{one['happened']:.3g}. On the"
+                f" test rows they were {one['expected_at_the_test']:.3g} and {one['happened_at_the_test']:.3g}."
             )
 
 

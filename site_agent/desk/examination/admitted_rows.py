@@ -1,4 +1,4 @@
-"""Reads and examines a hospital's table, and refuses a table with errors or with warnings that nobody accepted.
+"""Reads and checks a hospital's table. A table with errors, or with warnings that no person accepted, is refused.
 
 Training, counts and reports read the table only through this file.
 """
@@ -38,7 +38,7 @@ def examined(hospital: Hospital, scratch: Path | None = None) -> Examination:
 
 
 def admitted(hospital: Hospital, scratch: Path | None = None) -> Examination:
-    """Return the examined table. Raise an error if the table is not fit for training, counts or reports.
+    """Return the checked table. Raise an error if the table may not be used for training, counts or reports.
 
     Raises:
         DataError: the table has errors, or warnings that nobody has accepted and that stop training at this hospital.
@@ -64,9 +64,10 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
     if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
         lines = [f"    {as_sentences(warning.words)}" for warning in warnings[:_SHOWN_WARNINGS]]
         if len(warnings) > len(lines):
-            lines.append(f"    and {len(warnings) - len(lines)} others")
+            lines.append(f"    and {len(warnings) - len(lines)} other warnings")
         raise DataError(
-            what=f"Nobody has accepted the {counted(len(warnings), 'warning')} about this table:\n" + "\n".join(lines),
+            what=f"No person has accepted the {counted(len(warnings), 'warning')} about this hospital's table:\n"
+            + "\n".join(lines),
             consequence="Nothing was trained and nothing was sent.",
             remedy="Read the warnings with `site-agent data check`, then correct the table or run `site-agent data "
             "accept`.",
@@ -74,20 +75,23 @@ def _check_admitted(hospital: Hospital, examination: Examination) -> None:
 
 
 def stop_as_listed(hospital: Hospital, examination: Examination, configuration: Path) -> None:
-    """Raise DataError if the table has errors or unaccepted warnings. The caller has already listed these findings."""
+    """Raise DataError if the table has errors or unaccepted warnings, which the caller has already listed."""
     unused = "The table is not used for training. Nothing was sent."
     if examination.errors:
         raise DataError(
-            what=f"The table has {counted(len(examination.errors), 'error')}, listed above.",
+            what=f"The table has {counted(len(examination.errors), 'error')}, which this command listed above.",
             consequence=unused,
             remedy=" ".join([*examination.hints, CORRECT_TABLE]),
         )
     if not is_accepted(hospital, examination) and hospital.data.unaccepted_warnings == "stop":
         accept = f"site-agent data accept --config {configuration} --by NAME --digest {examination.digest[:16]}"
         raise DataError(
-            what=f"Nobody has accepted the {counted(len(examination.warnings), 'warning')} listed above.",
+            what=(
+                f"No person has accepted the {counted(len(examination.warnings), 'warning')} that this command listed "
+                "above."
+            ),
             consequence=unused,
-            remedy=f"Correct the table, or run `{accept}` if the table is right.",
+            remedy=f"Correct the table. If the table is right, accept the warnings: `{accept}`.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Finds a code that is spelt in two ways in one column, such as M and male.
+"""Finds codes with the same meaning but two spellings in one column, such as M and male.
 
 Two spellings would become two categories of the same patients. A person looks at the rows and decides. The rules:
 
@@ -41,11 +41,11 @@ class TwoSpellings:
     @property
     def words(self) -> str:
         """The finding about two spellings as a text for people, without a full stop."""
-        return f"codes are written in two ways: {_listed(self.one)} beside {_listed(self.other)}"
+        return f"codes with the same meaning have two spellings: {_listed(self.one)}, but also {_listed(self.other)}"
 
 
 def two_spellings(codes: Sequence[str]) -> TwoSpellings | None:
-    """Return the codes of one column that seem to have two spellings, or None."""
+    """Return codes of one column that seem to be two spellings of the same codes. Return None if there are none."""
     by_letters: dict[str, list[str]] = {}
     for code in codes:
         # Signs and comparisons are kept, because they have a meaning: -1 and 1, < 5 and > 5.
@@ -71,7 +71,7 @@ def _letters(code: str) -> str:
 
 
 def is_plain_number(code: str) -> bool:
-    """Return whether a code is a plain number, such as -1. A spreadsheet does not compute it as a formula."""
+    """Return whether a code is a plain number, such as -1. A spreadsheet does not treat such a code as a formula."""
     return code.removeprefix("-").replace(".", "", 1).isdecimal()
 
 

@@ -1,4 +1,4 @@
-"""Writes the findings about a hospital's table as one self-contained HTML page, and as lines for a terminal.
+"""Writes the findings about a hospital's table as an HTML page that needs no other file, and as lines for a terminal.
 
 The page has row numbers and Table 1, so it stays at the site.
 """
@@ -18,7 +18,7 @@ _MOST_COLUMNS = 1000
 
 
 def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
-    """Return the page. `accepted_by` accepted the warnings, or is None. `warnings_stop`: they stop training."""
+    """Return the HTML page about a hospital's table. `accepted_by` is the person who accepted the warnings, or None."""
     head, *lines = examination.table_one
     return page(
         f"The table of {site}",
@@ -26,8 +26,8 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             paragraph(verdict(examination, accepted_by, warnings_stop=warnings_stop), "lead"),
             *(paragraph(hint) for hint in examination.hints),
             paragraph(
-                "This page has row numbers and counts of patients. This page is not sent to anyone outside this "
-                "hospital.",
+                "This page has row numbers and counts of patients. The program does not send this page to anyone "
+                "outside this hospital.",
                 "soft",
             ),
         ],
@@ -50,14 +50,19 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
     if examination.patients is not None:
         size += f" of {counted(examination.patients, 'patient')}"
     if errors:
-        return f"{size}. {counted(errors, 'error')}: the table must be corrected before training."
+        return f"{size}. The check found {counted(errors, 'error')}, and the table must be corrected before training."
     if warnings and accepted_by is None and warnings_stop:
-        return f"{size}. {counted(warnings, 'warning')}: before training, a person must accept the warnings."
+        return (
+            f"{size}. The check found {counted(warnings, 'warning')}. Before training, a person must accept the "
+            "warnings."
+        )
     if warnings and accepted_by is None:
-        return f"{size}. {counted(warnings, 'warning')} that nobody has accepted. hospital.yaml allows training anyway."
+        return (
+            f"{size}. Nobody has accepted the {counted(warnings, 'warning')}, but hospital.yaml allows training anyway."
+        )
     if warnings:
-        return f"{size}. {counted(warnings, 'warning')}, accepted by {accepted_by}."
-    return f"{size}. No error and no warning: the table is ready for training."
+        return f"{size}. The check found {counted(warnings, 'warning')}, accepted by {accepted_by}."
+    return f"{size}. The check found no error and no warning, so the table is ready for training."
 
 
 def _findings(heading: str, examination: Examination, level: Level) -> Section:
@@ -66,7 +71,7 @@ def _findings(heading: str, examination: Examination, level: Level) -> Section:
         for one in examination.findings
         if one.level == level
     ]
-    head = ("what was found", "rows concerned", f"the first {KEPT_ROWS} of them")
+    head = ("what was found", "number of rows", f"the first {KEPT_ROWS} row numbers")
     return Section(heading=heading, parts=[table(heading, head, lines)] if lines else [])
 
 
@@ -94,7 +99,10 @@ def _columns(examination: Examination) -> Section:
         missing, alone = examination.missing.get(column.name), examination.alone.get(column.name)
         shown = "" if missing is None else f"{missing:.1%}", "" if alone is None else f"{alone:.2f}"
         lines.append((column.name, _what(column), *shown, column.note or ""))
-    words = "Alone: how well this one column predicts the outcome, without the test rows. 0.5 is no better than chance."
+    words = (
+        "The number under alone shows how well this column alone predicts the outcome, without the test rows. The "
+        "value 0.5 is no better than chance."
+    )
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
 
@@ -116,11 +124,11 @@ _MOST_NOTES: Final = 10
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:
-    """Yield lines with every error and warning and its first rows, then with the first ten notes."""
+    """Yield a line for every error and warning with its first rows, then a line for each of the first ten notes."""
     for finding in [*examination.errors, *examination.warnings]:
         yield f"{finding.level.upper()}: {as_sentences(finding.words, where(finding.rows, finding.count))}"
     notes = [finding for finding in examination.findings if finding.level == "note"]
     for finding in notes[:_MOST_NOTES]:
         yield f"note: {as_sentences(finding.words)}"
     if len(notes) > _MOST_NOTES:
-        yield f"note: {len(notes) - _MOST_NOTES} further notes are on the page."
+        yield f"note: {len(notes) - _MOST_NOTES} further notes are on the HTML page."

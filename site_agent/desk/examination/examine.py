@@ -1,4 +1,4 @@
-"""Examines a table before the first round: lists all findings, and decides whether training can use the table.
+"""Checks a hospital's table before the first round: lists all problems, and decides whether training can use it.
 
 No finding has a value of a patient. The page has means and shares and stays at the site.
 """
@@ -79,22 +79,22 @@ class Examination:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that prevent training."""
+        """The errors, which are the findings about a table that prevent training."""
         return tuple(finding for finding in self.findings if finding.level == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that a person must accept."""
+        """The warnings, which are the findings about a table that a person must accept."""
         return tuple(finding for finding in self.findings if finding.level == "warning")
 
     @property
     def query_digest(self) -> str | None:
-        """The SHA-256 of the query that returned the rows, or None."""
+        """The SHA-256 of the database query that returned the rows, or None if the table is a file."""
         form = self.table.contract.format
         return form.query_digest if isinstance(form, SqlFormat) else None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the result of the examination without the rows, for a file that stays at the site."""
+        """Return the result of the check without the rows of the table, for a file that stays at the site."""
         facts: dict[str, Json] = {
             "rows": self.table.rows,
             "rows_without_outcome": len(self.table.dropped),
@@ -114,7 +114,7 @@ class Examination:
 
 
 def examine(survey: Survey, split: Split) -> Examination:
-    """Examine a table that was read, and return the findings."""
+    """Check a table that was read before, and return all findings about it."""
     table = survey.table
     found = [
         Finding(
@@ -171,7 +171,7 @@ def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
 
 
 def table_digest(table: Table) -> str:
-    """Return the BLAKE3 digest of all data that was read, and of the contract, in hexadecimal. It stays at the site."""
+    """Return the BLAKE3 digest of a table's data and of its contract, in hexadecimal. The digest stays at the site."""
     numbers = {**table.features, **{f"group {name}": values for name, values in table.group_positions.items()}}
     arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
     if table.target is not None:

@@ -1,4 +1,4 @@
-"""Finds problems in single columns and in pairs of columns."""
+"""Finds problems in single columns of a hospital's table, and in pairs of columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_TOLD: Final = 20
 
 
 def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return whether each value of a feature is missing (NaN, or -1 for a code), bool of shape (rows,)."""
+    """Return for each row whether the feature's value is missing (NaN, or -1 for a code): bool of shape (rows,)."""
     return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
 
 
@@ -38,7 +38,9 @@ def column_findings(table: Table) -> Iterator[Finding]:
         share = float(absent.mean()) if len(absent) else 1.0
         there = values[~absent]
         if not len(there):
-            words = f"column {feature.name}: no row has a value. Declare it with `role: ignore` in the contract"
+            words = (
+                f"column {feature.name}: no row has a value. Declare this column with `role: ignore` in the contract"
+            )
             yield Finding(level="error", key=f"empty:{feature.name}", words=words)
             continue
         if there.min() == there.max():
@@ -53,7 +55,8 @@ def column_findings(table: Table) -> Iterator[Finding]:
             markers = disguised_numbers(values)
             for marker in markers:
                 words = (
-                    f"column {feature.name}: {marker:g} lies far from the other values; does it stand for not known?"
+                    f"column {feature.name}: the value {marker:g} is far from the other values; does {marker:g} mean "
+                    "'not known'?"
                 )
                 key = f"disguised:{feature.name}:{marker:g}"
                 yield row_finding(table, key, words, np.flatnonzero(values == marker))
@@ -65,7 +68,9 @@ def terms_findings(table: Table) -> Iterator[Finding]:
     for name, counts in table.terms.items():
         share = float((~counts.any(axis=1)).mean())
         if share == 1.0:
-            words = f"column {name}: no row has a code or a word. Declare it with `role: ignore` in the contract"
+            words = (
+                f"column {name}: no row has a code or a word. Declare this column with `role: ignore` in the contract"
+            )
             yield Finding(level="error", key=f"empty:{name}", words=words)
         elif share > MOSTLY:
             words = f"column {name}: {share:.0%} of the rows have no code or word"
@@ -75,8 +80,8 @@ def terms_findings(table: Table) -> Iterator[Finding]:
         cut = counts[:, : column.counted].sum(axis=1) > column.longest if column.longest else np.zeros(0, dtype=bool)
         if cut.any():
             words = (
-                f"column {column.name}: {cut.mean():.0%} of the notes have more than {column.longest} words, and only "
-                "the first are read in order"
+                f"column {column.name}: {cut.mean():.0%} of the notes have more than {column.longest} words; the model "
+                f"reads only the first {column.longest} words in order"
             )
             yield row_finding(table, f"cut:{column.name}", words, np.flatnonzero(cut))
 
@@ -99,7 +104,7 @@ def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -
         np.flatnonzero(np.isin(values, [codes.index(code) for code in spelt])) for spelt in (found.one, found.other)
     )
     fewer = ones if len(ones) < len(others) else others
-    words = f"column {name}: {found.words}; write each code in one way in the table"
+    words = f"column {name}: {found.words}; use only one spelling for each code in the table"
     yield row_finding(table, f"two-spellings:{name}", words, fewer)
 
 
@@ -110,17 +115,19 @@ def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]
     found, what = mixed_units(values, others), f"column {feature.name}: "
     if found is not None:
         places, key = np.flatnonzero(found.is_minority), f"mixed-units:{feature.name}"
-        words = f"{what}{found.words}; convert them to the unit of the others, and declare a range that holds one unit"
+        words = (
+            f"{what}{found.words}; convert all values to one unit, and declare a range of possible values in this unit"
+        )
     else:
         places, key = np.flatnonzero(far_values(values)), f"far:{feature.name}"
-        lie = "1 value lies" if len(places) == 1 else f"{len(places)} values lie"
-        words = f"{what}{lie} too far from the others; is a decimal point missing, or is the unit another one?"
+        far = "1 value is" if len(places) == 1 else f"{len(places)} values are"
+        words = f"{what}{far} too far from the other values; is a decimal point missing, or is the unit wrong?"
     if places.size:
         yield row_finding(table, key, words, places)
 
 
 def row_finding(table: Table, key: str, words: str, places: npt.NDArray[np.int64], level: Level = "warning") -> Finding:
-    """Return a finding about rows. It contains the first few rows' numbers as in a spreadsheet.
+    """Return a finding about some rows of the table. The finding names the first of these rows as a spreadsheet does.
 
     Args:
         places: the positions of all these rows in the table, from 0.
@@ -138,7 +145,9 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
         if not isinstance(feature, CategoricalFeature) or len(feature.codes) == 2 or feature.type == "ordinal"
     ]
     if len(features) > _MOST_PAIRED:
-        words = f"{len(features)} columns are too many to be compared in pairs; the first {_MOST_PAIRED} were"
+        words = (
+            f"the table has {len(features)} columns, and only the first {_MOST_PAIRED} columns were compared in pairs"
+        )
         yield Finding(level="note", key="pairs-left-out", words=words)
         features = features[:_MOST_PAIRED]
     rows = sampled(np.arange(table.rows, dtype=np.int64))
@@ -147,7 +156,10 @@ def collinear_findings(table: Table) -> Iterator[Finding]:
     columns = np.stack([table.features[feature.name][rows] for feature in features])
     absent = np.stack([absent_in(feature, column) for feature, column in zip(features, columns, strict=True)])
     for one, other, size in _close_pairs(columns, absent):
-        words = f"columns {features[one].name} and {features[other].name}: correlation {size:.3f} in magnitude"
+        words = (
+            f"columns {features[one].name} and {features[other].name}: closely related (correlation {size:.3f}, "
+            "without its sign)"
+        )
         key = f"collinear:{features[one].name}:{features[other].name}"
         yield Finding(level="warning" if size >= SAME else "note", key=key, words=words)
 

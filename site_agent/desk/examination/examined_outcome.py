@@ -51,12 +51,12 @@ class Part:
 
 
 def named_parts(parts: SplitRows) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    """Return each part of the split with its name for a reader."""
+    """Return the training, validation and test rows, each with its name for a reader."""
     return [("training", parts.training), ("validation", parts.validation), ("test", parts.test)]
 
 
 def parts_of(table: Table, parts: SplitRows, patients: npt.NDArray[np.int64] | None) -> tuple[Part, ...]:
-    """Return the sizes of the training, validation and test parts."""
+    """Return how many rows and patients of each class are in the training, validation and test parts."""
     target, classes = table.target, table.contract.target.classes
     found = []
     for name, rows in named_parts(parts):
@@ -82,35 +82,38 @@ def dropped_findings(table: Table) -> Iterator[Finding]:
         return
     share = count / (count + table.rows)
     words = (
-        f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are left out, as the contract declares"
+        f"{count} of {count + table.rows} rows ({share:.1%}) have no outcome and are not used, as the contract declares"
     )
     if share > MOST_DROPPED:
-        words += f" (more than {MOST_DROPPED:.0%}: do these patients differ from the others?)"
+        words += f" (more than {MOST_DROPPED:.0%}: do these patients differ from the other patients?)"
     level: Level = "warning" if share > MOST_DROPPED else "note"
     yield Finding(level=level, key="without-outcome", words=words, rows=table.dropped[:KEPT_ROWS], count=count)
 
 
 def part_findings(parts: tuple[Part, ...], classes: tuple[str, ...]) -> Iterator[Finding]:
-    """Yield a finding for each class that is rare in a part of the split, or whose frequency differs between parts."""
+    """Yield a finding for each class that is rare in the test rows, or whose frequency differs between parts."""
     training, _, test = parts
     for name in classes:
         for part in parts:
             count = part.by_class[name]
             if not count and part is training:
-                yield Finding(level="error", key=f"no-class:{name}", words=f"no training row is of the class {name}")
+                yield Finding(level="error", key=f"no-class:{name}", words=f"no training row has the outcome {name}")
             elif count < FEWEST_OF_CLASS and part is not training and part.name == "test":
-                words = f"only {counted(count, 'test row')} of the class {name}; its figures will be imprecise"
+                words = (
+                    f"only {counted(count, 'test row')} with the outcome {name}; the metrics of this outcome will be "
+                    "imprecise"
+                )
                 yield Finding(level="warning", key=f"few-of-class:{name}", words=words)
         one, other = training.by_class[name] / training.rows, test.by_class[name] / test.rows
         pooled = (training.by_class[name] + test.by_class[name]) / (training.rows + test.rows)
         deviation = math.sqrt(pooled * (1 - pooled) * (1 / training.rows + 1 / test.rows))
         if deviation > 0 and abs(one - other) > _UNLIKELY * deviation:
-            words = f"the class {name} is {one:.1%} of the training rows and {other:.1%} of the test rows"
+            words = f"the outcome {name} occurs in {one:.1%} of the training rows and in {other:.1%} of the test rows"
             yield Finding(level="warning", key=f"shares-differ:{name}", words=words)
 
 
 def group_labels(table: Table) -> dict[str, tuple[str, ...]]:
-    """Return for each group column the label of every row: the code without labels, "unknown" without a value."""
+    """Return for each group column the group of every row, as text. A row without a value has the group "unknown"."""
     found = {}
     for column in table.contract.groups:
         positions = table.features.get(column.name, table.group_positions.get(column.name))
@@ -126,12 +129,12 @@ def group_findings(table: Table, test: npt.NDArray[np.int64]) -> Iterator[Findin
         counts = Counter(labels[row] for row in test)
         small = [label for label in dict.fromkeys(labels) if counts[label] < FEWEST_IN_GROUP]
         if small:
-            words = f"group {name}: fewer than {FEWEST_IN_GROUP} test rows in {', '.join(small[:5])}"
+            words = f"group column {name}: fewer than {FEWEST_IN_GROUP} test rows in the group {', '.join(small[:5])}"
             yield Finding(level="warning", key=f"small-group:{name}", words=words)
 
 
 def alone(table: Table, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Return how well each column alone predicts the outcome, by the column's name.
+    """Return by column name how well each column alone predicts the outcome.
 
     The measure is an area under the ROC curve, or a correlation if the outcome is a number. A list or a note has the
     area of its best single term; if the outcome is a number, lists and notes are skipped.
@@ -171,21 +174,21 @@ def alone_findings(table: Table, measured: Mapping[str, float]) -> Iterator[Find
     for name, value in sorted(measured.items(), key=lambda pair: -pair[1]):
         if value >= limit:
             words = (
-                f"column {name}: on its own it predicts the outcome with {what} of {value:.2f} (limit {limit:g}); "
-                "is it known before the outcome?"
+                f"column {name}: this column alone predicts the outcome with {what} of {value:.2f} (limit {limit:g}); "
+                "is its value known before the outcome?"
             )
             yield Finding(level="warning", key=f"predicts-alone:{name}", words=words)
 
 
 def sampled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the row numbers. If there are more than 100,000, return a fixed random sample of 100,000 row numbers."""
+    """Return the given row numbers. If there are more than 100,000, return always the same random sample of 100,000."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return np.sort(np.random.default_rng(0).choice(rows, _MOST_ROWS, replace=False))
 
 
 def auroc(values: Numbers, truth: Truth) -> float:
-    """Return the area under the ROC curve. Equal scores count half. Both outcomes must occur, and NaN may not."""
+    """Return the area under the ROC curve. Equal scores count half. Both outcomes must occur, without NaN."""
     places, inverse = np.unique(values, return_inverse=True)
     positives = np.bincount(inverse[truth], minlength=len(places)).astype(np.float64)
     negatives = np.bincount(inverse[~truth], minlength=len(places)).astype(np.float64)
@@ -194,7 +197,7 @@ def auroc(values: Numbers, truth: Truth) -> float:
 
 
 def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None:
-    """Return the area under the ROC curve of one column alone; None if an outcome has fewer than ten rows.
+    """Return the area under the ROC curve of one column alone. Return None if an outcome has fewer than ten rows.
 
     `values` are float64 (rows,), missing as NaN, or as -1 for a code, whose order has no meaning.
     """
@@ -209,7 +212,7 @@ def auroc_alone(values: Numbers, truth: Truth, *, is_code: bool) -> float | None
 
 
 def best_term(has_term: Truth, truth: Truth) -> float | None:
-    """Return the area of the best of (rows, terms), or None if an outcome of (rows,) has fewer than ten rows."""
+    """Return the area under the ROC curve of the best term. Return None if an outcome has fewer than ten rows."""
     if min(truth.sum(), (~truth).sum()) < _FEWEST:
         return None
     # A column of two values has one corner in its ROC curve.
@@ -217,7 +220,7 @@ def best_term(has_term: Truth, truth: Truth) -> float | None:
 
 
 def correlation_alone(values: Numbers, target: Numbers) -> float | None:
-    """Return the absolute value of Spearman's correlation, or None for fewer than ten values or equal values."""
+    """Return Spearman's correlation without its sign. Return None if fewer than ten values exist or all are equal."""
     there = ~np.isnan(values)
     if there.sum() < _FEWEST:
         return None

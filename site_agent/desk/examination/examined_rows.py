@@ -1,4 +1,4 @@
-"""Finds problems in rows and images, such as equal rows, or one patient in two parts of the split."""
+"""Finds problems in rows and images of a table, such as equal rows, or a patient both in training and in test rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Places = npt.NDArray[np.int64]
 
 
 def patient_numbers(table: Table) -> Places | None:
-    """Return the number of each row's patient, int64 of shape (rows,), or None if no column identifies patients."""
+    """Return for each row the number of its patient, int64 (rows,). Return None if no column identifies patients."""
     if table.patients is None:
         return None
     numbers: dict[str, int] = {}
@@ -26,7 +26,7 @@ def patient_numbers(table: Table) -> Places | None:
 
 
 def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
-    """Yield all findings about rows. `parts` is None if the table cannot be split."""
+    """Yield all findings about the rows of a table. `parts` is None if the table cannot be split."""
     patients = patient_numbers(table)
     yield from _duplicates(table, patients, parts)
     if patients is None:
@@ -36,7 +36,7 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
         for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
             both = np.intersect1d(patients[ours], patients[theirs])
             if len(both):
-                words = f"{len(both)} patients are both in {one} and in {other}"
+                words = f"{len(both)} patients are both in the {one} rows and in the {other} rows"
                 yield Finding(level="error", key=f"patients-in-two-parts:{one}:{other}", words=words)
 
 
@@ -47,14 +47,17 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
     if not len(again):
         return
     who = "" if patients is None else " of the same patient"
-    words = f"{len(again)} rows{who} are equal to another in every column that is read"
+    words = f"{len(again)} rows{who} are equal to another row in every column that the contract uses"
     yield row_finding(table, "duplicates", words, again)
     if parts is None or patients is not None:
         return  # the split keeps a patient's rows together
     for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
         shared = np.intersect1d(inverse[np.intersect1d(ours, again)], inverse[np.intersect1d(theirs, again)])
         if len(shared):
-            words = f"{len(shared)} equal rows are both in {one} and in {other}; declare who a row belongs to"
+            words = (
+                f"{len(shared)} equal rows are both in the {one} rows and in the {other} rows; declare the column that "
+                "identifies the patient"
+            )
             yield Finding(level="warning", key=f"duplicates-in-two-parts:{one}:{other}", words=words)
 
 
@@ -83,19 +86,24 @@ def _two_people(table: Table, patients: Places) -> Iterator[Finding]:
         differs &= ~(np.isnan(values) | np.isnan(values[first][patients]))
         wrong = np.flatnonzero(differs)
         if len(wrong):
-            words = f"column {feature.name}: rows of one patient differ; two patients may share an identifier"
+            words = (
+                f"column {feature.name}: rows with the same patient identifier have different values; two patients may "
+                "have the same identifier"
+            )
             yield row_finding(table, f"two-people:{feature.name}", words, wrong, level="error")
 
 
 def image_findings(table: Table) -> Iterator[Finding]:
-    """Yield findings for images with the same intensity in all pixels, and for images that two patients share."""
+    """Yield findings for images that seem empty, and for images that two patients have in common."""
     if table.images is None or table.contract.image is None:
         return
     name = table.contract.image.name
     there = ~np.isnan(table.images[:, 0])
     blank = np.flatnonzero(there & (table.images.min(axis=1) == table.images.max(axis=1)))
     if len(blank):
-        words = f"column {name}: {counted(len(blank), 'image')} {'has' if len(blank) == 1 else 'have'} one intensity"
+        words = (
+            f"column {name}: {counted(len(blank), 'image')} {'has' if len(blank) == 1 else 'have'} the same intensity"
+        )
         words += f" in all pixels; {'is it' if len(blank) == 1 else 'are they'} empty?"
         yield row_finding(table, "blank-images", words, blank)
     patients = patient_numbers(table)
@@ -105,5 +113,5 @@ def image_findings(table: Table) -> Iterator[Finding]:
     pairs = np.unique(np.stack([same, patients]), axis=1)[0]  # an image is counted once for each patient who has it
     shared = np.flatnonzero(there & (np.bincount(pairs)[same] > 1))
     if len(shared):
-        words = f"column {name}: {len(shared)} images are equal to that of another {whose}"
+        words = f"column {name}: {len(shared)} images are equal to the image of another {whose}"
         yield row_finding(table, "shared-images", words, shared)

@@ -1,4 +1,4 @@
-"""Records the findings about a table, and the person who accepted the warnings.
+"""Defines a finding about a hospital's table, and stores which person accepted the warnings about the table.
 
 An acceptance is one small file for each digest, stored next to the approvals. The digest covers the table's content,
 its contract, the split and the exact warnings. If one cell that is read changes, a person must accept the warnings
@@ -55,7 +55,7 @@ class Acceptance(Document):
 
 
 def accept(state: Path, acceptance: Acceptance) -> None:
-    """Write a person's acceptance into the state directory. After a crash the file is complete or does not exist.
+    """Store that a person accepted the warnings about a table. After a crash the file is complete or does not exist.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -64,7 +64,7 @@ def accept(state: Path, acceptance: Acceptance) -> None:
 
 
 def find_acceptance(state: Path, digest: str) -> Acceptance | None:
-    """Return the acceptance of exactly these warnings, or None. Raises DataError if the file is no acceptance."""
+    """Return who accepted exactly these warnings, or None. Raises DataError if the stored file is damaged."""
     try:
         found = Acceptance.model_validate_json(_path(state, digest).read_bytes())
     except FileNotFoundError:
@@ -73,9 +73,12 @@ def find_acceptance(state: Path, digest: str) -> Acceptance | None:
         found = None
     if found is None or found.digest != digest:
         raise DataError(
-            what="The record of who accepted the table's warnings cannot be read.",
+            what="The file that stores who accepted the warnings about the table cannot be read.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Check the table again with `site-agent data check` and accept its warnings again.",
+            remedy=(
+                "Check the table again with `site-agent data check`, then accept the warnings again with `site-agent "
+                "data accept`."
+            ),
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Reads tables, and guesses formats. If a table has errors, suggests which line of the contract or column to correct.
+"""Reads tables and guesses their formats. If a table has errors, suggests which column or setting to correct.
 
 The guess of a text file's format has encoding, delimiter, decimal comma and header row.
 """
@@ -29,7 +29,7 @@ _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
-    """Read a table that satisfies its contract. Raises DataError with all findings and suggestions if it does not."""
+    """Read a table and check it against its contract. Raises DataError with all errors and suggestions."""
     survey = survey_with_hints(path, contract, scratch=scratch)
     if survey.mistakes:
         refuse([mistake.line for mistake in survey.mistakes], survey.hints)
@@ -66,8 +66,8 @@ def _missing_outcome(survey: Survey, contract: Contract) -> Iterator[str]:
     is_missing = any(one.column == target.name and one.flaw == MISSING.words for one in survey.mistakes)
     if is_missing and not isinstance(target, MaskTarget):
         yield (
-            f"Complete the missing values of {target.name}, or write `missing: drop` at this column in the contract"
-            " to leave these rows out."
+            f"Complete the missing values of {target.name} in the table. Or write `missing: drop` for this column in "
+            "the contract, so that rows without this value are not used."
         )
 
 
@@ -93,7 +93,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """Advise which setting of the contract makes a text file readable, or return None.
+    """Return advice about the contract's setting that makes a text file readable. Return None if there is no advice.
 
     Args:
         is_new: whether the file has new patients for a trained model; its contract no longer changes.
@@ -104,7 +104,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
         with path.open("rb") as file:
             start = file.read(_LOOKED_AT)
         if start.startswith(b"PK\x03\x04"):
-            return "The file seems to be an Excel workbook: save it as CSV."
+            return "The file of the table seems to be an Excel workbook. Save the workbook as CSV."
         if not start.strip():
             return None
         seems = guess_text(start)
@@ -124,12 +124,14 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
         return None
     seen, said = ", ".join(keys), ", ".join(was)
     if is_new:
-        return f"The file seems to have {seen}: save it with {said}, as the table that trained the model."
-    return f"The file seems to have {seen} where the contract says {said}: write {seen} under `format` in the contract."
+        return f"The file seems to have {seen}. Save the file with {said}, like the table that trained the model."
+    return (
+        f"The file seems to have {seen}, but the contract declares {said}. Write {seen} under `format` in the contract."
+    )
 
 
 def guess_text(start: bytes) -> TableFormat:
-    """Guess the format of a text file from its first bytes. A person then checks the guess."""
+    """Guess the format of a text file from its first bytes. A person must check this guess."""
     encoding = _encoding(start)
     text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]

@@ -1,4 +1,4 @@
-"""Finds numbers that look wrong: a column with two units, far values, and numbers that probably mean "not known".
+"""Finds numbers that seem wrong: two units in one column, values far from all others, and marks for "not known".
 
 A column has mixed units, such as cholesterol in mg/dl for some patients and in mmol/l for others, if the logarithms of
 its values form two groups of about the same width with a gap between them. A known factor between two clinical units
@@ -108,16 +108,16 @@ class MixedUnits:
 
     @property
     def words(self) -> str:
-        """The finding about two units as a text for a person, without a value of any patient."""
+        """The finding about two units in one column as text for a person. The text has no value of a single patient."""
         size = "larger" if self.minority_is_larger else "smaller"
         units = self.conversion
-        known = "" if units is None else f", as {units.first} and {units.second} differ"
+        known = "" if units is None else f" (as between {units.first} and {units.second})"
         factor = self.factor if units is None or units.offset else units.factor
-        return f"{self.share:.0%} of the values are about {factor:.3g} times {size} than the others{known}"
+        return f"{self.share:.0%} of the values are about {factor:.3g} times {size} than the other values{known}"
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
-    """Return the finding that a column's positive values have two scales, or None if they have one scale.
+    """Return the finding that a column seems to have two units. Return None if its positive values have one scale.
 
     Args:
         values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
@@ -144,15 +144,15 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
 
 
 def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
-    """Advise how to correct numbers in another unit. Both are float64, `inside` NaN if missing or outside the range."""
+    """Return advice if numbers outside the range seem to have another unit. `inside` is NaN if missing or outside."""
     found = mixed_units(np.concatenate([inside, outside])) if len(outside) >= FEWEST_IN_A_UNIT else None
     if found is None:
         return None
-    return f"In the column {column} {found.words}: convert these rows to the unit of the others."
+    return f"In the column {column}, {found.words}. Convert these values to the unit of the other values."
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values, bool (rows,), are so far from the others that a decimal point may be missing.
+    """Return which positive values, bool (rows,), are so far from all others that a decimal point may be missing.
 
     `values` are float64 (rows,), NaN if missing. A column with negative numbers is skipped.
     """
@@ -239,7 +239,7 @@ def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt
 
 
 def disguised_numbers(values: Numbers) -> tuple[float, ...]:
-    """Return the float64 numbers of a column that probably mean "not known", in rising order.
+    """Return the numbers of a column that probably mean "not known", as float64 in rising order.
 
     A candidate is reported if it is far from the other values: by ten times the usual step between neighbouring
     values and a fifth of their span. Zero is reported only if the other values are far above it, by such steps or by

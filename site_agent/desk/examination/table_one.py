@@ -21,7 +21,7 @@ Line = tuple[str, ...]
 
 
 def table_one(table: Table) -> tuple[Line, ...]:
-    """Return the header and the lines of Table 1: all rows, then the rows of each class.
+    """Return the lines of Table 1, first the header. Each line describes all rows, and then the rows of each class.
 
     Numbers: mean (standard deviation), then median [quartiles]. Codes: rows (share of those with a value).
     """

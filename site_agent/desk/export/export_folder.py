@@ -1,4 +1,4 @@
-"""Writes the folder that `site-agent export` creates, with a model that other programs can use.
+"""Writes the folder of `site-agent export`, which has a model that other programs can use.
 
 model.json and model.safetensors have the model. loader.py reads them with PyTorch alone. On request there is also
 model.onnx with onnx_loader.py. card.md and card.json describe the model's purpose and limits. If the network is the
@@ -84,7 +84,7 @@ def export_model(
     name: str | None = None,
     record: Callable[[str, str, str], None] | None = None,
 ) -> Exported:
-    """Write a run's model into an empty or new folder.
+    """Export a model of a run into a new or empty folder.
 
     Args:
         run: the run's name; None takes the run of the model in use.
@@ -149,17 +149,19 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
         differences.append(_difference(model, said, np.concatenate(parts)))
     if max(differences) > LARGEST_DIFFERENCE:
         raise OperatorError(
-            what="The predictions of the exported model would differ from those of the original model by up to "
-            f"{max(differences):.2g}.",
+            what="The exported model would predict other numbers than the original model. The largest difference "
+            f"is {max(differences):.2g}.",
             consequence="Nothing was written, and nothing was sent.",
-            remedy="Tell the project which network the plan names. Until the project has corrected the export, use "
-            "`site-agent predict`.",
+            remedy=(
+                "Report to the developers of this program which network the plan names. Until they have corrected the "
+                "export, predict with `site-agent predict`."
+            ),
         )
     return files, differences
 
 
 def standalone(name: str) -> bytes:
-    """Return the text of a loader that needs no other file, because it includes the rules for cells and rows."""
+    """Return the text of a loader. It needs no other file, because it includes the rules for cells and rows."""
     text = (_EXPORT / f"{name}.py").read_text()
     parts = [Path(file).read_text().partition(_FUTURE)[2] for file in (cell_rules.__file__, row_reader.__file__)]
     rules = _OWN_IMPORTS.sub("", "\n\n".join(part.strip() for part in parts))
@@ -169,7 +171,7 @@ def standalone(name: str) -> bytes:
 
 
 def loader_of(description: Mapping[str, Json], graph: Graph, own: OwnNetwork | None) -> loader.Exported:
-    """Return the exported model as its loader would build it from the files."""
+    """Return the exported model in the same way as its loader builds it from the files."""
     facts = json.loads(json.dumps(description, allow_nan=False))
     tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
     module = None if own is None else loader.module_of(facts["module"], own.source, tensors)
@@ -187,7 +189,7 @@ def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
 def answers(
     applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
 ) -> npt.NDArray[np.float64]:
-    """Return the model's predictions for inputs (rows, inputs): float64 of shape (rows,) or (rows, classes)."""
+    """Return the original model's predictions for inputs (rows, inputs): float64 (rows,) or (rows, classes)."""
     contract = applied.model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
@@ -205,7 +207,7 @@ def answers(
 
 
 def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | None = None) -> dict[str, Json]:
-    """Return the content of model.json: the inputs, the computation and the outputs of the model."""
+    """Return the content of the file model.json, which describes the model's inputs, computation and outputs."""
     contract = model.preprocessing.contract
     target = contract.target
     return {
@@ -284,5 +286,5 @@ def _check_folder(folder: Path) -> None:
             what=f"Nothing can be exported to {folder.name or folder}: the folder is in use, or its parent folder does "
             "not exist.",
             consequence="Nothing was written, and nothing was sent.",
-            remedy="Name a new or empty folder with --output.",
+            remedy="With --output, name a folder that does not exist yet or is empty.",
         )

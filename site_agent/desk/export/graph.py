@@ -55,7 +55,7 @@ class Graph:
         return Value(self, name, dtype)
 
     def finish(self, value: Value) -> None:
-        """Mark a value as the result of the whole graph."""
+        """Mark a value as the result of the whole computation (graph)."""
         self.result = value.name
 
 
@@ -101,7 +101,7 @@ class Value:
         return self.apply("matmul", other)
 
     def cast(self, dtype: str) -> Value:
-        """Convert the numbers of the value to another type."""
+        """Return the value with its numbers converted to another type."""
         return self.apply("cast", to=dtype)
 
     def reshape(self, *shape: int) -> Value:
@@ -123,7 +123,7 @@ class Value:
         )
 
     def clipped(self, low: npt.ArrayLike, high: npt.ArrayLike) -> Value:
-        """Limit the value to the range from low to high."""
+        """Return the value limited to the range from low to high."""
         return self.apply("maximum", low).apply("minimum", high)
 
     def interpolated(self, xs: npt.ArrayLike, ys: npt.ArrayLike) -> Value:

@@ -26,7 +26,7 @@ _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY
 
 
 def other_days(contract: Contract) -> tuple[DayColumn, ...]:
-    """Return the date columns that only serve to compute the intervals of features, in declared order."""
+    """Return the date columns that are used only to compute times for other features, in the contract's order."""
     needed = {feature.other for feature in contract.features if isinstance(feature, DateFeature)}
     days = [column for column in contract.columns if isinstance(column, DayColumn)]
     return tuple(column for column in days if column.name in needed)
@@ -63,7 +63,7 @@ def features_of(contract: Contract, values: Numbers) -> dict[str, Numbers]:
 
 
 def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
-    """Return the counts of each column of terms by name, taken from an export's inputs, (rows, inputs)."""
+    """Return by name the counts for each list or note column, taken from an export's inputs, (rows, inputs)."""
     place, found = len(input_names(contract)), dict[str, Counts]()
     for column in contract.terms:
         width = len(column.encoded_columns)
@@ -73,7 +73,7 @@ def terms_of(contract: Contract, values: Numbers) -> dict[str, Counts]:
 
 
 def made_up_values(contract: Contract, profile: Profile | None, rows: int, seed: int) -> npt.NDArray[np.float64]:
-    """Return made-up rows (rows, inputs) within the limits of training.
+    """Return made-up rows (rows, inputs) whose values are within the limits of the training rows.
 
     In the first row every feature is missing if the contract permits it. Every code occurs if there are enough rows.
     Intervals of dates are within the limits; of two dates that are counted from each other the first decides.

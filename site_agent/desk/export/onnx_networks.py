@@ -1,4 +1,4 @@
-"""Exports each type of network as operations of a graph, from encoded rows (rows, columns) to (rows, outputs).
+"""Exports each type of neural network as a graph of simple operations, from encoded rows to outputs.
 
 The formulas are those of `site_agent.trainer.models`, without dropout; the tests compare both for every network. A
 hospital's own module is Python code, which cannot be converted to operations. Its tensors are part of the export, and

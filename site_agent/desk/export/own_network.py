@@ -1,4 +1,4 @@
-"""Exports a hospital's own module: its file, with the SHA-256 that the loader checks, and its ONNX trace.
+"""Exports a hospital's own network: its Python file, whose SHA-256 the loader checks, and its ONNX form.
 
 The file is copied unchanged. For ONNX, torch runs the module over rows of zeros and records the computation. Code
 that decides by its values would be traced for those rows only. So export_folder.py compares the export with the
@@ -36,7 +36,7 @@ class OwnNetwork:
 
     @property
     def facts(self) -> dict[str, Json]:
-        """The facts about the hospital's own module that model.json contains."""
+        """What model.json contains about the hospital's own network."""
         digest = hashlib.sha256(self.source).hexdigest()
         return {"file": FILE, "sha256": digest, "columns": self.columns, "outputs": self.outputs}
 
@@ -75,5 +75,5 @@ def traced(own: OwnNetwork, opset: int) -> bytes:
         raise ConfigurationError(
             what=f"The hospital's own network cannot be converted to ONNX: {type(cause).__name__}.",
             consequence="Nothing was exported, and nothing was sent.",
-            remedy="Export without --onnx: the loader runs the network's own file.",
+            remedy="Export without the option --onnx. The loader then runs the network's own Python file.",
         ) from cause

@@ -1,4 +1,4 @@
-"""Defines the content of another hospital's model.json. Every value is checked when the file is read.
+"""Defines what a model.json from another hospital may contain. Every value is checked when the file is read.
 
 export_folder.py writes the same keys. The rules:
 
@@ -171,5 +171,5 @@ class Description(Document):
 
 
 def kind_of_list(separator: str | None) -> str:
-    """Return, as words, the type of a column with several terms. Without a separator, the column has notes."""
+    """Return the type of a column with lists or notes in words. Without a separator, the column has notes."""
     return "note" if separator is None else f"list with {'blanks' if separator == ' ' else separator}"

@@ -198,7 +198,7 @@ def _patches(images: Tensor, filters: Tensor, result: Tensor) -> int:
 
 
 def read_received(folder: Path) -> ReceivedExport:
-    """Read another hospital's export of a table's or images' model. Raises ConfigurationError if it is none."""
+    """Read another hospital's exported model from its folder. Raises ConfigurationError if it is invalid."""
     try:
         description = Description.model_validate_json(_content(folder, "model.json", LARGEST_DESCRIPTION_BYTES))
     except ValidationError as error:
@@ -214,11 +214,13 @@ def read_received(folder: Path) -> ReceivedExport:
 
 
 def refused(what: str) -> ConfigurationError:
-    """Return the error for an export that cannot be used. `what` is a sentence about the problem."""
+    """Return the error message for an exported model that cannot be used. `what` describes the problem."""
     return ConfigurationError(
         what=f"The other hospital's exported model cannot be used. {what}",
-        consequence="No code of the folder was run. No report was made, and nothing was sent.",
-        remedy="Ask the other hospital for a new folder of `site-agent export`, or leave out --with.",
+        consequence="The program did not run any code from the folder. No report was made, and nothing was sent.",
+        remedy=(
+            "Ask the other hospital to run `site-agent export` again and to send the new folder, or leave out --with."
+        ),
     )
 
 

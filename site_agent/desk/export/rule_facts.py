@@ -1,4 +1,4 @@
-"""Writes the rules for cells and images as plain data, as model.json stores them. row_reader.py reads them back."""
+"""Converts the rules for reading cells and images to plain data for model.json. row_reader.py reads them back."""
 
 from __future__ import annotations
 

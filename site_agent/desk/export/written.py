@@ -1,4 +1,4 @@
-"""Exports a whole saved model as a graph, from a patient's values to recalibrated probabilities.
+"""Exports a whole saved model as simple operations, from a patient's values to recalibrated probabilities.
 
 The model is a network, perhaps averaged with the site's baseline, a simple model, or the joined model of
 federated-prior.

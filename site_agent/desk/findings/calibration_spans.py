@@ -1,4 +1,4 @@
-"""Computes 95% intervals of the measures of a model's calibration. See comparison/calibration.py.
+"""Computes 95% intervals for the measures of a model's calibration, which comparison/calibration.py defines.
 
 Functions take `happened`, 0 and 1 (or false and true) of shape (rows,), `scores`, probabilities of shape (rows,),
 `patients`, equal for rows of one patient or None if every row is a patient, and `seed` of the resamples, not negative.
@@ -49,7 +49,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def intervals_by_outcome(rows: HeldOutRows, scores: Scores, seed: int) -> dict[str, Json]:
-    """Return all measures' intervals, by class. `scores` are one model's, as `HeldOutRows.evaluate` takes them."""
+    """Return the intervals of all calibration measures, by class. `scores` are as in `HeldOutRows.evaluate`."""
     return {
         name: calibration_spans(happened, said, rows.patients, seed)
         | distance_spans(happened, said, rows.patients, seed)
@@ -58,7 +58,7 @@ def intervals_by_outcome(rows: HeldOutRows, scores: Scores, seed: int) -> dict[s
 
 
 def calibration_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return 95% intervals of a model's calibration in the large, intercept and slope, by these names."""
+    """Return the 95% intervals of a model's calibration in the large, intercept and slope, by their names."""
     outcome, logit = happened.astype(np.float64), logits(scores)
     names = ("in_the_large", "intercept", "slope")
     if not 0.0 < outcome.mean() < 1.0 or logit.min() == logit.max():
@@ -98,7 +98,7 @@ def _fitted(counts: Counts, outcome: Scores, logit: Scores, *, has_slope: bool) 
 
 
 def distance_spans(happened: Happened, scores: Scores, patients: Patients, seed: int) -> dict[str, Json]:
-    """Return the 95% intervals of both calibration errors by name, or None if all rows have the same class."""
+    """Return the 95% intervals of both calibration errors by name. Return None if all rows have the same outcome."""
     outcome = happened.astype(np.float64)
     if not 0.0 < outcome.mean() < 1.0:
         return dict.fromkeys(NAMES)

@@ -32,7 +32,7 @@ from site_agent.trainer.data.terms import Counts
 
 
 def cells_again(path: Path, table: Table, rows: Rows, names: Set[str]) -> dict[str, list[float | str | None]]:
-    """Return dates as days since the year 1, and lists and notes as text, None where missing.
+    """Return the dates as days since the year 1, and the lists and notes as text. A missing cell is None.
 
     Args:
         rows: int64 of shape (rows,), their places in the table; the cells are in this order.
@@ -110,8 +110,8 @@ def _texts(path: Path, contract: Contract, names: Set[str], row_numbers: npt.NDA
 
 def _changed() -> DataError:
     return DataError(
-        what="This command read the table twice, and the table changed in between.",
+        what="This command read the table twice, and the table changed between the two readings.",
         consequence="No report was made, and nothing was sent.",
-        remedy="Wait until no program writes to the table. If the table comes from a query, add ORDER BY to the query. "
-        "Then repeat the command.",
+        remedy="Wait until no program writes to the table. If the table is the result of a database query, add ORDER "
+        "BY to the query. Then start the command again.",
     )

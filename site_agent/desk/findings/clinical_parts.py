@@ -1,4 +1,4 @@
-"""Writes the report's first parts for a clinician: the patients, the outcome, calibration and thresholds."""
+"""Writes the first parts of a site's report for a clinician: the patients, the outcome, calibration and thresholds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALIBRATION: Final = (
 
 
 def compared(facts: Facts, models: Sequence[str]) -> str:
-    """Return a table that describes the comparison: site, run, sites, outcome, rows and models."""
+    """Return a table that describes the comparison of models: site, run, sites, outcome, rows and models."""
     rows, sites = facts["rows"], facts["sites"]
     dropped = facts["rows_without_outcome"]
     counted = f"{rows['training']} training, {rows['validation']} validation, {rows['test']} test"
@@ -36,7 +36,7 @@ def compared(facts: Facts, models: Sequence[str]) -> str:
             ("rows dropped", _NOT_RECORDED if dropped is None else f"{dropped}, because they have no outcome"),
             ("models", ", ".join(title_of(name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
-            ("differential privacy of what left", _promise(facts)),
+            ("differential privacy of the sent numbers", _promise(facts)),
             ("plan digest", facts["plan_digest"]),
         ],
     )
@@ -50,7 +50,7 @@ def _promise(facts: Facts) -> str:
 
 
 def calibration(facts: Facts, models: Facts) -> list[str]:
-    """Return a calibration plot for each model, and a table of all models. An outcome without classes has neither."""
+    """Return a calibration plot for each model, and a table. Return nothing if the outcome has no classes."""
     if not facts["class_names"]:
         return []
     spans = facts["calibration_intervals"]
@@ -62,9 +62,10 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
             lines.append([title_of(name), outcome, *shown])
     head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
     words = (
-        "Perfect: 0 in the large, intercept 0, slope 1, error and index 0. In brackets are 95% intervals. An interval"
-        " that includes the perfect value shows no clear fault. Error and index are above 0 by chance alone, the more"
-        " so the fewer the rows, and their intervals allow for that."
+        "A perfectly calibrated model has 0 in the large, an intercept of 0, a slope of 1, an error of 0 and an index "
+        "of 0. The numbers in brackets are 95% intervals. If an interval includes the perfect value, the model shows "
+        "no clear fault. Error and index are above 0 by chance alone, and further above 0 if there are few rows. "
+        "Their intervals take this into account."
     )
     return [*calibration_plots(facts), table("Calibration", head, lines), paragraph(words, "soft")]
 
@@ -87,9 +88,10 @@ def at_threshold(facts: Facts) -> list[str]:
                 who = [outcome] if is_several else []
                 lines.append([f"{100 * threshold:g}%", *who, title_of(name), *_shares(found[place])])
     words = (
-        "Read a line as: if every patient with at least this predicted probability is treated. In brackets are 95%"
-        " intervals. Net benefit counts true positives, minus false positives weighted by the threshold. It is"
-        " compared with the better of treating all and treating nobody. Choose other thresholds with --threshold."
+        "Each line of the table shows what happens if every patient with at least this predicted probability is "
+        "treated. The numbers in brackets are 95% intervals. The net benefit is the number of true positives, minus "
+        "the false positives weighted by the threshold. The net benefit of the model is compared with the better of "
+        "two choices: treat all patients, or treat nobody. Choose other thresholds with the option --threshold."
     )
     return [
         *decision_plots(facts),
@@ -99,7 +101,7 @@ def at_threshold(facts: Facts) -> list[str]:
 
 
 def verdict(metric: str, difference: float, interval: Sequence[float] | None) -> str:
-    """Return a short text that states whether the first of two models is better or worse.
+    """Return whether the first of two compared models is better or worse, as a short text.
 
     Args:
         difference: the first model's metric minus the second one's.

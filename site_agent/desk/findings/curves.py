@@ -54,7 +54,7 @@ def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Cur
 
 
 def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
-    """Return positive predictive value (precision) against sensitivity (recall), over all thresholds."""
+    """Return the precision-recall curve: positive predictive value against sensitivity, over all thresholds."""
     if not _has_both(happened):
         return None
     precision, recall, _ = precision_recall_curve(happened.astype(np.int64), scores)
@@ -62,7 +62,7 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
 
 
 def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
-    """Return how often the outcome is observed at each predicted probability."""
+    """Return the calibration curve: how often the outcome is observed at each predicted probability."""
     # Rows with equal scores all have the first of their ranks, as in the expected calibration error.
     ranks = np.searchsorted(np.sort(scores), scores, side="left")
     groups = ranks * BINS // len(scores)
@@ -94,7 +94,7 @@ def decision_curve(happened: Happened, scores: Scores) -> Curve:
 
 
 def benefit_of_treating_all(happened: Happened) -> Curve:
-    """Return the net benefit of treating every patient, at each threshold."""
+    """Return for each threshold the net benefit of treating all patients."""
     return decision_curve(happened, np.ones(len(happened)))
 
 

@@ -1,4 +1,4 @@
-"""Draws the plots of a site's report from its facts."""
+"""Draws the plots of a site's report from the facts of this report."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _BIN: Final = 0.011  # a little more than the step between two thresholds
 
 
 def title_of(name: str) -> str:
-    """Return a model's name for a reader of the report."""
+    """Return the name of a model as the reader of a report sees it."""
     return _TITLES.get(name, name)
 
 
 def ranking_plots(facts: Facts) -> list[str]:
-    """Draw the ROC curve, and precision by recall, with a line for each model. List the models that have no line.
+    """Draw the ROC curve and the precision-recall curve, with a line for each model. List the models without a line.
 
     If there are several classes, the lines are those of the federated model, of each of the first classes against all
     other classes.
@@ -64,7 +64,8 @@ def ranking_plots(facts: Facts) -> list[str]:
     if facts["task"] == "multi-class":
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
         words = (
-            "These are curves of the federated model, of each class against the rest. The table has the other models."
+            "The curves show the federated model, for each class against all other classes. The table has the other "
+            "models."
         )
         return [figures(*(_drawing(kind, lines, None) for kind in _RANKING)), *_left_out(outcomes, words)]
     chosen = _shown(facts)[:COLOURS]
@@ -74,7 +75,7 @@ def ranking_plots(facts: Facts) -> list[str]:
 
 
 def decision_plots(facts: Facts) -> list[str]:
-    """Draw a decision curve for each of the first outcomes, up to just above the highest chosen threshold."""
+    """Draw a decision curve for each of the first outcomes, up to slightly above the highest chosen threshold."""
     outcomes, last = list(facts["treat_all"]), min(1.0, _BEYOND * max(facts["thresholds"]))
     is_several = len(outcomes) > 1
     chosen = _shown(facts)
@@ -85,16 +86,21 @@ def decision_plots(facts: Facts) -> list[str]:
         of = f", class {outcome}" if is_several else ""
         drawn.append(_decision(lines, facts["treat_all"][outcome], last, of))
     if is_several:
-        return [figures(*drawn), *_left_out(outcomes, "Each class is treated against the rest.")]
+        return [
+            figures(*drawn),
+            *_left_out(outcomes, "Each class has its own decision curve, against all other classes."),
+        ]
     return [figures(*drawn), *_without(facts, chosen)]
 
 
 def calibration_plots(facts: Facts) -> list[str]:
-    """Draw the calibration of each model. If there are several classes, draw the federated model's for each class."""
+    """Draw the calibration of each model. If there are several classes, draw only the federated model, by class."""
     outcomes = list(facts["treat_all"])
     if len(outcomes) > 1:
         lines = {f"class {name}": facts["curves"][FEDERATED][name] for name in outcomes[:COLOURS]}
-        words = "The plots are of the federated model, of each class against the rest. The table has all models."
+        words = (
+            "The plots show the federated model, for each class against all other classes. The table has all models."
+        )
         return [figures(*(_calibration(label, one) for label, one in lines.items())), *_left_out(outcomes, words)]
     shown = _shown(facts)
     drawn = [_calibration(title_of(name), facts["curves"][name][outcomes[0]]) for name in shown]
@@ -108,7 +114,7 @@ def _shown(facts: Facts) -> list[str]:
 
 def _without(facts: Facts, shown: Sequence[str]) -> list[str]:
     hidden = [title_of(name) for name in facts["curves"] if name not in shown]
-    return [paragraph(f"Without a line here: {', '.join(hidden)}.", "soft")] if hidden else []
+    return [paragraph(f"These models have no line in the plots: {', '.join(hidden)}.", "soft")] if hidden else []
 
 
 def _decision(lines: Mapping[str, Facts], all_treated: Facts, last: float, of: str) -> str:
@@ -171,7 +177,7 @@ def predicted_and_observed(facts: Facts) -> list[str]:
 
 
 def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
-    """Draw the headline metric, such as AUROC, in each subgroup."""
+    """Draw the main metric, such as AUROC, for each group of patients."""
     rows = []
     for one in found:
         few = " (few)" if one["is_small"] else ""

@@ -1,4 +1,4 @@
-"""Collects all facts of a site's report as plain values, for `site-agent report --json` and for the page.
+"""Collects all facts for a site's report. `site-agent report` shows them as a page, as lines or as JSON.
 
 The metrics of a run and their intervals were computed at its end. This file adds curves, from the stored scores, and
 subgroups and importance, which need the patients' columns again. Subgroups and importance are computed only if the
@@ -85,7 +85,7 @@ def site_facts(
     thresholds: Sequence[float] = USUAL_THRESHOLDS,
     received: Sequence[Path] = (),
 ) -> dict[str, Json]:
-    """Return all facts of a run at this site.
+    """Return all facts about a run at this site for the report.
 
     Args:
         run: the run's name; None means the run whose model was saved last.
@@ -128,15 +128,15 @@ def site_facts(
 
 
 def saved_facts(state: Path, run: str) -> dict[str, Json]:
-    """Return a run's report, unchanged. Raises UsageError for no run's name, ConfigurationError without a report."""
+    """Return a run's stored report. Raises UsageError for an invalid name, ConfigurationError without a report."""
     require_run_name(run)
     try:
         return cast(dict[str, Json], json.loads((state / "reports" / f"{run}.json").read_bytes()))
     except (OSError, ValueError) as cause:
         raise ConfigurationError(
-            what=f"The run {run} has no readable report.",
+            what=f"The run {run} has no report that can be read.",
             consequence="No report was made, and nothing was sent.",
-            remedy="Name a finished run, or take part in a new run.",
+            remedy="Name a run that has finished at this site, or take part in a new run.",
         ) from cause
 
 
@@ -314,7 +314,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return the values of rows, int64 (rows,), in each group column, such as the sex of each patient.
+    """Return for the given rows, int64 (rows,), the value of each group column, such as the sex of the patient.
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows, whose profile it needs. `features` are added to the columns that the contract declares as groups.
@@ -328,9 +328,9 @@ def group_values(
     for name in features:
         if name not in known:
             raise UsageError(
-                what=f"The contract has no feature {name}.",
+                what=f"The contract of this hospital has no feature {name}.",
                 consequence="No report was made, and nothing was sent.",
-                remedy="Name a column of the contract with --group, in the same spelling.",
+                remedy="With --group, name a column of the contract, in the spelling of the contract.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)
     return found

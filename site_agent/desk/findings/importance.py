@@ -1,4 +1,4 @@
-"""Measures the importance of a feature: how much worse a model becomes if the feature's values are shuffled.
+"""Measures the importance of a feature: how much worse a model predicts if the values of this feature are shuffled.
 
 Source: Breiman 2001; Fisher, Rudin and Dominici 2019. All columns of a feature are shuffled together. Two features
 with the same information share their importance. So a small importance does not mean that a feature is unimportant
@@ -32,12 +32,12 @@ class Importance:
 
 
 def cuts(features: int, rows: int) -> list[str]:
-    """Return a note for the reader if some features or test rows were not used for the importance."""
+    """Return notes for the reader of the report if some features or test rows were not used for the importance."""
     found = []
     if features > MOST_FEATURES:
-        found.append(f"Importance is that of the first {MOST_FEATURES} of {features} features.")
+        found.append(f"The importance was computed only for the first {MOST_FEATURES} of {features} features.")
     if rows > MOST_ROWS:
-        found.append(f"Importance rests on {MOST_ROWS} drawn test rows of {rows}.")
+        found.append(f"The importance was computed from {MOST_ROWS} of {rows} test rows, chosen at random.")
     return found
 
 
@@ -48,7 +48,7 @@ def importances(
     score: Callable[[npt.NDArray[np.float32]], Scores],
     seed: int,
 ) -> tuple[Importance, ...]:
-    """Return how important each feature is, the most important first; none if the headline metric is undefined.
+    """Return the importance of each feature, the most important feature first. Return none if the metric is undefined.
 
     `features` are float32 (rows, columns), encoded. The first MOST_FEATURES features and MOST_ROWS drawn rows are used.
     `columns` has the positions of each feature's columns. A model of images has no features.

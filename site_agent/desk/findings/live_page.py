@@ -1,4 +1,4 @@
-"""Serves a page with the loss and headline metric of a site's models in each round, and the gain at the end.
+"""Serves a page that shows for each round the loss and the main metric of a site's model, and the gain at the end.
 
 The page is made from the trainer's files. It loads no code that reads patients' tables, and opens no connection. The
 trainer's user serves it, only on this computer. On a port every user of this computer can open it, also the agent's
@@ -18,12 +18,12 @@ from host.local_page import curves, live_answer
 Points: TypeAlias = list[tuple[int, float]]
 _MOST_POINTS: Final = 400
 _MOST_LINES: Final = 20
-_NOTHING: Final = "<p>No round has been evaluated yet.</p>"
+_NOTHING: Final = "<p>No round of this run has been evaluated yet.</p>"
 _NAMES: Final = {"auroc": "AUROC", "rmse": "Root mean square error", "dice": "Dice coefficient"}
 
 
 def live_path(state: Path, run: str) -> Path:
-    """Return the path of the file with a run's curves, in a site's state folder."""
+    """Return the path of the file that has a run's learning curves, in the site's state folder."""
     return state / "reports" / "live" / f"{run}.json"
 
 
@@ -35,12 +35,12 @@ class LivePage:
         self._site, self._state = site, state
 
     def main(self) -> str:
-        """Return the part of the page that changes, as HTML: the newest run's curves, and the names of other runs."""
+        """Return the part of the page that changes, as HTML: the newest run's curves, and the other runs' names."""
         files = sorted((self._state / "reports" / "live").glob("*.json"), key=_age)
         if not files:
             return (
-                '<section id="none"><h2>Own curves</h2><p>No study has trained here yet, or this user may not read '
-                "the trainer's reports.</p></section>"
+                '<section id="none"><h2>Own curves</h2><p>No study has trained a model at this site yet, or this user '
+                "account may not read the reports of the trainer.</p></section>"
             )
         facts = _read(files[0]) or {}
         others = ", ".join(escape(file.stem) for file in files[1:]) or "none"
@@ -65,15 +65,17 @@ def _section(name: str, title: str, content: str) -> str:
 
 
 def _gain(state: Path, run: str) -> str:
-    words = "The study is still running, or it ended without a report. The report shows the gain from joining."
+    words = (
+        "The study is still running, or it ended without a report. A report shows how much this site gained by joining."
+    )
     report = _read(state / "reports" / f"{run}.json")
     if report is not None and isinstance(report.get("gain"), dict):
         words = str(report["gain"].get("sentence", words))
     soft = (
         "The metrics are computed on this site's own rows, with the shared model after each round. Only the user "
-        "account of the trainer may read the file with the metrics. Every user of this computer who can open the "
-        "page's address can see the page. Every user of this computer can connect to a port, so stop the command when "
-        "you have finished."
+        "account of the trainer may read the file with the metrics. But every user of this computer who can open the "
+        "address of this page can see this page. On a port, every user of this computer can open the page. So stop the "
+        "command that shows this page when you have finished."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 
@@ -92,7 +94,7 @@ def _metric(facts: Mapping[str, Any]) -> str:
     drawn = curves(
         {"validation rows": _points(facts, "values")}, what=_title(facts).partition(" on ")[0], lowest_is_best=is_error
     )
-    return drawn or "<p>No round has been evaluated yet, or this metric is not defined for these rows.</p>"
+    return drawn or "<p>No round of this run has been evaluated yet, or this metric is not defined for these rows.</p>"
 
 
 def _skipped(facts: Mapping[str, Any]) -> str:
@@ -104,16 +106,17 @@ def _skipped(facts: Mapping[str, Any]) -> str:
     skipped = len({number for number, _ in losses} - {number for number, _ in values})
     if skipped:
         sentences.append(
-            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. The program spends "
-            "at most five seconds on this loss, or 5% of the training time if this is longer."
+            f"In {_rounds(skipped)} the loss on the training rows was not measured, to save time. The program measures "
+            "this loss for at most five seconds, or for 5% of the training time if 5% is longer."
         )
     measured = facts.get("measured")
     if isinstance(measured, int) and measured > len(losses):
         sentences.append(
-            f"After {_rounds(measured - len(losses))} the loss was not finite. The charts do not show these rounds."
+            f"After {_rounds(measured - len(losses))} the loss was not a finite number. The charts do not show such "
+            "rounds."
         )
     if max(len(losses), len(values)) > _MOST_POINTS:
-        sentences.append(f"The charts show about {_MOST_POINTS} rounds of each line, at equal distances.")
+        sentences.append(f"The charts show only about {_MOST_POINTS} rounds of each line, at equal distances.")
     return f"<p>{' '.join(sentences)}</p>"
 
 

@@ -1,4 +1,4 @@
-"""Tests another hospital's exported model on this hospital's test rows, and compares it with the models of the run.
+"""Tests another hospital's exported model on this hospital's test rows, and compares it with this hospital's models.
 
 This is the row "client i" of the FENDA-FL paper (Tavakoli et al. 2024), which tests one hospital's own model at all
 hospitals. A person handed the folder over, and nothing is sent. The rules:
@@ -43,7 +43,7 @@ _SEED: Final = 20_261_123
 def tested_here(
     folder: Path, plan_digest: str, file: Path, table: Table, rows: Rows, kept: ScoredRows, best_local: Json
 ) -> dict[str, Json]:
-    """Return the result of another hospital's model on this hospital's test rows, as plain values.
+    """Return the results of another hospital's model on this hospital's test rows, ready for JSON.
 
     Args:
         folder: the export that was handed over. Its name is the name of the model in the report.

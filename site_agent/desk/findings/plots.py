@@ -1,4 +1,4 @@
-"""Draws plots as SVG for an HTML page: lines, points, bars and intervals, with labelled axes.
+"""Draws plots for an HTML page as SVG graphics: lines, points, bars and intervals, with labelled axes.
 
 A plot is text and uses the colours of the page's style. So one page is readable on a bright screen, on a dark screen
 and on paper. The rules:
@@ -72,7 +72,7 @@ class Row:
 
 
 def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Return an `svg` with lines and points between two axes, and its legend. The last series is on top.
+    """Return a plot with lines and points between two axes, and a legend, as SVG. The last series is drawn on top.
 
     Parts outside the range of the axes are not visible.
     """
@@ -92,7 +92,7 @@ def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
 
 
 def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
-    """Draw one number with its interval in each row, and a vertical line at `reference` for comparison.
+    """Draw a row for each number, with the number's interval. A vertical line is drawn at `reference` for comparison.
 
     Args:
         rows: from top to bottom. A row without a value shows "not defined".
@@ -120,7 +120,7 @@ def intervals(about: str, label: str, rows: Sequence[Row], reference: float | No
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return four to ten round numbers in a range, for the marks of an axis."""
+    """Return four to ten round numbers in a range. They become the marks of an axis."""
     step = 10.0 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 2.5, 5, 10) if (high - low) / (step * factor) <= 6)
     first = math.ceil(low / step - 1e-9)
@@ -129,7 +129,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def axis_over(label: str, numbers: Sequence[float]) -> Axis:
-    """Return an axis whose range includes all numbers."""
+    """Return an axis of a plot, with a range that includes all given numbers."""
     low, high = _room(list(numbers))
     return Axis(label=label, low=low, high=high)
 

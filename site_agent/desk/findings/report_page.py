@@ -27,31 +27,35 @@ from site_agent.desk.findings.facts import RECEIVING
 from site_agent.desk.findings.plots import Row, intervals
 
 _READING: Final = (
-    "Intervals are 95% bootstrap intervals over the test patients. Differences are paired: both models use the same "
-    "resamples. The report writes better or worse only if the interval of the difference excludes zero. If there is no "
-    "real difference, one in 20 such intervals excludes zero by chance.",
+    "All intervals are 95% bootstrap intervals over the test patients. Each difference is paired: both models are "
+    "measured on the same resamples of the test patients. The report writes 'better' or 'worse' only if the interval "
+    "of the difference excludes zero. If two models do not really differ, 1 of 20 such intervals excludes zero by "
+    "chance.",
     "Sensitivity: the fraction of patients with the outcome who are treated. Specificity: the fraction of patients "
-    "without the outcome who are not treated. Predictive values: the fraction of treated patients who have the "
-    "outcome, and the fraction of untreated patients who do not have the outcome. Predictive values depend on how "
-    "common the outcome is.",
-    "AUROC: the fraction of pairs that the model ranks correctly, where a pair is one row with the outcome and one row "
-    "without the outcome. Brier score and log loss: the distance between probabilities and observed outcomes. A lower "
-    "value is better.",
+    "without the outcome who are not treated. Positive predictive value: the fraction of treated patients who have the "
+    "outcome. Negative predictive value: the fraction of untreated patients who do not have the outcome. Both "
+    "predictive values depend on how common the outcome is.",
+    "AUROC: take all pairs of one row with the outcome and one row without it. AUROC is the fraction of these pairs "
+    "that the model ranks correctly. Brier score and log loss: the distance between the predicted probabilities and "
+    "the observed outcomes. A lower Brier score or log loss is better.",
     "Dice coefficient of an image: twice the number of pixels in both masks, divided by the sum of the pixels of the "
-    "predicted and the drawn mask. The coefficient is 1 for equal masks and 0 for masks without a common pixel.",
-    "Calibration: of rows with a predicted probability of 20%, 20 in 100 should have the outcome. The integrated "
-    "calibration index is the mean distance between the probabilities and a smooth curve of the observed outcomes.",
-    "Decision curve: the net benefit of treating every patient at or above the threshold, in true positives per row. A "
-    "model is useful at a threshold if the model's line is above the lines of treating all patients and of treating "
-    "nobody. The figure shows no confidence intervals. The table below the figure shows confidence intervals.",
-    "Importance: how much worse the main metric gets when one feature's values are shuffled. Importance shows which "
-    "features the model uses, not which features cause the outcome.",
+    "predicted mask and of the drawn mask. The Dice coefficient is 1 for two equal masks and 0 for two masks without a "
+    "common pixel.",
+    "Calibration: if the predicted probability is 20%, 20 of 100 such rows should have the outcome. The integrated "
+    "calibration index is the mean distance between the predicted probabilities and a smooth curve of the observed "
+    "outcomes.",
+    "Decision curve: the net benefit of treating every patient whose predicted probability is at or above the "
+    "threshold, in true positives per row. A model is useful at a threshold if the model's line is above the two lines "
+    "'treat all' and 'treat nobody'. The figure of the decision curves shows no confidence intervals. The table below "
+    "this figure shows them.",
+    "Importance of a feature: how much worse the main metric of the model gets when the values of this feature are "
+    "shuffled. The importance shows which features the model uses, not which features cause the outcome.",
 )
 
 _NEXT: Final = (
-    "A model that was not tested at this hospital is only a first guess. `site-agent predict` uses it. `site-agent "
-    "monitor` scores it on a "
-    "table with outcomes when they are known. A person should look at that score before the model is adopted."
+    "This model was not tested at this hospital, so its predictions are only a first guess. `site-agent predict` uses "
+    "this model. When outcomes are known, `site-agent monitor` tests the model on a table with these outcomes. A "
+    "person should read the result of this test before the model is adopted."
 )
 
 
@@ -66,8 +70,8 @@ def report_page(facts: Facts) -> str:
         paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
-            "Everything on this page was computed at this site and stays here. Research software: not a medical"
-            " device, not validated for decisions about patients.",
+            "Everything on this page was computed at this site and stays at this site. This is research software. It "
+            "is not a medical device, and it is not validated for decisions about patients.",
             "soft",
         ),
     ]
@@ -92,28 +96,30 @@ def report_page(facts: Facts) -> str:
 
 
 def models_of(facts: Facts) -> dict[str, Any]:
-    """Return every model that has metrics, by its name: first the networks, then the simple models."""
+    """Return every tested model by its name: first the neural networks, then the simple models."""
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
 
 
 def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
-    """Explain in a sentence which round's model was kept, and why."""
+    """Return a sentence that explains which round's model was kept, and why."""
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
-        return f"The plan keeps the model of the last round, round {number} (checkpoint: latest)."
+        return (
+            f"The plan requires that the model of the last round is kept, which is round {number} (checkpoint: latest)."
+        )
     opening = f"The model after round {number} was kept: "
     if checkpoint["rule"] == "global":
         own = "not finite" if loss is None else f"{loss:.4g}"
         return (
-            f"{opening}the loss over all sites was lowest after this round (checkpoint: global). This site's own "
-            f"loss was {own}."
+            f"{opening}the validation loss over all sites was lowest after this round (checkpoint: global). This "
+            f"site's own validation loss after this round was {own}."
         )
     shown = "" if loss is None else f" ({loss:.4g})"
     return (
-        f"{opening}of {len(losses)} models, it had the lowest loss{shown} on this site's {validation_rows} validation "
-        "rows (checkpoint: local)."
+        f"{opening}of the {len(losses)} models that were measured, this model had the lowest loss{shown} on this "
+        f"site's {validation_rows} validation rows (checkpoint: local)."
     )
 
 
@@ -160,7 +166,11 @@ def _differences(facts: Facts) -> list[str]:
     names = list(next(iter(found.values())))
     lines = [[title_of(name), *(_difference(key, one[key]) for key in names)] for name, one in found.items()]
     return [
-        figures(figure(f"{side} of the dotted line the federated model is the better one", drawing, is_wide=True)),
+        figures(
+            figure(
+                f"{side} of the dotted line, the federated model is better than the other model", drawing, is_wide=True
+            )
+        ),
         table("Differences", ["federated minus", *(METRIC_NAMES[key] for key in names)], lines),
     ]
 
@@ -195,19 +205,30 @@ def _name(name: str, found: Facts) -> str:
 
 def _tested(found: Facts) -> str:
     left_out = ", ".join(f"{column} in {rows}" for column, rows in found["left_out"].items())
-    because = f" Other rows have values that the contract of this model does not allow: {left_out}." if left_out else ""
-    return f"The model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
+    because = (
+        " The other test rows were not used, because the contract of this model does not allow some of their values: "
+        f"{left_out}."
+        if left_out
+        else ""
+    )
+    return f"The other hospital's model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
 
 
 def _groups(facts: Facts) -> list[str]:
     found = facts["subgroups"]
     if not found:
-        return [paragraph("The contract declares no groups. To see subgroups, name features with --group.", "soft")]
+        return [
+            paragraph(
+                "The contract declares no groups of patients. To see results for groups, name features with the "
+                "option --group.",
+                "soft",
+            )
+        ]
     metric = headline_metric(facts["task"])
     head = ["group", "test rows", METRIC_NAMES[metric], "remark"]
     lines: list[list[str | float | None]] = []
     for one in found:
-        small = "too few to conclude" if one["is_small"] else ""
+        small = "too few for a conclusion" if one["is_small"] else ""
         lines.append(
             [f"{one['group']}: {one['value']}", one["rows"], figure_with_interval(one[metric], one["interval"]), small]
         )
@@ -219,7 +240,7 @@ def _groups(facts: Facts) -> list[str]:
 
 
 def report_lines(facts: Facts) -> Iterator[str]:
-    """Yield a site's report as lines for the terminal."""
+    """Yield the main results of a site's report as lines for the terminal."""
     metric = headline_metric(facts["task"])
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['test']} test rows"
     yield facts["gain"]["sentence"]
@@ -247,23 +268,27 @@ def _figure(value: Any, interval: Sequence[float] | None) -> str:
 
 
 def received_lines(facts: Facts) -> Iterator[str]:
-    """Yield the report about a received model as lines for the terminal."""
+    """Yield the report about a model that was received from other hospitals, as lines for the terminal."""
     found = facts[RECEIVING]
     yield f"{facts['site']}: run {facts['run']}, method {facts['method']}, {facts['rows']['table']} rows in the table"
     yield found["sentence"]
     if not found["has_model"]:
         return
     used = [one["is_recorded_here"] for one in found["coefficients"] if one["is_used"]]
-    yield f"Columns of the score that this site records: {sum(used)} of {len(used)}."
+    yield f"This site records {sum(used)} of the {len(used)} columns that the model uses."
     if facts["task"] == "binary":
         share, origin = found["prevalence"], found["prevalence_is_of"]
-        told = f"the share with the outcome at {origin}" if share is None else f"{share:.1%}, as {origin} says"
-        yield f"The mean predicted probability of this site's patients is {told}."
+        told = (
+            f"the share of patients with the outcome at {origin}"
+            if share is None
+            else f"{share:.1%}, the value in {origin}"
+        )
+        yield f"The mean predicted probability of this site's patients was set to {told}."
     yield _NEXT
 
 
 def received_page(facts: Facts) -> str:
-    """Return the report about a received model as one printable page, with the model's coefficients."""
+    """Return the report about a model that was received from other hospitals as one printable page."""
     opening = [paragraph(line, "lead" if place == 1 else "") for place, line in enumerate(received_lines(facts))]
     rows = [
         [one["column"], f"{one['all_sites']:+.3f}", f"{one['standard_error']:.3f}", _where(one)]
@@ -278,5 +303,5 @@ def received_page(facts: Facts) -> str:
 
 def _where(one: Mapping[str, Any]) -> str:
     if not one["is_used"]:
-        return "not used: too few sites record it"
-    return "recorded" if one["is_recorded_here"] else "not recorded: counts as the mean of all sites"
+        return "not used: too few sites record this column"
+    return "recorded" if one["is_recorded_here"] else "not recorded: the mean of all sites is used"

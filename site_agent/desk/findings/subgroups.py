@@ -1,4 +1,4 @@
-"""Measures how good a model is in groups of patients, such as women and men, or wards.
+"""Measures how well a model predicts in groups of patients, such as women and men, or wards.
 
 A model that is good on average can be bad for some patients. The rules:
 
@@ -80,7 +80,7 @@ class Subgroup:
 def subgroups(
     rows: HeldOutRows, scores: Scores, groups: Mapping[str, Sequence[str]], seed: int
 ) -> tuple[Subgroup, ...]:
-    """Return a model's result in each group of patients, for the MOST_VALUES most common values of each group column.
+    """Return a model's result in each group of patients. Each group column has up to MOST_VALUES groups.
 
     Args:
         groups: for each group its value in each row, of length rows.

@@ -1,4 +1,4 @@
-"""Measures the effect of treating patients at or above a chosen probability, such as sensitivity and net benefit.
+"""Measures the effect of treating all patients with at least a chosen predicted probability, such as net benefit.
 
 Functions take `happened`, 0 and 1 (or false and true) of shape (rows,), and `patients`, equal for rows of one patient
 or None if every row is a patient. Every number has its 95% interval. The rules:
@@ -77,14 +77,14 @@ class AtThreshold:
 
 
 def prevalence_of(happened: Happened, patients: Patients) -> Share:
-    """Return the fraction of rows with the outcome."""
+    """Return the fraction of the rows that have the outcome."""
     return _share(happened.astype(bool), np.ones(len(happened), dtype=bool), patients)
 
 
 def at_thresholds(
     happened: Happened, scores: Scores, thresholds: Sequence[float], patients: Patients, seed: int
 ) -> tuple[AtThreshold, ...]:
-    """Return for each threshold the results of treating every patient whose predicted probability reaches it.
+    """Return for each threshold the result of treating every patient whose predicted probability is at least as high.
 
     Args:
         scores: probabilities, shape (rows,).

@@ -46,7 +46,7 @@ class JoinedModel:
             raise ValueError("models with different outputs")
 
     def outputs(self, own: Float32, concepts: Float32) -> Float64:
-        """Return float64 (rows, outputs): logits, logarithms that softmax turns into probabilities, or numbers.
+        """Return the joined model's outputs, float64 (rows, outputs): logits, logarithms of probabilities, or numbers.
 
         `own` is float32 (rows, own columns), encoded; `concepts` is float32 (rows, concept columns), standardised.
         """
@@ -58,7 +58,7 @@ class JoinedModel:
         return weighted(said, self.weights)
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return all arrays that `joined_model_of` needs to build this model again."""
+        """Return all arrays that a file must store so that `joined_model_of` can build this model again."""
         lines = (self.own.slopes, self.own.starts, self.others.slopes, self.others.starts, self.weights)
         return {**dict(zip(_LINES, lines, strict=True)), **forest_arrays(self.forest)}
 

@@ -1,4 +1,4 @@
-"""Decides from a site's own rows the weights of its regression, its forest and the score of the other sites.
+"""Chooses the weights of three models from a site's own rows: its regression, its forest, the other sites' score.
 
 The rules:
 
@@ -65,7 +65,7 @@ class OwnModels:
 
 
 def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
-    """Fit the site's own regression and forest to its training rows. `seed` is of folds and forests.
+    """Fit the site's own regression and forest to its training rows. `seed` determines all random choices.
 
     Raises:
         DataError: the rows have too few patients for folds, or one fold would have all rows of a class.
@@ -124,7 +124,7 @@ def join_weights(task: Task, models: Sequence[Float64], targets: npt.NDArray[np.
 
 
 def smallest_on_simplex(value: Callable[[Float64], float], start: Float64) -> Float64:
-    """Return the weights at which `value` is smallest. Each step changes two weights and keeps their sum.
+    """Return the weights for which the function `value` is smallest. Each step changes two weights, not their sum.
 
     For a smooth convex function, a point that no pair can improve is the minimum (Beck 2014, "The 2-coordinate
     descent method").

@@ -53,7 +53,7 @@ class LiveCurves:
             self._facts |= {key: [[int(number), float(value)] for number, value in found[key]] for key in _SAMPLED}
 
     def take(self, number: int, training: SiteTraining, choice: Choice, is_last: bool = False) -> None:
-        """Measure a round's received model, and write the curves. A repeated round replaces its earlier result.
+        """Test the model received in a round, and add the result to the file. A repeated round replaces its result.
 
         `is_last` is whether no later model follows, so that this one is not skipped.
         """

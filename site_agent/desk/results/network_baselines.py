@@ -39,14 +39,14 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 def has_placebo(plan: Plan) -> bool:
-    """Return whether a plan's method can run with copies of one site."""
+    """Return whether the method of a plan can run with copies of one site, as the placebo needs."""
     method = plan.ingredients
     depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
     return not depends and len(plan.sites) > 1 and plan.privacy is None
 
 
 def train_placebo(study: Study) -> Outcome | None:
-    """Train all rounds of the plan with copies of this site as all sites. Return the model that the site would choose.
+    """Train all rounds of the plan among copies of this site (the placebo). Return the model that would be chosen.
 
     Returns:
         None if the method has no placebo, or if training diverged.

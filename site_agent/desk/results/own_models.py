@@ -1,4 +1,4 @@
-"""Stores the simple models of a site as plain arrays: linear models, forests and boosted trees.
+"""Stores a site's simple models (linear models, forests, boosted trees) as arrays of numbers.
 
 scikit-learn fits them, and only numbers are stored. So a saved model is read without unpickling, and its predictions
 do not depend on the installed version of scikit-learn. The rules:
@@ -96,7 +96,7 @@ def kept_model(fitted: object, task: Task, outputs: int) -> OwnModel | None:
 
 
 def arrays_of(model: OwnModel) -> dict[str, npt.NDArray[np.generic]]:
-    """Return all arrays of a simple model, from which `own_model_of` builds it again."""
+    """Return all arrays of a simple model. `own_model_of` builds the model again from these arrays."""
     match model:
         case Lines():
             return {"slopes": model.slopes, "starts": model.starts}

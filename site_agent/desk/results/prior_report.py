@@ -1,4 +1,4 @@
-"""Saves the joined model at the end of a federated-prior study, and reports how much the other hospitals helped.
+"""Saves the joined model at the end of a federated-prior study, and reports the gain from the other hospitals.
 
 The report has the same keys as that of run_report.py, so every page that reads a report can read it. The join without
 the others' score has the place of the network trained alone.
@@ -30,7 +30,7 @@ _WORDS = {"own regression": "your regression", "own forest": "your forest", "oth
 
 
 def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
-    """Combine the models of a federated-prior study, save the joined model, compare it, and write the site's report.
+    """Combine the models of a federated-prior study, save the joined model, test it, and write this site's report.
 
     Raises:
         OperatorError: the rows are too few for folds, or the result cannot be written to the disk.
@@ -92,14 +92,14 @@ def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preproce
 
 
 def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> dict[str, Json]:
-    """Return the report's facts about the other sites' score: weights, benefit, coefficients with standard errors."""
+    """Return facts for the report about the other sites' score: weight, benefit, coefficients, standard errors."""
     weights = dict(zip(MODELS, join.model.weights.tolist(), strict=True))
     shares = ", ".join(f"{_WORDS[name]} {100 * weight:.0f}%" for name, weight in weights.items())
     coefficients = coefficient_facts(study.prior, known.standard, known.mapped, known.joint, known.errors)
     promise = study.plan.privacy
     return {
         "privacy": None if promise is None else promise_facts(promise, study.own),
-        "sentence": f"The model is a mean of three: {shares}.",
+        "sentence": f"The model is a weighted mean of three models: {shares}.",
         "weights": weights,
         "suspicions": [one.sentence for one in study.suspicions],
         "out_of_fold_losses": dict(zip(MODELS, join.losses, strict=True)),

@@ -1,4 +1,4 @@
-"""Computes and saves the other hospitals' model at a site that only receives and has no outcomes.
+"""Saves the other hospitals' model at a site that only receives the model and has no outcomes in its table.
 
 Such a site sends no number. Its table has no outcome, or its outcome is not read. The rules:
 
@@ -70,12 +70,12 @@ class _Received:
 
     @property
     def is_useful(self) -> bool:
-        """Return whether the model helps the contributing sites. If the plan did not measure this, return True."""
+        """Return whether the model improved predictions at the contributing sites, or True if not measured."""
         return self.guard is None or self.guard > 0
 
 
 def read_without_outcomes(hospital: Hospital) -> Table:
-    """Read the hospital's table without its outcome. Every row must satisfy the contract.
+    """Read the hospital's table without the outcome. Every row must satisfy the contract.
 
     Raises:
         OperatorError: the table cannot be read, does not fit, or has too few rows.
@@ -89,7 +89,7 @@ def read_without_outcomes(hospital: Hospital) -> Table:
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the result. Return for each concept the column of this site.
+    """Check before a run that this site can use the resulting model. Return for each concept this site's column.
 
     Raises:
         OperatorError: table, contract and plan do not fit.
@@ -102,15 +102,21 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
     outcomes_of(prior, contract, np.empty(0))
     mapped = mapped_columns(prior.concepts, contract, None)
     if all(one is None for one in mapped):
-        raise _unusable("No column of the contract records a concept of the plan.", "Map columns with `concept`.")
+        raise _unusable(
+            "No column of this site's contract records a concept of the plan.",
+            "Add the key `concept` to columns in the contract.",
+        )
     if plan.privacy is not None and hospital.data.prevalence is None:
-        what = "The plan announces no share of patients with the outcome, because it has the key `privacy`."
-        raise _unusable(what, "Give `prevalence` under data in hospital.yaml.")
+        what = (
+            "This plan does not announce the fraction of patients with the outcome, because the plan has the key "
+            "`privacy`."
+        )
+        raise _unusable(what, "Set `prevalence` under data in hospital.yaml to this fraction.")
     return mapped
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
-    """Save the other sites' model, from the announced sums, with this site's preprocessing, and write the report.
+    """Compute the other sites' model from the announced sums, save the model, and write this site's report.
 
     Raises:
         MalformedMessage: an honest federation cannot have announced these sums.
@@ -237,17 +243,20 @@ def _sentence(plan: Plan, found: _Received) -> str:
     rows = "" if found.standard.rows is None else f" with {found.standard.rows} training rows"
     of_whom = f"{len(plan.site_names)} other hospitals{rows}"
     if not found.is_useful:
-        return f"No model was saved: the score of {of_whom} does not help them, so it would not help here."
+        return (
+            f"No model was saved: the score of {of_whom} did not improve their own predictions, so it is not used at "
+            "this site."
+        )
     return (
-        f"This site only received: the model is the score of {of_whom}. Nothing of this site's patients is in it, and "
-        "it was not tested here."
+        f"This site only received a model: the score of {of_whom}. This site's patients had no influence on the model, "
+        "and the model was not tested at this site."
     )
 
 
 def coefficient_facts(
     prior: Prior, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
 ) -> list[dict[str, Json]]:
-    """Return the report's facts about each coefficient of all sites, ordered by output and then by column.
+    """Return facts about each coefficient of the model for the report, ordered by output and then by column.
 
     Args:
         slopes, errors: the coefficients and their standard errors, float64 of shape (outputs, columns).
@@ -273,5 +282,5 @@ def _prior(plan: Plan) -> Prior:
 
 def _unusable(what: str, remedy: str) -> OperatorError:
     return ConfigurationError(
-        what=what, consequence="Nothing was sent, and this site receives no model.", remedy=remedy
+        what=what, consequence="Nothing was sent, and this site did not receive a model.", remedy=remedy
     )

@@ -45,7 +45,7 @@ class Report:
 
 
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
-    """Save the chosen model, compare it with other models, then write and log the site's report.
+    """Save the chosen model, compare it with other models, then write the site's report and log its main result.
 
     The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
     `best_local` names the simple model that this site would have chosen on its training rows alone. `differences` are
@@ -189,7 +189,7 @@ def save_simple_models(
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:
-    """Return the general facts of a report: site, run, plan, task, numbers of rows, columns and versions."""
+    """Return the general facts for a report: site, run, plan, task, number of rows, columns, program versions."""
     dataset = study.own
     return {
         "site": hospital.site,
@@ -215,7 +215,7 @@ def promise_facts(promise: Privacy, own: Dataset) -> dict[str, Json]:
 
 
 def compared(assessment: Assessment, choices: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the report's results of all models, and their comparison."""
+    """Return the results of all models for the report, and the comparison of these models."""
     networks: dict[str, Json] = {
         name: assessment.model(name) | {"checkpoint": choice} for name, choice in choices.items()
     }

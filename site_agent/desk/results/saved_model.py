@@ -1,4 +1,4 @@
-"""Saves and loads a model with everything that a prediction needs: network, plan, preprocessing and versions.
+"""Saves and loads a model with everything that a prediction needs: the network, the plan and the preprocessing.
 
 A run saves several models: the federated one, the site's own network and simple models. Each has the name that it has
 in the report. The preprocessing includes its contract, so a changed contract file has no effect on a saved model.
@@ -73,7 +73,7 @@ class SavedModel:
     digest: str | None = None
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """Return a table's inputs, C-contiguous float32 (rows, columns). Raises as `Preprocessing.encode` does."""
+        """Return a table's model inputs, float32 (rows, columns), C-contiguous. Errors as in `Preprocessing.encode`."""
         own = self.preprocessing.encode(table, rows)
         if self.concepts is None:
             return own
@@ -81,7 +81,7 @@ class SavedModel:
 
     @property
     def columns_of_features(self) -> dict[str, list[int]]:
-        """Return the positions of each feature's columns in the result of `encode`, by the feature's name."""
+        """Return by feature name the positions of the feature's columns in the result of `encode`."""
         found: dict[str, list[int]] = {}
         place = 0
         contract = self.preprocessing.contract
@@ -95,14 +95,14 @@ class SavedModel:
 
     @property
     def read_places(self) -> tuple[int, ...] | None:
-        """The positions of the input columns of a network on concepts, or None for any other model."""
+        """The positions of the input columns if the network reads columns of concepts. Otherwise None."""
         if self.concepts is None or not self.plan.reads_concepts:
             return None
         return read_places(self.plan, self.preprocessing.contract)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the network's input columns: the plan's, the site's own, or both."""
+        """The names of the network's input columns: columns of the plan, columns of this site, or both."""
         if self.is_alone and self.common is None:
             return self.preprocessing.columns
         if self.read_places is not None:
@@ -111,14 +111,14 @@ class SavedModel:
 
     @property
     def common(self) -> int | None:
-        """The number of input columns that all sites have, or None if the network treats all columns alike."""
+        """The number of input columns that all sites have. None if the network treats all columns in the same way."""
         if self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: 1, the number of classes if there are several, or the number of pixels of a mask."""
+        """The number of the model's outputs: one, one for each of several classes, or one for each pixel of a mask."""
         target, mask = self.preprocessing.contract.target, self.preprocessing.contract.mask
         if mask is not None:
             return mask.image.pixels
@@ -147,7 +147,7 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
 
 
 def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
-    """Load a model of a run by its name in the report.
+    """Load a saved model of a run by the model's name in the report.
 
     Raises:
         UsageError: `run` cannot be a run's name.
@@ -194,7 +194,7 @@ def _baseline(plan: Plan, task: Task, tensors: Tensors) -> Baseline | None:
 
 
 def other_version(run: str) -> ConfigurationError:
-    """Return the error for a model that another version of this program saved."""
+    """Return the error message for a model that another version of this program saved."""
     return ConfigurationError(
         what=f"The model of the run {run} was saved by another version of this program.",
         consequence="No model was used, and nothing was sent.",
@@ -203,13 +203,13 @@ def other_version(run: str) -> ConfigurationError:
 
 
 def latest_run(state: Path) -> str:
-    """Return the name of the run whose model was saved last. Raises OperatorError if there is none."""
+    """Return the name of the run whose model was saved last. Raises OperatorError if no model is saved."""
     runs = saved_runs(state)
     if not runs:
         raise OperatorError(
             what="This site has no trained model yet.",
             consequence="No model was used, and nothing was sent.",
-            remedy="Take part in a study first, with `site-agent join`.",
+            remedy="First take part in a study with `site-agent join`.",
         )
     return runs[0]
 

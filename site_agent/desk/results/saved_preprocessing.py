@@ -1,4 +1,4 @@
-"""Reads the preprocessing that was saved with a model, and refuses a text that does not fit its own contract."""
+"""Reads the preprocessing that was saved with a model. A text that does not fit its own contract is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 
 
 def preprocessing_of(text: str) -> Preprocessing:
-    """Read the JSON text of a preprocessing.
+    """Read the preprocessing of a model from its JSON text.
 
     Raises:
         ConfigurationError: the text is damaged or of another version.
@@ -23,7 +23,10 @@ def preprocessing_of(text: str) -> Preprocessing:
         loaded = None  # pydantic's error quotes its input, so it is not chained
     if loaded is None or not _fits(loaded):
         raise ConfigurationError(
-            what="The saved preprocessing is damaged or from another version of this program.",
+            what=(
+                "The stored rules that convert the table for this model are damaged or from another version of this "
+                "program."
+            ),
             consequence="Nothing was predicted or trained, and nothing was sent.",
             remedy="Use another saved model, or train again.",
         )

@@ -100,13 +100,13 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
 
 
 def reads_simply(dataset: Dataset) -> bool:
-    """Return whether simple models can be fitted: not to masks, and not to very large images."""
+    """Return whether simple models can be fitted. They cannot be fitted to masks or very large images."""
     is_large = dataset.image is not None and dataset.training.features.size > MOST_NUMBERS
     return dataset.task != "segmentation" and not is_large
 
 
 def best_simple_model(dataset: Dataset, seed: int) -> str:
-    """Return the simple model of `TITLES` with the lowest loss in five folds, the choice without a federation.
+    """Return the simple model that this site would choose alone: the lowest loss in cross-validation (five folds).
 
     Rows of one patient share a fold. The loss is the log loss, or the squared error of a number. If there are more
     than MOST_CHOOSING_ROWS rows, that many are drawn. With fewer than five patients, or a fold without two classes,

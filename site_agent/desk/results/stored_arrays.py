@@ -1,4 +1,4 @@
-"""Converts forests and baselines to arrays that a file can store, and back.
+"""Converts forests and baseline models to arrays that a file can store, and back.
 
 Only numbers are stored, so a saved model is read without unpickling. Every array has a fixed type. Other arrays are
 refused.
@@ -28,7 +28,7 @@ def has_types(arrays: Arrays, types: Mapping[str, str]) -> bool:
 
 
 def forest_arrays(forest: Forest) -> dict[str, npt.NDArray[np.generic]]:
-    """Return the forest's arrays by name, in the form that `forest_from` reads."""
+    """Return the arrays of a forest by name. `forest_from` builds the forest again from these arrays."""
     return {name: np.asarray(getattr(forest, name)) for name in FOREST_ARRAYS}
 
 

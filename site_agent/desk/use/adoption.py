@@ -1,4 +1,4 @@
-"""Stores which model a person has adopted at this hospital: one small file in the folder of the approvals.
+"""Stores which model a person has adopted at this hospital. The file is in the folder of the approvals.
 
 Only a person's command writes the file. No service can write to its folder. The rules:
 
@@ -34,7 +34,7 @@ class Adoption(Document):
 
 
 def keep_adoption(state: Path, adoption: Adoption) -> None:
-    """Store which model a person adopted. The audit log has already recorded the decision."""
+    """Store which model a person adopted. Before this call, the caller has recorded the decision in the audit log."""
     path = _path(state)
     # If a service predicts, it runs as another user of the folder's group and reads the decision in this folder.
     make_folder(path.parent, mode=0o750)
@@ -42,7 +42,7 @@ def keep_adoption(state: Path, adoption: Adoption) -> None:
 
 
 def find_adoption(state: Path) -> Adoption | None:
-    """Return the decision about the adopted model, or None. Raises ConfigurationError if it cannot be read."""
+    """Return which model was adopted and by whom, or None. Raises ConfigurationError if the file cannot be read."""
     try:
         return Adoption.model_validate_json(_path(state).read_bytes())
     except FileNotFoundError:
@@ -50,10 +50,12 @@ def find_adoption(state: Path) -> Adoption | None:
     except (OSError, ValidationError) as cause:
         reason = cause.strerror if isinstance(cause, OSError) else "it is damaged"
         raise ConfigurationError(
-            what=f"The record of the adopted model cannot be read: {reason}.",
+            what=f"The file that stores which model this hospital adopted cannot be read: {reason}.",
             consequence="No model was used, and nothing was sent.",
-            remedy="Run `site-agent adopt MODEL --by NAME` again as root. Then run this command under a user account "
-            "of the site's group.",
+            remedy=(
+                "Run `site-agent adopt MODEL --by NAME` again as root. Then run this command again under a user "
+                "account of the site's group."
+            ),
         ) from cause
 
 

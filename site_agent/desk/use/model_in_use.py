@@ -1,4 +1,4 @@
-"""Finds the model in use: the only model that predictions, exports and monitoring use.
+"""Finds the model in use. Predictions, exports and monitoring use only this model.
 
 The adopted model is in use. If nobody has adopted a model, the federated model of the latest run is, and a notice
 reports that the next run will change it.
@@ -37,12 +37,12 @@ class ModelInUse:
 
     @property
     def title(self) -> str:
-        """Return the model's name as it is written in sentences."""
+        """Return the name of the model in use as sentences show it."""
         return title_of_model(self.name, self.run)
 
 
 def model_in_use(state: Path, run: str | None) -> ModelInUse:
-    """Return the model that commands at this site use.
+    """Return the model in use at this site: the adopted model, or the federated model of the latest run.
 
     Args:
         run: a run that the person has named; if a model was adopted, it must be from this run.
@@ -59,16 +59,19 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
     title = title_of_model(adoption.model, adoption.run)
     if run not in (None, adoption.run):
         raise UsageError(
-            what=f"The adopted model is {title}, but --run names the run {run}.",
+            what=f"The adopted model is {title}, but the option --run names another run, {run}.",
             consequence="Nothing was computed or written, and nothing was sent.",
-            remedy="Leave out --run, or adopt a model of the other run with `site-agent adopt`.",
+            remedy="Leave out the option --run, or adopt a model of this other run with `site-agent adopt`.",
         )
     model = load_model(state, adoption.run, adoption.model)
     if model.digest != adoption.digest:
         raise ConfigurationError(
             what=f"The file of the adopted model has changed since {adoption.by} adopted it ({title}).",
             consequence="No model was used, and nothing was sent.",
-            remedy="Restore the file from a backup, or check the new model and adopt it with `site-agent adopt`.",
+            remedy=(
+                "Restore the file of the model from a backup, or check the changed model and adopt it with `site-agent "
+                "adopt`."
+            ),
         )
     return ModelInUse(
         run=adoption.run, name=adoption.model, model=model, adoption=adoption, notices=newer_models(state, adoption)
@@ -76,21 +79,21 @@ def model_in_use(state: Path, run: str | None) -> ModelInUse:
 
 
 def newer_models(state: Path, adoption: Adoption) -> tuple[str, ...]:
-    """Return a notice if the latest run is not the run of the adopted model."""
+    """Return a notice for the user if a later run than the adopted model's run has models."""
     latest = latest_run(state)
     if latest == adoption.run:
         return ()
     return (
-        f"The run {latest} has newer models. They are not in use. `site-agent report` compares them, and"
-        " `site-agent adopt` changes the model in use.",
+        f"The run {latest} has newer models, which are not in use. `site-agent report` compares these models, and "
+        "`site-agent adopt` changes the model in use.",
     )
 
 
 def title_of_model(model: str, run: str) -> str:
-    """Return the name of a run's model as it is written in sentences."""
+    """Return the name of a run's model as sentences show it."""
     return f"{MODEL_TITLES.get(model, model)} of the run {run}"
 
 
 def in_words(adoption: Adoption) -> str:
-    """Return the decision about the model in use as a sentence."""
+    """Return a sentence that names the adopted model, and who adopted it when."""
     return f"In use: {title_of_model(adoption.model, adoption.run)}, adopted by {adoption.by} at {adoption.at}."

@@ -1,4 +1,4 @@
-"""Reads new patients, and lists the patients for whom the model must not predict.
+"""Reads a table of new patients, and lists the patients for whom the model must not predict.
 
 A row is skipped, with the reason, in three cases: the contract does not allow a value (an undeclared code, a number
 out of range, text instead of a number), a required value is missing, or a number is beyond the limits of the training
@@ -50,12 +50,12 @@ class LeftOut:
 
     @property
     def is_off_contract(self) -> bool:
-        """Whether the contract forbids the value, not if it is missing or outside the training rows' limits."""
+        """Whether the contract forbids the value. False if it is missing, or only outside the training rows' limits."""
         return self.flaw not in (MISSING, ABSENT, FOREIGN)
 
     @property
     def line(self) -> str:
-        """Return the reason with its column, number of rows and most frequent values, as a line for the screen."""
+        """Return why these rows have no prediction: the column, the reason, the number of rows and common values."""
         kinds, counts = np.unique(np.array(self.values, dtype=object), return_counts=True)
         most = sorted(zip(-counts, kinds, strict=True))[:_SHOWN_VALUES]
         told = [f"{value} in {-count}" for count, value in most]
@@ -79,7 +79,7 @@ class NewRows:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Return for each row the reason why the row is skipped, or an empty text if the row is used."""
+        """Return for each row the reason why it has no prediction, or an empty text if the row has a prediction."""
         found: list[list[str]] = [[] for _ in range(self.table.rows)]
         for one in self.left_out:
             for place, value in zip(one.places.tolist(), one.values, strict=True):
@@ -88,14 +88,14 @@ class NewRows:
 
     @property
     def usable(self) -> Rows:
-        """Return the positions of the rows that are predicted, int64 of shape (usable rows,), rising."""
+        """Return the positions of the rows that the model predicts, int64 of shape (usable rows,), rising."""
         is_usable = np.ones(self.table.rows, dtype=bool)
         for one in self.left_out:
             is_usable[one.places] = False
         return np.flatnonzero(is_usable).astype(np.int64)
 
     def off_contract(self, column: str | None = None) -> npt.NDArray[np.bool_]:
-        """Return whether each row has a forbidden value, in any column or this one, bool of shape (rows,)."""
+        """Return for each row whether a value is forbidden, in the named column or in any: bool of shape (rows,)."""
         found = np.zeros(self.table.rows, dtype=bool)
         for one in self.left_out:
             if one.is_off_contract and column in (None, one.column):
@@ -104,22 +104,25 @@ class NewRows:
 
 
 def missing_columns(new: NewRows) -> tuple[str, ...]:
-    """Return a sentence for each column that the model requires and the table lacks."""
+    """Return a sentence for each column that the model requires and that is missing in the table."""
     found = []
     for column in (one.column for one in new.left_out if one.flaw == ABSENT):
         near = nearest_name(column, list(new.others))
-        nearest = "" if near is None else f" The nearest name in the table is {shown(near)}."
-        found.append(f"The table has no column {column}, which the model requires.{nearest}")
+        nearest = "" if near is None else f" The most similar name in the table is {shown(near)}."
+        found.append(f"The table has no column {column}, but the model requires this column.{nearest}")
     return tuple(found)
 
 
 def require_columns(new: NewRows) -> None:
-    """Raise DataError if the table lacks a column that the model requires."""
+    """Raise DataError if a column that the model requires is missing in the table."""
     if missing := missing_columns(new):
         raise DataError(
             what=" ".join(missing),
             consequence="Nothing was computed or overwritten. Nothing was sent.",
-            remedy="Rename or add the column in the table. Use the column names of the table that trained the model.",
+            remedy=(
+                "Rename or add this column in the table. The column names must be those of the table that trained the "
+                "model."
+            ),
         )
 
 
@@ -131,7 +134,7 @@ def read_new_rows(
     has_outcome: bool = False,
     scratch: Path | None = None,
 ) -> NewRows:
-    """Read new patients under the contract of the trained model.
+    """Read a table of new patients by the rules of the trained model's contract.
 
     Args:
         path: a file in the contract's format. By its name it may also be Parquet (.parquet) or text (.csv).

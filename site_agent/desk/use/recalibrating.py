@@ -1,4 +1,4 @@
-"""Runs `site-agent recalibrate`: fits a recalibration, reports its effect on the test rows, and stores or removes it.
+"""Runs `site-agent recalibrate`: corrects a model's probabilities, reports the effect, and stores or removes it.
 
 The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint was chosen
 on the validation rows, so on them it looks better than it is. Such a model needs later patients.
@@ -28,7 +28,7 @@ from site_agent.trainer.data.tables import Table
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
-    """Fit and store a recalibration, and yield lines that explain its effect. The kind `none` removes it.
+    """Fit and store a recalibration, and yield lines about its effect. The kind `none` removes the recalibration.
 
     Without a run, the model in use is recalibrated. Without later patients in a table, the validation rows are used.
 
@@ -46,16 +46,22 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
         rows, scores = _later(hospital, used, table)
     elif model in (FEDERATED, SILOED):
         raise UsageError(
-            what="The validation rows were used to choose this model's checkpoint, so they cannot recalibrate it.",
+            what=(
+                "The validation rows were already used to choose the best round of this model, so they cannot "
+                "recalibrate the model."
+            ),
             consequence="The model predicts as before.",
-            remedy="Use patients who were admitted later and have known outcomes: `--table PATH`.",
+            remedy="With `--table PATH`, name a table of patients who were admitted later and have known outcomes.",
         )
     else:
         rows, scores = kept.validation, kept.validation_scores[model]
     made = fit_recalibration(cast(Kind, kind), rows, scores)
     save_recalibration(hospital.state_path, name, model, made)
     which = "validation rows" if table is None else "rows of later patients"
-    yield f"{name} is recalibrated ({kind}) by {made.rows} {which}; predictions use it from now on."
+    yield (
+        f"The model of the run {name} was recalibrated ({kind}) with {made.rows} {which}. Predictions now use this "
+        "recalibration."
+    )
     before = kept.scores[model]
     for title, mapped in (("before", before), ("after", made.apply(before))):
         yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, mapped)}"
@@ -68,20 +74,22 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
     rows = outcomes_of_new_rows(used, new)
     if rows is None and new.table.target is None:
         raise UsageError(
-            what="The table does not have the outcome of every row.",
+            what="The outcome is missing in at least one row of the table.",
             consequence="The model predicts as before.",
-            remedy=f"Use a table of later patients with the column {contract.target.name}.",
+            remedy=(
+                f"Use a table of later patients in which the column {contract.target.name} has a value in every row."
+            ),
         )
     if rows is None:
         raise UsageError(
             what="The model cannot predict for any row of this table.",
             consequence="The model predicts as before.",
-            remedy="`site-agent predict` shows the reasons.",
+            remedy="Run `site-agent predict` with this table: it shows for each row why the row has no prediction.",
         )
     own = read_new_rows(Path(hospital.data.table), contract, None, has_outcome=True, scratch=scratch)
     if known := _known(new.table, own.table):
         raise UsageError(
-            what=f"{known} of the {new.table.rows} rows were already used to train or test this model.",
+            what=f"{known} of the table's {new.table.rows} rows were already used to train or test this model.",
             consequence="The model predicts as before.",
             remedy="Use only rows of other patients, for example of patients who were admitted later.",
         )

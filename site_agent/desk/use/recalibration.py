@@ -1,4 +1,4 @@
-"""Recalibrates this site's model to its own patients, by Platt's line or by isotonic regression.
+"""Corrects a model's probabilities for this site's own patients, by Platt's method or by isotonic regression.
 
 A federated model can rank patients well and still predict 30% for patients of whom 20% have the outcome. A
 recalibration is a small map from probability to probability, stored next to the model. The rules:
@@ -30,7 +30,7 @@ from site_agent.trainer.trainer_files import write_whole
 
 Kind: TypeAlias = Literal["platt", "isotonic"]
 FEWEST_ROWS: Final = 20
-BEFORE: Final = "All figures are of the model before recalibration."
+BEFORE: Final = "All numbers describe the model before its recalibration."
 _NAME: Final = "recalibration.json"
 
 
@@ -66,7 +66,7 @@ class Recalibration(Document):
     rows: int
 
     def apply(self, scores: Scores) -> Scores:
-        """Map probabilities of shape (rows,) or (rows, classes) to the same shape."""
+        """Return the recalibrated probabilities, (rows,) or (rows, classes), for a model's probabilities."""
         if scores.ndim == 1:
             return self.maps[0].apply(scores)
         mapped = np.stack([one.apply(scores[:, place]) for place, one in enumerate(self.maps)], axis=1)
@@ -76,16 +76,16 @@ class Recalibration(Document):
 
 
 def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibration:
-    """Fit a recalibration to rows. Raises UsageError if the outcome has no classes, or the rows are not suitable."""
+    """Fit a recalibration to the given rows. Raises UsageError if the outcome or the rows are not suitable."""
     if not rows.classes:
-        raise _impossible("the outcome is a number or a mask, and only the probabilities of classes are corrected")
+        raise _impossible("the outcome is a number or a mask, but only probabilities of classes can be recalibrated")
     if len(rows) < FEWEST_ROWS:
-        raise _impossible(f"{len(rows)} rows are too few (fewer than {FEWEST_ROWS})")
+        raise _impossible(f"the table has {len(rows)} rows, and at least {FEWEST_ROWS} rows are needed")
     if not np.isfinite(scores).all():
-        raise _impossible("the model gives no finite number for some rows")
+        raise _impossible("the model's output is not a finite number for some rows")
     columns = [(happened, said) for _, happened, said in rows.outcomes(scores)]
     if any(happened.all() or not happened.any() for happened, _ in columns):
-        raise _impossible("a class has no row, or all of them")
+        raise _impossible("one class occurs in no row or in all rows")
     match kind:
         case "platt":
             return Recalibration(maps=tuple(_platt(*column) for column in columns), rows=len(rows))
@@ -146,7 +146,7 @@ def _impossible(reason: str) -> UsageError:
     return UsageError(
         what=f"Recalibration is not possible: {reason}.",
         consequence="The model is unchanged, and nothing was sent.",
-        remedy="Use the model's own probabilities, or add rows before the next run.",
+        remedy="Use the model's probabilities without recalibration, or add rows before the next run.",
     )
 
 

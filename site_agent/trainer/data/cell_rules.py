@@ -1,4 +1,4 @@
-"""Reads one cell of text as the contract declares. No other file decides which cells a contract allows.
+"""Reads one cell of a table by the rules of the contract. Only this file decides which cells a contract allows.
 
 These rules read the cells of a site's own table, of its new rows, and in both loaders of an export. An export includes
 the text of this file in its loaders, so this file imports only Python's own modules. A rule is plain data: `facts`
@@ -54,7 +54,7 @@ _LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words 
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
-    """Return a code in the spelling that is used for comparisons. `3`, `3.0` and ` 3` are the same code.
+    """Return a code in the spelling that is used to compare codes. `3`, `3.0` and ` 3` are the same code.
 
     A number becomes the shortest plain decimal number. Any other text loses its surrounding blanks. `decimal` is the
     decimal point or comma in `text`.
@@ -83,7 +83,7 @@ class NumberRule:
         self.missing: float | Flaw = MISSING if refuses_missing else math.nan
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """Return the number in a cell, or NaN if the cell means a missing value."""
+        """Return the number in a cell of a table. Return NaN if the cell has a mark for a missing value."""
         text = cell.strip()
         if text in self.words:
             return self.missing
@@ -116,7 +116,7 @@ class CodeRule:
         self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """Return the number that stands for the code in a cell."""
+        """Return the number that this rule assigns to the code in a cell."""
         return self._values.get(canonical_code(cell, decimal), self.otherwise)
 
 
@@ -167,11 +167,11 @@ class IntervalRule:
         self.outside = Flaw(f"an interval outside the declared range {self.low:g} to {self.high:g} {unit}")
 
     def length(self, own: Any, other: Any) -> Any:
-        """Return the time between two days in the rule's unit. The days are two numbers or two float64 arrays."""
+        """Return the time between two dates in the rule's unit. The dates are two numbers or two float64 arrays."""
         return (own - other if self.sign > 0 else other - own) / self.divisor
 
     def is_outside(self, length: Any) -> Any:
-        """Return whether a time is outside the limits. A missing time is not outside."""
+        """Return whether the time between two dates is outside the declared limits. A missing time is not outside."""
         return (length < self.low) | (length > self.high)
 
 
@@ -205,16 +205,16 @@ class TermsRule:
 
     @property
     def counted(self) -> int:
-        """The number of positions in a cell's counts that count terms."""
+        """The number of counts of terms for each cell of this column."""
         return (self.buckets or 0) if self.codes is None else len(self.codes) + 1
 
     @property
     def width(self) -> int:
-        """The number of all positions in a cell's counts: counted terms, then words in their order."""
+        """The number of values for each cell of this column: the counts of terms, then the words in their order."""
         return self.counted + (self.longest or 0)
 
     def read(self, cell: str) -> Counter[int] | Flaw:
-        """Count the terms of a cell, by position. Return a flaw if the cell is not allowed."""
+        """Count how often each term occurs in a cell. Return a flaw (the reason) if the cell is not allowed."""
         if len(cell) > LONGEST_CELL:
             return TOO_LONG
         if cell.strip() in self.markers:
@@ -252,5 +252,5 @@ def _has_endless_accents(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return a text in the form for comparisons: in lower case, with one spelling for each accent."""
+    """Return a text in the form in which texts are compared: in lower case, with one spelling for each accent."""
     return unicodedata.normalize("NFC", text).strip().casefold()

@@ -1,4 +1,4 @@
-"""Converts blocks of a column's cells to numbers, by the declaration of the column in the contract.
+"""Converts the text cells of a column to numbers, as the contract declares for this column.
 
 cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
 other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
@@ -78,7 +78,7 @@ class Spelling:
 
 
 def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
-    """Return a parser of a feature's cells. The parser returns NaN for a missing number and -1 for a missing code."""
+    """Return a function that reads a feature's cells. It returns NaN for a missing number and -1 for a missing code."""
     return _parser(feature_rule(feature, spelling), spelling.decimal)
 
 
@@ -96,7 +96,7 @@ def feature_rule(feature: NumericFeature | CategoricalFeature, spelling: Spellin
 
 
 def group_parser(group: GroupColumn, spelling: Spelling, *, for_prediction: bool) -> BlockParser:
-    """Return a parser of a group column's codes. An undeclared code is an error, but in predictions it is unknown."""
+    """Return a function that reads the codes of a group column. In predictions an undeclared code is "unknown"."""
     markers = {"", *spelling.markers, *group.missing_markers}
     otherwise = UNKNOWN_POSITION if for_prediction else UNDECLARED
     return _parser(CodeRule(_positions(group.codes), markers, otherwise=otherwise), spelling.decimal)
@@ -107,7 +107,7 @@ def _positions(codes: Sequence[str]) -> dict[str, float]:
 
 
 def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
-    """Return a parser of a target's cells. It returns 0 and 1, class indices or numbers. A missing target is a flaw."""
+    """Return a function that reads outcomes as 0 and 1, class numbers or numbers. A missing outcome is a flaw."""
     markers = {"", *spelling.markers}
     match target:
         case BinaryTarget():
@@ -130,7 +130,7 @@ def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:
-    """Return a parser of dates, which returns days since the year 1 and NaN for a missing date."""
+    """Return a function that reads dates as days since the year 1. A missing date is NaN."""
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
     written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]

@@ -1,4 +1,4 @@
-"""Defines codes, names and markers of a contract: their written form, and the form in which they are compared."""
+"""Checks the codes, names and markers of a contract, and defines the form in which codes are compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 def check_codes(codes: Sequence[str], *, fewest: int) -> None:
-    """Raise ValueError if codes are too few, empty or declared twice."""
+    """Raise ValueError if a column declares too few codes, an empty code, or the same code twice."""
     if len(codes) < fewest:
         raise ValueError(f"at least {fewest} code{'s are' if fewest > 1 else ' is'} needed")
     if "" in codes:
@@ -42,7 +42,7 @@ def check_codes(codes: Sequence[str], *, fewest: int) -> None:
 
 
 def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
-    """Raise ValueError if the number of labels differs from the number of codes."""
+    """Raise ValueError if a column does not have exactly one label for each code."""
     if labels is not None and len(labels) != len(codes):
         raise ValueError(f"labels name each code once, in the order of codes: {len(codes)}, not {len(labels)}")
 

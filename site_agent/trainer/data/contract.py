@@ -1,4 +1,4 @@
-"""Defines the contract, in which a hospital describes its table before a row is read.
+"""Defines the data contract, a file in which a hospital describes the columns of its table.
 
 A data manager writes the contract as YAML. `read_contract` returns it as a frozen record or reports all mistakes at
 once. The contract has names, units, ranges and codes. It has no patient's value, and nothing in it is guessed from the
@@ -196,30 +196,30 @@ class Contract(Document):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """The features with one value in each row, in declared order."""
+        """The model inputs (features) with one value in each row, in the order of the contract."""
         return tuple(
             column for column in self.columns if isinstance(column, NumericFeature | DateFeature | CategoricalFeature)
         )
 
     @property
     def terms(self) -> tuple[TermsFeature, ...]:
-        """The features with several terms in each row, in declared order. A note in word order is the last feature."""
+        """The columns with lists or notes, in the order of the contract. A note that is read in word order is last."""
         listed = [column for column in self.columns if isinstance(column, TermsFeature)]
         return tuple(sorted(listed, key=lambda column: column.longest is not None))
 
     @property
     def note(self) -> NoteSize | None:
-        """The limits of the note that the model reads in word order, or None without such a note."""
+        """The size limits of the note that the model reads in word order. None if there is no such note."""
         return next((column.note_size for column in self.terms if column.note_size is not None), None)
 
     @property
     def target(self) -> Target:
-        """The target column. A contract has exactly one."""
+        """The column of the outcome (the target). A contract has exactly one such column."""
         return next(column for column in self.columns if isinstance(column, Target))
 
     @property
     def patient(self) -> PatientColumn | None:
-        """The column that identifies the patient of a row, if there is one."""
+        """The column that identifies the patient of each row. None if the contract has no such column."""
         return next((column for column in self.columns if isinstance(column, PatientColumn)), None)
 
     @property
@@ -239,7 +239,7 @@ class Contract(Document):
 
     @property
     def groups(self) -> tuple[GroupColumn | CategoricalFeature, ...]:
-        """The columns that divide results into groups, including features with `group: true`."""
+        """The columns by which reports divide patients into groups, including features with `group: true`."""
         return tuple(
             column
             for column in self.columns
@@ -248,18 +248,18 @@ class Contract(Document):
 
     @property
     def dates(self) -> dict[str, DateFeature | DayColumn]:
-        """The columns of dates by name."""
+        """All columns of the contract that have dates, by name."""
         return {column.name: column for column in self.columns if isinstance(column, DateFeature | DayColumn)}
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of all encoded columns: of features, then of terms. The names depend only on the contract."""
+        """The names of the columns that a model reads, after encoding. They depend only on the contract."""
         images = () if self.image is None else self.image.encoded_columns
         return (*(name for column in (*self.features, *self.terms) for name in column.encoded_columns), *images)
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all declarations, in hexadecimal. It does not depend on comments or the order of keys."""
+        """The SHA-256 of the contract's content, in hexadecimal. Comments and the order of keys do not change it."""
         # Keys of later versions are omitted if they have their default value, so that earlier contracts keep their
         # digest.
         left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
@@ -274,12 +274,12 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """Read the data manager's YAML file. A ConfigurationError reports every mistake with its line and column."""
+    """Read a contract from its YAML file. A ConfigurationError lists every mistake with its line and column."""
     return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
-    """Return as part of a sentence how contract and plan differ about this site's outcome, or None if they agree."""
+    """Return how contract and plan differ about this site's outcome, as part of a sentence. None if they agree."""
     said = {one.name: one.answers for one in plan.sites}.get(site)
     own = contract.target.answers
     if plan.question is None or said is None or said == own:
@@ -292,6 +292,6 @@ def require_answer(plan: Plan, contract: Contract, site: str) -> None:
     reason = other_answer(plan, contract, site)
     if reason is not None:
         raise unfit(
-            what=f"This site's outcome does not match the plan's question: {reason}.",
-            remedy="Correct `answers` of the target in the contract, or ask for a new version of the plan.",
+            what=f"The outcome in this site's contract does not match the plan's question: {reason}.",
+            remedy="Correct the key `answers` of the target in the contract, or ask for a new version of the plan.",
         )

@@ -98,7 +98,7 @@ class MeasuredFeature(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the encoded columns that are computed from this feature."""
+        """The names of the columns into which this feature is encoded for a network."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "piecewise-linear":
@@ -137,7 +137,7 @@ class DateFeature(MeasuredFeature):
 
     @property
     def other(self) -> str:
-        """The other end of the interval: a column or a day."""
+        """The column or day to which the time from this column's date is measured."""
         return self.since or self.until or ""
 
 
@@ -191,12 +191,12 @@ class CategoricalFeature(Document):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether an unknown code is encoded as a separate value."""
+        """Whether an unknown code gets its own value in the encoding."""
         return self.missing in ("unknown", "refuse")
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the encoded columns that are computed from this feature."""
+        """The names of the columns into which this feature is encoded for a network."""
         name = self.name.lower()
         values: tuple[str, ...] = (name,)
         if self.encoding == "one-hot":

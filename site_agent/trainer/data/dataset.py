@@ -81,7 +81,7 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs: one for each pixel of a mask, one for each of several classes, otherwise one."""
+        """The number of outputs of a model: one, or one for each of several classes, or one for each mask pixel."""
         if self.task == "segmentation" and self.image is not None:
             return self.image.pixels
         return len(self.classes) if self.task == "multi-class" else 1
@@ -98,7 +98,7 @@ class Dataset:
 def prepare(
     table_path: Path, contract: Contract, split: Split, scratch: Path | None = None
 ) -> tuple[Dataset, Preprocessing]:
-    """Read, check, split and encode the table. `scratch` is a folder for the pixels of images; None uses memory.
+    """Read, check, split and encode a hospital's table. `scratch` is a folder for image pixels; None uses memory.
 
     Raises:
         DataError: the table does not fit, or its training rows are all of one class.
@@ -108,7 +108,7 @@ def prepare(
 
 
 def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]:
-    """Fit the preprocessing to the training rows of a split table, and encode all three parts.
+    """Fit the encoding to the training rows of a split table, and encode its training, validation and test rows.
 
     Raises:
         DataError: the training rows are all of one class, or a column has no value in them.
@@ -118,9 +118,12 @@ def prepare_rows(table: Table, rows: SplitRows) -> tuple[Dataset, Preprocessing]
     target = table.contract.target
     if target.classes and len(np.unique(targets[rows.training])) < 2:
         raise DataError(
-            what=f"All training rows are of one class of {target.name}, although the table has other classes.",
+            what=f"All training rows have the same outcome in {target.name}, although the table has other outcomes.",
             consequence="Training did not start and nothing was sent.",
-            remedy="Choose another seed, a smaller test_share or validation_share, or a table with more rows.",
+            remedy=(
+                "In hospital.yaml, choose another seed, or a smaller test_share or validation_share. Or use a table "
+                "with more rows."
+            ),
         )
     training, validation, test = (
         Examples(features=preprocessing.encode(table, part), targets=_targets_of(table, targets, part))
@@ -176,7 +179,7 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
 
 
 def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:
-    """Return the same rows with the columns of the list `columns`, in its order. Columns that are missing are zero.
+    """Return the same rows with the columns in `columns`, in this order. A column that this site lacks is zero.
 
     Raises:
         ConfigurationError: the site has a column that is neither in the list nor unused.
@@ -221,7 +224,10 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
         near = [(name, nearest_name(name, free)) for name in strangers[:5]]
         told = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
         raise ConfigurationError(
-            what=f"The agreed list of columns does not contain these columns of this site: {told}.",
+            what=f"These columns of this site are not in the plan's list of columns: {told}.",
             consequence="Training did not start and nothing was sent.",
-            remedy="Ask the federation to extend the list. Or set `role: ignore` for these columns in the contract.",
+            remedy=(
+                "Ask the federation office to add them to the plan's list. Or set `role: ignore` for these columns in "
+                "the contract."
+            ),
         )

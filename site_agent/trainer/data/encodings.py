@@ -30,7 +30,7 @@ class Scale(Document):
     deviation: Annotated[float, Field(gt=0)]
 
     def apply(self, values: Numbers) -> Numbers:
-        """Return the z-scores of float64 values of any shape."""
+        """Return float64 values, of any shape, standardised: minus the mean, divided by the deviation (z-scores)."""
         return (values - self.mean) / self.deviation
 
 
@@ -101,7 +101,7 @@ Encoding: TypeAlias = (
 
 
 def fit_scale(values: Numbers) -> Scale:
-    """Fit mean and population deviation to float64 values of shape (rows,), at least one."""
+    """Compute mean and standard deviation of float64 values of shape (rows,), at least one."""
     # Rounding gives a constant column a tiny deviation, and a division by it would amplify noise.
     constant = values.min() == values.max()
     deviation = 1.0 if constant else float(values.std())

@@ -105,22 +105,22 @@ class ImageColumn(Document):
 
     @property
     def highest(self) -> int:
-        """The highest intensity of a file."""
+        """The highest intensity that a pixel of an image file can have."""
         return (1 << self.bits) - 1 if self.files is None else LARGEST_INTENSITY
 
     @property
     def lowest(self) -> int:
-        """The lowest intensity of a file."""
+        """The lowest intensity that a pixel of an image file can have."""
         return 0 if self.files is None else -LARGEST_INTENSITY
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The intensities that are converted to 0 and to 1."""
+        """The two intensities of a pixel that are converted to 0 and to 1."""
         return self.window or (0, self.highest)
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the encoded columns, by channel, then by row of pixels."""
+        """The names of the columns for the pixels of an image, ordered by channel, then by row of pixels."""
         name = self.name.lower()
         return tuple(
             f"{name} {channel} row {row} column {column}"

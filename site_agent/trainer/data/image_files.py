@@ -82,7 +82,7 @@ class ImageFolder:
         self._read, self._pixels = 0, GrowingPixels(scratch, column.image.numbers)
         if not self._root.is_dir():
             raise unusable(
-                what=f"The contract's folder of images, {column.folder}, is not a folder beside the table.",
+                what=f"The contract names the folder of images {column.folder}. This is not a folder beside the table.",
                 remedy=f"Correct the key folder of the column {column.name} in the contract.",
             )
         _require_libraries(column)
@@ -114,7 +114,7 @@ class ImageFolder:
         if self._is_in_memory and self._read > most:
             raise unusable(
                 what=f"The table has at least {self._read} images. "
-                f"This program reads at most {most} images of the size {self._column.image}.",
+                f"For the size {self._column.image}, this program reads at most {most} images.",
                 remedy="Declare a smaller image size with `resize: stretch` in the contract, or use fewer rows.",
             )
 
@@ -150,7 +150,7 @@ def _require_libraries(column: ImageColumn) -> None:
                 assert_never(column.files)
     except ImportError as cause:
         raise ConfigurationError(
-            what=f"The package {package} is not installed, and a table with such images needs it.",
+            what=f"The package {package} is not installed, but it is needed to read the images of this table.",
             consequence="The table was not used and nothing was sent.",
             remedy=f'Install the extra: pip install "global-layers[{extra}]".',
         ) from cause
@@ -231,7 +231,10 @@ def _flaw_of(error: OSError) -> Flaw:
     raise UnavailableError(
         what=f"The images of the table cannot be read now: {error.strerror}.",
         consequence="The table was not used and nothing was sent.",
-        remedy="Check the disk or network share with the images, and the limit of open files. Then start again.",
+        remedy=(
+            "Check the disk or network share that has the images, and the limit of open files of this user account. "
+            "Then start again."
+        ),
     ) from error
 
 

@@ -1,4 +1,4 @@
-"""Collects mistakes in a table by column, kind and row. A value is never shown.
+"""Collects the mistakes in a table by column, kind and row. It never stores or shows the value of a cell.
 
 For each kind the first rows are stored and the others counted. So a table with a million wrong cells needs as little
 memory as a table with five.
@@ -33,12 +33,12 @@ class Mistake:
 
     @property
     def words(self) -> str:
-        """The name of the column, if there is one, and the problem, as text."""
+        """The mistake as text: the name of the column, if it concerns a column, and the problem."""
         return self.flaw if self.column is None else f"column {self.column}: {self.flaw}"
 
     @property
     def line(self) -> str:
-        """The mistake as a line for a person."""
+        """The mistake and its rows, as one line for a person."""
         return as_sentences(self.words, where(self.rows, self.count))
 
 
@@ -59,20 +59,20 @@ class Mistakes:
 
     @property
     def found(self) -> tuple[Mistake, ...]:
-        """All kinds of mistakes in the order of discovery."""
+        """All kinds of mistakes in the table, in the order in which they were found."""
         return tuple(
             Mistake(flaw=kind[1], column=kind[0], rows=tuple(rows), count=self._counts[kind])
             for kind, rows in self._rows.items()
         )
 
     def stop_if_any(self) -> None:
-        """Raise DataError with all mistakes, if there are any."""
+        """Raise a DataError that lists all mistakes of the table. Without mistakes, do nothing."""
         if self._rows:
             refuse([mistake.line for mistake in self.found])
 
 
 def where(rows: Sequence[int], count: int) -> str:
-    """Return row numbers as text, for example " in rows 3, 8 and 5 more". Without rows the text is empty."""
+    """Return row numbers as text, for example " in rows 3, 8 and 5 more". Return an empty text without rows."""
     shown = rows[:_SHOWN_ROWS]
     words = f" in row{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}" if shown else ""
     others = count - len(shown)
@@ -87,7 +87,7 @@ def as_sentences(words: str, rows: str = "") -> str:
 
 
 def unusable(*, what: str, remedy: str) -> DataError:
-    """Return the error for a table, or for images of a table, that cannot be used."""
+    """Return the error message for a table, or images of a table, that cannot be used."""
     return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
 
 
@@ -95,7 +95,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
     """Raise a DataError that lists the first mistakes, one in each line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
-        shown.append(f"and {len(lines) - len(shown)} mistakes of other columns or kinds")
+        shown.append(f"and {len(lines) - len(shown)} other kinds of mistakes, also in other columns")
     raise unusable(
         what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
         remedy=" ".join([*hints, CORRECT_TABLE]),
@@ -103,7 +103,7 @@ def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
 
 
 def like_column(name: str, found: Sequence[str], declared: Container[str]) -> str:
-    """Return a hint to a similarly named column. It has the column's number, because the name could be a patient's."""
+    """Return a hint to a column with a similar name. It gives the column's number, as its name could be a patient's."""
     near = nearest_name(name, [other for other in found if other and other not in declared])
     if near is None:
         return ""

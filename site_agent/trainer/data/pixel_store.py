@@ -1,4 +1,4 @@
-"""Stores the pixels of a table: in memory, or in a file that is mapped into memory.
+"""Stores the pixels of a table's images, in memory or in a temporary file on disk.
 
 A mapped file gives the same arrays as memory, to the bit. The system reads a batch's pages when the batch is drawn, and
 can free them afterwards. The rules:
@@ -48,19 +48,19 @@ class GrowingPixels:
             raise _unavailable(folder, cause) from cause
 
     def reserve(self, rows: int) -> None:
-        """Check that the disk has space for this number of further rows."""
+        """Check that the disk has enough space for the pixels of this number of further rows."""
         if self._folder is not None:
             _require(self._folder, rows * self._numbers)
 
     def add(self, pixels: Pixels) -> None:
-        """Add one row of pixels, shape (numbers,)."""
+        """Add the pixels of one row of the table, shape (numbers,)."""
         try:
             self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
         except OSError as cause:
             raise _unavailable(self._folder, cause) from cause
 
     def finished(self) -> Pixels:
-        """Return all rows, float32 of shape (rows, numbers), read-only."""
+        """Return the pixels of all rows, float32 of shape (rows, numbers), read-only."""
         try:
             self._rows.flush()
             if not isinstance(self._rows, io.BytesIO):
@@ -94,7 +94,7 @@ def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
 
 
 def blocks(rows: int, numbers: int) -> list[slice]:
-    """Return slices of all rows, in order, each of 16 MiB or less, or of one row."""
+    """Return slices that together cover all rows, in order. Each has at most 16 MiB, or only one row."""
     step = max(1, _ROWS_BYTES // max(1, numbers * _BYTES))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
@@ -117,8 +117,9 @@ def _require(folder: Path, numbers: int) -> None:
 
 def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
     return UnavailableError(
-        what=f"The images of the table cannot be prepared in the folder {folder}: {cause.strerror}.",
+        what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
         consequence="Nothing was trained or predicted, and nothing was sent.",
         remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
-        "write to this folder. For a command that you type, TMPDIR can name another folder. Then start again.",
+        "write to this folder. For a command that you type, set the environment variable TMPDIR to another folder. "
+        "Then start again.",
     )

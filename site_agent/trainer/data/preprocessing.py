@@ -1,4 +1,4 @@
-"""Converts a checked table to numbers for a network. Only training rows determine the conversion.
+"""Converts the columns of a checked table to the numbers that a network reads. Training rows determine how.
 
 The same code encodes for training, testing and prediction. It is saved as JSON together with its contract, so a
 prediction needs no second file that could have changed. The text keeps every float exactly. A feature's columns and
@@ -47,11 +47,11 @@ class Preprocessing(Document):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the encoded columns, in order."""
+        """The names of the columns that a network reads, after encoding, in order."""
         return self.contract.encoded_columns
 
     def encode(self, table: Table, rows: Rows | None = None) -> Features:
-        """Return the table's features as C-contiguous float32 of shape (rows, columns).
+        """Return the columns that a network reads for the rows of a table, C-contiguous float32 (rows, columns).
 
         `rows` are the wanted rows, int64, in order; None takes all.
 
@@ -83,9 +83,15 @@ class Preprocessing(Document):
             self._encode_images(table.images, np.arange(count) if rows is None else rows, encoded[:, place:])
         if too_far:
             raise unusable(
-                what=f"These columns have values too far from the training rows: {', '.join(too_far[:5])}.",
-                remedy="Declare a range for these columns in the contract. The check then lists rows outside the "
-                "range.",
+                what=(
+                    "These columns have values that are too far from the values of the training rows: "
+                    f"{', '.join(too_far[:5])}."
+                ),
+                remedy=(
+                    "Declare a range of possible values for these columns in the contract. Then `site-agent data "
+                    "check` lists the rows "
+                    "with values outside the range."
+                ),
             )
         return encoded
 
@@ -114,7 +120,7 @@ class Preprocessing(Document):
                 assert_never(target)
 
     def in_target_units(self, standardised: Numbers) -> Numbers:
-        """Convert z-scores of a regression, float64 of any shape, to the unit of the target."""
+        """Convert a regression's standardised outputs (z-scores), float64 of any shape, to the unit of the outcome."""
         scale = self._scale()
         return standardised * scale.deviation + scale.mean
 
@@ -127,9 +133,12 @@ class Preprocessing(Document):
         if contract is self.contract or _layout(contract) == _layout(self.contract):
             return
         raise ConfigurationError(
-            what="The contract's features or codes differ from those of the trained model.",
+            what=(
+                "The features or codes of the contract differ from those of the contract with which the model was "
+                "trained."
+            ),
             consequence="The table was not used and nothing was sent.",
-            remedy="Use the contract of the trained model, or train again.",
+            remedy="Use the contract with which the model was trained, or train a new model.",
         )
 
 
@@ -151,7 +160,7 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
         raise DataError(
             what=f"These columns have no value in any training row: {', '.join(empty[:5])}.",
             consequence="Training did not start and nothing was sent.",
-            remedy="In the contract, set `role: ignore` for these columns.",
+            remedy="Set `role: ignore` for these columns in the contract, so that they are not used.",
         )
     encodings = []
     for feature in contract.features:

@@ -34,7 +34,7 @@ class SplitRows:
 
 
 def split_rows(table: Table, split: Split) -> SplitRows:
-    """Return the training, validation and test rows. With a patient column no patient is in two of these parts.
+    """Return the training, validation and test rows. If patients are identified, no patient is in two of these parts.
 
     Raises:
         DataError: a part would be empty.
@@ -57,7 +57,7 @@ def split_rows(table: Table, split: Split) -> SplitRows:
 
 
 def steady_split(table: Table, split: Split) -> SplitRows:
-    """Split a table so that a row's part depends only on a keyed hash of the patient.
+    """Split a table. A digest of the patient and the seed decides to which part a row belongs.
 
     Without a patient column a hash of the row's values decides, so equal rows are in one part. Parts have about the
     declared shares.
@@ -124,7 +124,7 @@ def _systematic(rows: Rows, outcomes: npt.NDArray[np.float64], count: int, gener
 
 def _too_few(count: int, unit: str) -> DataError:
     return DataError(
-        what=f"{count} {unit} are too few for training, validation and test.",
+        what=f"The table has only {count} {unit}: too few for training, validation and test rows.",
         consequence="Training did not start and nothing was sent.",
-        remedy=f"Use a table with more {unit}, or smaller test_share and validation_share.",
+        remedy=f"Use a table with more {unit}, or a smaller test_share or validation_share in hospital.yaml.",
     )

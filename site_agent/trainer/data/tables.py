@@ -99,7 +99,7 @@ class Table:
 
     @cached_property
     def marks(self) -> tuple[Numbers, ...]:
-        """Numbers that identify the images, lists and notes of the rows, float64: equal ones have equal numbers."""
+        """For each image, list or note of a row a number, float64. Equal images, lists or notes have equal numbers."""
         images = () if self.images is None else (self.images,)
         return tuple(map(_marks, (*images, *self.terms.values())))
 
@@ -130,7 +130,7 @@ class Survey:
 
 
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
-    """Read the table at `path` and check it against `contract`.
+    """Read the hospital's table at `path`, and check every cell against its contract.
 
     Dates after `today`, by default the clock's, are in the future. `scratch` is a folder for the pixels of images; None
     keeps them in memory.
@@ -163,7 +163,7 @@ def survey_new_rows(
     today: date | None = None,
     scratch: Path | None = None,
 ) -> Survey:
-    """Read a table of new patients as far as possible. A wrong cell is NaN, and the rows of each mistake are listed.
+    """Read a table of new patients. A cell with a mistake becomes NaN, and the rows of each mistake are listed.
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.

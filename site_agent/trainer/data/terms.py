@@ -1,4 +1,4 @@
-"""Declares columns with lists and notes, counts their terms, and weights the counts for a network.
+"""Defines columns with lists of codes and notes, counts their terms (codes or words), and weights the counts.
 
 A cell has several terms: codes of a list, such as diagnoses or drugs, or words of a note. A rule that reads no other
 row gives each term its place: the position among the declared codes, or a bucket of a hash (cell_rules.py). So the
@@ -82,7 +82,7 @@ class TermsFeature(Document):
 
     @property
     def encoded_columns(self) -> tuple[str, ...]:
-        """The names of the encoded columns that are computed from the terms."""
+        """The names of the columns into which this list or note is encoded for a network."""
         name = self.name.lower()
         if self.codes is not None:
             return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
@@ -98,13 +98,13 @@ class TermsFeature(Document):
 
     @property
     def note_size(self) -> NoteSize | None:
-        """The limits of a note that a neural network reads in word order; None for any other column."""
+        """The size limits of this note if a neural network reads it in word order. Otherwise None."""
         if self.buckets is None or self.longest is None:
             return None
         return NoteSize(buckets=self.buckets, longest=self.longest)
 
     def rule(self, markers: tuple[str, ...]) -> TermsRule:
-        """Return the rule for one cell of this column. `markers` mean a missing value in the whole table."""
+        """Return the rule for reading a cell of this column. `markers` are texts that mean a missing value."""
         return TermsRule(
             {"", *markers, *self.missing_markers},
             refuses_missing=self.missing == "refuse",
@@ -174,7 +174,7 @@ class TermWeights(Document):
 
 
 def fit_terms(counts: Counts) -> TermWeights:
-    """Fit the weights to `counts` of at least one training row. The counts are uint16 of shape (rows, columns)."""
+    """Compute the weights of terms from `counts` of at least one training row: uint16 of shape (rows, columns)."""
     rows, has_term = len(counts), np.count_nonzero(counts, axis=0)
     rarity = np.log((1 + rows) / (1 + has_term)) + 1
     ones = np.ones(counts.shape[1])

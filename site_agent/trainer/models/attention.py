@@ -1,4 +1,4 @@
-"""Computes attention with many narrow heads, fast on a CPU.
+"""Computes the attention layer of a transformer with many narrow heads, fast on a processor (CPU).
 
 The usual ways (fused kernels, batched matrix products) start one tiny product for each head and row. With heads of
 width 2, most of their time is overhead. Here heads and batch together are the last, contiguous axis ("lanes"), and

@@ -34,14 +34,14 @@ class FeatureTokens(Network):
         self.head = nn.ModuleDict({"output": nn.Sequential(output)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map (B, d) to (B, w)."""
+        """Return the network's representation, (B, w), of a batch of rows, (B, d)."""
         tokens, is_word = self.input["tokenizer"](rows)
         for block in self.body.values():
             tokens = block(tokens, is_word)
         return (tokens[..., 0, :],)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Map (B, w) to (B, C)."""
+        """Return the logits, (B, C), of the representation (B, w)."""
         (token,) = representations
         logits: Tensor = self.head["output"](token)
         return logits
@@ -57,7 +57,7 @@ class Tokenizer(nn.Module):
         self.decision = parameter(width)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, None]:
-        """Map (B, d) to (B, d + 1, w). All tokens take part in attention."""
+        """Return a token for each column and for the output, (B, d + 1, w). All tokens take part in attention."""
         return _decided(self.decision, _of_columns(rows, self.weight, self.bias)), None
 
 
@@ -79,7 +79,7 @@ class WordTokenizer(nn.Module):
             self.column_bias = parameter(self._others, width)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, d) to tokens (B, n, w), and to whether each token takes part in attention, (B, 1, 1, n)."""
+        """Return tokens (B, n, w) of rows (B, d), and whether each token takes part in attention, (B, 1, 1, n)."""
         codes = (rows[..., -self._longest :] * self._buckets + 0.5).clamp(0, self._buckets).long()
         places = (codes - 1).clamp(min=0)
         if self.weight.dim() == 3:  # the tables of all copies in a stack are joined into one long table
@@ -115,7 +115,7 @@ class Block(nn.Module):
         self.feedforward = TokenFeedForward(architecture)
 
     def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Map (B, tokens, w) to the same shape."""
+        """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
         tokens = tokens + functional.dropout(self.attention(tokens, is_word), self._dropout, self.training)
         return tokens + functional.dropout(self.feedforward(tokens), self._dropout, self.training)
 
@@ -131,7 +131,7 @@ class Attention(nn.Module):
         self.output = Linear(architecture.width, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor, is_word: Tensor | None) -> Tensor:
-        """Map (B, tokens, w) to the same shape. The mask (B, 1, 1, tokens) excludes tokens without a word."""
+        """Apply the layer to tokens (B, tokens, w). The mask (B, 1, 1, tokens) excludes tokens without a word."""
         projections = self.projections(self.normalisation(tokens))
         # (..., tokens, 3·w) to three of (..., heads, tokens, w / heads)
         by_head = projections.unflatten(-1, (3, self._heads, -1)).movedim(-4, -2)
@@ -154,7 +154,7 @@ class TokenFeedForward(nn.Module):
         self.outer = Linear(architecture.hidden, architecture.width, bias=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Map (B, tokens, w) to the same shape."""
+        """Apply the layer to tokens, (B, tokens, w). The shape stays the same."""
         hidden: Tensor = self.inner(self.normalisation(tokens))
         if self._is_gated:
             selected, gating = hidden.chunk(2, dim=-1)

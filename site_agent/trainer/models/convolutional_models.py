@@ -53,7 +53,7 @@ class Convolution(nn.Module):
         self.bias = parameter(outer)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width). A stack's copies are joined in the channels."""
+        """Apply the convolution: (B, inner, height, width) to (B, outer, height, width). Copies share the channels."""
         copies = self.weight.shape[0] if self.weight.dim() == 5 else 1
         weight = self.weight.reshape(-1, *self.weight.shape[-3:])
         return functional.conv2d(images, weight, self.bias.reshape(-1), padding=KERNEL // 2, groups=copies)
@@ -69,7 +69,7 @@ class ImageNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, channels, height, width) to the same shape. The channels of a stack's copies are side by side."""
+        """Normalise images (B, channels, height, width). The channels of several copies are side by side."""
         weight, bias = self.weight.reshape(-1), self.bias.reshape(-1)
         if self._kind == "fixed":
             return torch.addcmul(bias.view(-1, 1, 1), images, weight.view(-1, 1, 1))
@@ -87,12 +87,12 @@ class Block(nn.Module):
         self.normalisation = ImageNormalisation(outer) if has_normalisation else None
 
     def convolved(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width). A stack's copies are joined in the channels."""
+        """Apply the convolution: (B, inner, height, width) to (B, outer, height, width). Copies share the channels."""
         images = self.convolution(images)
         return self._activation(images if self.normalisation is None else self.normalisation(images))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, ...). Height and width are halved if possible."""
+        """Apply the block: (B, inner, height, width) to (B, outer, ...). Height and width are halved if possible."""
         images = self.convolved(images)
         return functional.max_pool2d(images, 2) if is_halved(*images.shape[-2:]) else images
 
@@ -113,7 +113,7 @@ class Convolutional(Network):
         self.head = nn.ModuleDict({"output": Linear(widths[-1], outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map (B, pixels) to (B, last hidden width), before dropout."""
+        """Return the last hidden layer, (B, last hidden width), of images (B, pixels), before dropout."""
         images, copies = as_images(rows, self._image)
         images = self.input(images)
         for block in (part for part in self.body.values() if isinstance(part, Block)):
@@ -144,12 +144,12 @@ class ParallelConvolutional(Network):
         self.head = nn.ModuleDict({"output": Linear(width, outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, pixels) to the results of the common and the unique extractor, (B, width of each)."""
+        """Return the results of the common and the unique extractor, (B, width of each), for images (B, pixels)."""
         images, copies = as_images(rows, self._image)
         return as_rows(self.common(images), copies), as_rows(self.unique(images), copies)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Join both extractors' results, and apply dropout and the head: to (B, C)."""
+        """Return the logits, (B, C): join both extractors' results, then apply dropout and the last layers."""
         together = functional.dropout(torch.cat(representations, dim=-1), self._dropout, self.training)
         logits: Tensor = self.head["output"](together)
         return logits
@@ -166,7 +166,7 @@ def _blocks(
 
 
 def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
-    """Convert flat rows (B, pixels) to images (B, channels, height, width). Also return the number of a stack's copies.
+    """Convert flat rows (B, pixels) to images (B, channels, height, width). Also return the number of copies.
 
     The copies are joined in the channels.
     """
@@ -177,7 +177,7 @@ def as_images(rows: Tensor, image: ImageSize) -> tuple[Tensor, int | None]:
 
 
 def as_rows(images: Tensor, copies: int | None) -> Tensor:
-    """Map (B, channels, height, width) to (B, numbers), or to (copies, B, numbers)."""
+    """Convert images (B, channels, height, width) to flat rows (B, numbers), or (copies, B, numbers)."""
     if copies is None:
         return images.flatten(1)
     return images.reshape(len(images), copies, -1).transpose(0, 1)
@@ -201,7 +201,7 @@ class Pair(nn.Module):
         self.second = Block(outer, outer, activation, has_normalisation=has_normalisation)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (B, inner, height, width) to (B, outer, height, width)."""
+        """Apply the block's two convolutions: (B, inner, height, width) to (B, outer, height, width)."""
         return self.second.convolved(self.first.convolved(images))
 
 
@@ -227,7 +227,7 @@ class UNet(Network):
         self.head = nn.ModuleDict({"output": Linear(architecture.width, 1, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map (B, pixels and channels) to the channels of each pixel at the top level, (B, width * pixels)."""
+        """Return the channels of each pixel, (B, width * pixels), for images (B, pixels and channels)."""
         images, copies = as_images(rows, self._image)
         blocks, kept = list(self.body.values()), [self.input["block1"](images)]
         for block in blocks[: self._levels]:
@@ -238,7 +238,7 @@ class UNet(Network):
         return (as_rows(value, copies),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Map (B, width * pixels) to logits (B, pixels)."""
+        """Return a logit for each pixel, (B, pixels), from the result of `represent`, (B, width * pixels)."""
         values = representations[0]
         pixels = values.reshape(*values.shape[:-1], self._width, -1).transpose(-1, -2)
         logits: Tensor = self.head["output"](pixels)

@@ -29,7 +29,7 @@ class Chain(nn.Module):
             self.add_module(f"layer{number}", Linear(inner, outer, bias=True))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, first width) to (B, last width)."""
+        """Apply all layers: (B, first width) to (B, last width)."""
         for layer in self.children():
             values = self._activation(layer(values))
         return values
@@ -48,7 +48,7 @@ class Dense(Network):
         self.head = nn.ModuleDict({f"layer{len(hidden) + 1}": last})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map (B, d) to (B, last hidden width), before dropout."""
+        """Return the last hidden layer, (B, last hidden width), of rows (B, d), before dropout."""
         return (self.body(self.input(rows)),)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
@@ -75,7 +75,7 @@ class Parallel(Network):
         self.head = nn.ModuleDict(hidden | {"output": Linear(widths[-1], outputs, bias=True)})
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, d) to the results of the common and the unique extractor, (B, width of each)."""
+        """Return the results of the common and the unique extractor, (B, width of each), for rows (B, d)."""
         return self.common(rows[..., : self._common_columns]), self.unique(rows)
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
@@ -102,23 +102,23 @@ class Columns(Network):
         self.unique = Column(architecture, columns - common, outputs, strength=architecture.lateral)
 
     def common_outputs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the results of all layers of the common column, (B, width of each). The last are its logits (B, C)."""
+        """Return the results of all layers of the common column, (B, width of each). The last result is its logits."""
         hidden = self.common.hidden(rows[..., : self._common_columns], None)
         return *hidden, self.common.output(hidden[-1], None)
 
     def joint(self, rows: Tensor, common_outputs: tuple[Tensor, ...]) -> Tensor:
-        """Return logits (B, C) of both columns, from rows (B, d) and the result of `common_outputs`."""
+        """Return the logits (B, C) of both columns, for rows (B, d) and the result of `common_outputs`."""
         hidden = self.unique.hidden(rows[..., self._common_columns :], common_outputs)
         logits: Tensor = common_outputs[-1] + self.unique.output(hidden[-1], common_outputs[-2])
         return logits
 
     def represent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (B, d) to the results of the last hidden layers of the common and the unique column."""
+        """Return the results of the last hidden layer of the common and of the unique column, for rows (B, d)."""
         common = self.common.hidden(rows[..., : self._common_columns], None)
         return common[-1], self.unique.hidden(rows[..., self._common_columns :], common)[-1]
 
     def decide(self, representations: tuple[Tensor, ...]) -> Tensor:
-        """Add the results of both columns' last layers: (B, C)."""
+        """Return the logits, (B, C): the sum of the last layers of both columns."""
         common, unique = representations
         logits: Tensor = self.common.output(common, None) + self.unique.output(unique, common)
         return logits
@@ -155,7 +155,7 @@ class Hearing(nn.Module):
         self.lateral = Linear(inputs, outputs, bias=False) if strength else None
 
     def forward(self, values: Tensor, heard: Tensor | None) -> Tensor:
-        """Map two inputs (B, inputs) of equal width to (B, outputs)."""
+        """Return the layer's result, (B, outputs), for two inputs (B, inputs) of equal width."""
         mapped = linear_map(values, self.weight, self.bias)
         if self.lateral is None or heard is None:
             return mapped

@@ -40,7 +40,7 @@ class Efficient(Network):
         self.head = nn.ModuleDict({"classifier": classifier})
 
     def represent(self, rows: Tensor) -> tuple[Tensor]:
-        """Map (B, pixels and channels) to the means of the last channels, (B, channels), before dropout."""
+        """Return the means of the last channels, (B, channels), for images (B, pixels and channels), before dropout."""
         is_stack, size = rows.dim() == 3, (self._image.channels, self._image.height, self._image.width)
         images = _mapped(self.input["features"], rows.reshape(*rows.shape[:-1], *size), is_stack=is_stack)
         return (_mapped(self.body["features"], images, is_stack=is_stack).mean((-2, -1)),)
@@ -52,7 +52,7 @@ class Efficient(Network):
 
 
 def load_torchvision() -> ModuleType:
-    """Return torchvision's module, or raise ConfigurationError if it is missing or made for another PyTorch."""
+    """Return the library torchvision. Raise ConfigurationError if it is missing or made for another PyTorch."""
     try:
         _declare_operators()
         from torchvision.models import efficientnet
@@ -60,7 +60,7 @@ def load_torchvision() -> ModuleType:
         is_missing = isinstance(cause, ImportError)
         state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
         raise unfit(
-            what=f"The package torchvision {state}. The neural network efficientnet-b0 needs it.",
+            what=f"The package torchvision {state}. The neural network efficientnet-b0 needs this package.",
             remedy='Install the package: pip install "global-layers[site,torchvision]".',
         ) from cause
     found: ModuleType = efficientnet

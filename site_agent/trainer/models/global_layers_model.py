@@ -41,7 +41,7 @@ class GlobalLayers(Network):
         self.unique = nn.ModuleDict({"path": Linear(columns, outputs, bias=True)}) if has_path else None
 
     def represent(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Map (B, d) to the body's result (B, 2s) and, with a linear path, an addition to the logits (B, C)."""
+        """Return the body's result (B, 2s) for rows (B, d), and the linear path's part of the logits, if any."""
         if self._input_dropout:
             rows = functional.dropout(rows, self._input_dropout, self.training)
         inner: Tensor = self.body(self.input(rows))
@@ -67,7 +67,7 @@ class InputPart(nn.Module):
         self.layer1 = FullyConnected(columns * width, 4 * architecture.latent, architecture.dropout)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map (B, d) to (B, 4s)."""
+        """Return the result of the input layers, (B, 4s), for rows (B, d)."""
         if self.normalisation is not None:
             rows = self.normalisation(rows)
         layer1: Tensor = self.layer1(rows if self.embedding is None else self._transformed(self.embedding, rows))
@@ -92,7 +92,7 @@ class BodyPart(nn.Module):
         self.layer4 = FeedForward(2 * latent, 2 * latent, latent // 2, gate=gate, bias=True, dropout=dropout)
 
     def forward(self, wide: Tensor) -> Tensor:
-        """Map (B, 4s) to (B, 2s)."""
+        """Return the result of the body's layers, (B, 2s), for the result of the input layers, (B, 4s)."""
         wide = self.layer2(wide) + wide
         middle: Tensor = self.layer3(wide)
         narrow: Tensor = self.layer4(middle)
@@ -109,7 +109,7 @@ class HeadPart(nn.Module):
         self.output = nn.Sequential(OrderedDict(normalisation=Normalisation(architecture.latent), linear=linear))
 
     def forward(self, middle: Tensor) -> Tensor:
-        """Map (B, 2s) to logits (B, C)."""
+        """Return the logits (B, C) for the result of the body, (B, 2s)."""
         logits: Tensor = self.output(self.layer5(middle))
         return logits
 
@@ -124,7 +124,7 @@ class Embedding(nn.Module):
         self.normalisation = Normalisation(columns)
 
     def forward(self, columns: Tensor) -> Tensor:
-        """Map (d, B) to (e, d, B)."""
+        """Return a token of e numbers for each column and row, (e, d, B), from columns of rows, (d, B)."""
         # Transposed and copied (2·d·e numbers), so that the tokens are contiguous.
         weight, bias = self.weight.mT.contiguous(), self.bias.mT.contiguous()
         tokens: Tensor = self.normalisation(

@@ -1,4 +1,4 @@
-"""Defines what all networks of this folder use: `represent` and `decide`, linear maps, normalisation, dropout.
+"""Defines the parts that all networks of this folder use, such as linear layers, normalisation and dropout.
 
 The batch is the first axis and channels are the second, as in torch's own layers. If parameters have a stack axis of S
 copies before their own axes, values have it too. The rules:
@@ -65,7 +65,7 @@ class Linear(nn.Module):
         self.bias = parameter(outputs) if bias else None
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, inputs) to (B, outputs). Any axes may be between the first and the last."""
+        """Apply a linear map to the last axis: (B, inputs) to (B, outputs). Axes between the two are kept."""
         return linear_map(values, self.weight, self.bias)
 
 
@@ -78,7 +78,7 @@ class Normalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, channels) or (B, channels, any) to the same shape."""
+        """Normalise each channel of a batch, (B, channels) or (B, channels, any). The shape stays the same."""
         return affine(values, self.weight, self.bias)
 
 
@@ -91,7 +91,7 @@ class LayerNormalisation(nn.Module):
         self.bias = parameter(channels)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, ..., channels) to the same shape."""
+        """Normalise the last axis of (B, ..., channels). The shape stays the same."""
         channels = values.shape[-1:]
         if self.weight.dim() == 1:
             return functional.layer_norm(values, channels, self.weight, self.bias, NORMALISATION_EPSILON)
@@ -112,7 +112,7 @@ class FeedForward(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, width) to the same shape."""
+        """Apply the feed-forward layer to a batch, (B, width). The shape stays the same."""
         hidden = functional.selu(self.inner(_dropped(self.normalisation(values), self._dropout, self.training)))
         if self.gate is not None:
             hidden = hidden * self.gate(values)
@@ -130,12 +130,12 @@ class FullyConnected(nn.Module):
         self._dropout = dropout
 
     def forward(self, values: Tensor) -> Tensor:
-        """Map (B, inputs) to (B, outputs)."""
+        """Apply the layer to a batch: (B, inputs) to (B, outputs)."""
         return _dropped(functional.selu(self.linear(self.normalisation(values))), self._dropout, self.training)
 
 
 def affine(values: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return γ·x/√(1 + 1e-5) + β over the second axis, or over the third axis if the parameters have a stack axis."""
+    """Return γ·x/√(1 + 1e-5) + β along the second axis, or along the third axis if there are several copies."""
     if scale.dim() == 2:
         own = (len(scale), 1, -1) + (1,) * (values.dim() - 3)
         return torch.addcmul(shift.view(own), values, scale.view(own) * NORMALISATION_FACTOR)
@@ -165,7 +165,7 @@ class _StackedMap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Map rows (S, B, inputs), weight (S, outputs, inputs) and bias (S, outputs) to (S, B, outputs)."""
+        """Return a linear layer's result, (S, B, outputs), for rows (S, B, inputs), a weight and a bias."""
         ctx.save_for_backward(rows, weight)
         if bias is None:
             return torch.bmm(rows, weight.mT)
@@ -185,7 +185,7 @@ class _StackedMap(torch.autograd.Function):
 
 
 def activation_of(name: ActivationName) -> Activation:
-    """Return the activation function with the plan's name, any shape to the same shape."""
+    """Return the activation function that the plan names. It keeps the shape of its input."""
     match name:
         case "relu":
             return functional.relu
@@ -200,7 +200,7 @@ def activation_of(name: ActivationName) -> Activation:
 
 
 def standard_statistics(scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mean of 0 and a variance of 1 for each channel, with the type and device of `scale`."""
+    """Return for each channel a mean of 0 and a variance of 1, with the type and device of `scale`."""
     return _statistics(scale.shape[0], scale.dtype, scale.device)
 
 
@@ -232,5 +232,5 @@ def _dropped(values: Tensor, rate: float, is_training: bool) -> Tensor:
 
 
 def parameter(*shape: int) -> nn.Parameter:
-    """Return a parameter filled with NaN, so that missing initial values are detected at once."""
+    """Return a new parameter filled with NaN (no number), so that a missing initial value is detected at once."""
     return nn.Parameter(torch.full(shape, math.nan))

@@ -67,8 +67,10 @@ def build_network(architecture: Architecture, columns: int, outputs: int, common
             return UNet(architecture)
         case NamedTensors():
             raise unfit(
-                what="The architecture named-tensors only lists tensors and has no network.",
-                remedy="Name an architecture with a network in the plan, for example global-layers-network.",
+                what=(
+                    "The plan's architecture named-tensors only lists tensors, and this program has no network for it."
+                ),
+                remedy="In the plan, name an architecture that has a network, for example global-layers-network.",
             )
         case _:
             assert_never(architecture)

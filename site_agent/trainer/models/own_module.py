@@ -43,7 +43,7 @@ _MOST_DIFFERENCES: Final = 10
 
 
 def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
-    """Return the module that the hospital's file builds, in training mode, after comparing it with the plan's tensors.
+    """Build the module of the hospital's file, compare it with the plan's tensors, and return it in training mode.
 
     The file's code draws random numbers from torch's generator, set by the seed every time. The caller's own generator
     is unchanged. Federated parameters still have the file's first values. `outputs` is 1 for two classes or a number,
@@ -65,7 +65,7 @@ def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[T
 def keep_terms(
     path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
 ) -> None:
-    """Freeze the tensors that the plan requires to be frozen, and check the module's representations and buffers.
+    """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
 
     A frozen parameter becomes a buffer, so nothing trains or sends it. Its values are those of the plan's starting
     file, or follow from the plan's seed.
@@ -123,7 +123,7 @@ def _check_representations(path: Path, network: nn.Module, count: int, columns: 
 
 
 def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federated: Sequence[str]) -> None:
-    """Refuse a module that cannot train on batches of this size. For example, batch normalisation needs two rows.
+    """Raise an error if the module cannot train on batches of this size. Batch normalisation needs two rows.
 
     Raises:
         ConfigurationError: on a batch of zeros, (rows, columns), the file's code fails, its output is not finite, or a
@@ -134,8 +134,10 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
     explaining = _explaining(
         path,
         what=f"The module in {path} failed on a training batch of {rows} rows:",
-        remedy="Change the module so that it trains on this number of rows (batch normalisation needs two). Or "
-        "agree on fewer batches per epoch.",
+        remedy=(
+            "Change the module so that it can train on this number of rows. Batch normalisation needs at least two "
+            "rows. Or agree with the other sites on a plan with fewer batches per epoch."
+        ),
     )
     with explaining, torch.random.fork_rng(devices=[]), torch.enable_grad():
         found = trial(torch.zeros(rows, columns, device=next(trial.parameters()).device))
@@ -155,7 +157,7 @@ def check_batch(path: Path, network: nn.Module, columns: int, rows: int, federat
 
 
 def read_source(path: Path) -> bytes:
-    """Return the file's bytes. Raise ConfigurationError if it is unreadable, or if others can write or replace it."""
+    """Return the content of the module's file. Raise ConfigurationError if others can write it, or it is unreadable."""
     try:
         real = path.resolve(strict=True)
         for folder in real.parents:
@@ -194,7 +196,10 @@ def _built(path: Path, source: bytes, columns: int, outputs: int) -> nn.Module:
     with _explaining(
         path,
         what=f"The module's file {path} did not build a network:",
-        remedy="Correct the file. It must define build(columns, outputs), which returns a torch.nn.Module.",
+        remedy=(
+            "Correct this file. The file must define a function build(columns, outputs), which returns a "
+            "torch.nn.Module."
+        ),
     ):
         exec(compile(source, str(path), "exec"), module.__dict__)  # noqa: S102  # the hospital's own file, checked above
         network = module.build(columns, outputs)

@@ -64,7 +64,7 @@ class TransformerBlock(nn.Module):
         )
 
     def tensors(self) -> BlockTensors:
-        """Return the block's parameters in the order in which the forward pass uses them."""
+        """Return the parameters of a transformer block in the order in which the computation uses them."""
         normalisation, attention, feedforward = self.normalisation, self.attention, self.feedforward
         inner_normalisation, gate = feedforward.normalisation, feedforward.gate
         return BlockTensors(
@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
 
 
 def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropout: float) -> Tensor:
-    """Apply all blocks in sequence. The result can be differentiated only once.
+    """Apply all transformer blocks in sequence. The gradient of the result can be computed only once.
 
     `tokens` are (e, d, B) or (S, e, d, B), contiguous. The result has the same shape; without blocks, it is the tokens
     themselves. `dropout` is AlphaDropout's rate inside each feed-forward part; 0 outside training.

@@ -1,4 +1,4 @@
-"""Detects columns that have a wrong unit or swapped codes at this site, only from the sums that sites receive.
+"""Detects columns of this site that may have a wrong unit or swapped codes, only from the sums that sites receive.
 
 The announced sums minus this site's own describe the other sites together. This site compares its own training rows
 with them (docs/design/methods.md, "The federated prior: a swapped unit or code"). The rules:
@@ -87,7 +87,7 @@ class OthersColumns:
         deviations: Float64,
         are_enough: npt.NDArray[np.bool_],
     ) -> OthersColumns:
-        """Convert means and deviations from the scale of the sums, 0..1, to the units of the concepts."""
+        """Convert the other sites' means and deviations from the scale of the sums, 0..1, to the concepts' units."""
         lows, widths = np.zeros(len(columns)), np.ones(len(columns))
         for place, column in enumerate(columns):
             if isinstance(column.concept, NumberConcept):
@@ -101,7 +101,7 @@ def columns_here(
     features: Mapping[str, Float64],
     units: Mapping[str, str | None],
 ) -> tuple[OwnColumn, ...]:
-    """Return the columns that this site records, from its training rows: float64 (rows,) by the site's own names."""
+    """Return the plan's columns that this site records, with the values of its training rows: float64 (rows,)."""
     found = []
     for place, (column, one) in enumerate(zip(columns, mapped, strict=True)):
         if one is None:
@@ -138,14 +138,17 @@ class Suspicion:
 
     @property
     def sentence(self) -> str:
-        """The finding as a sentence for the report and the review. Both stay at this site."""
-        return f"column {self.feature} ({self.concept}): {self.words}. Check its unit and codes in the contract."
+        """The finding about a suspicious column as sentences for the report and the review, which stay at this site."""
+        return (
+            f"column {self.feature} ({self.concept}): {self.words}. Check the unit and the codes of this column in the "
+            "contract."
+        )
 
 
 def suspicions(
     columns: Sequence[ConceptColumn], own: Sequence[OwnColumn], others: OthersColumns, sums: Relations | None
 ) -> Iterator[Suspicion]:
-    """Yield each column whose difference from other sites looks like a mistake. `sums` is None before round 1 ended."""
+    """Yield each column whose difference from the other sites seems a mistake. `sums` is None before round 1 ends."""
     for one in own:
         concept, place = columns[one.place].concept, one.place
         found = None
@@ -167,7 +170,7 @@ def _range(concept: NumberConcept, values: Float64) -> Found | None:
     if outside <= _MOST_OUTSIDE:
         return None
     limits = f"{concept.low:g} to {concept.high:g} {concept.unit or ''}".rstrip()
-    return "range", f"{outside:.0%} of its values lie outside {limits}"
+    return "range", f"{outside:.0%} of its values are outside the plan's range {limits}"
 
 
 def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found | None:
@@ -187,7 +190,7 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
     best, left = min(explained, key=lambda each: each[1])
     if left <= _NEAR:
         return "unit", f"{told}, as if {best}"
-    return ("mean", f"{told}, and no known factor explains it") if distance >= _ODD else None
+    return ("mean", f"{told}, and no known factor between units explains the difference") if distance >= _ODD else None
 
 
 def _distance(values: Float64, mean: float, deviation: float) -> float:
@@ -210,7 +213,7 @@ class Relations:
 
     @classmethod
     def of(cls, own: NewtonSums, others: NewtonSums, own_rows: int, other_rows: int) -> Relations:
-        """Compute correlations from the Newton sums at coefficients 0, where H and g are covariances up to factors."""
+        """Compute correlations of columns from the first Newton sums, where H and g are covariances up to factors."""
         return cls(
             own=_correlations(own, own_rows),
             others=_correlations(others, other_rows),
@@ -219,7 +222,7 @@ class Relations:
         )
 
     def for_swapped(self, place: int) -> float:
-        """Return the log likelihood ratio for swapped codes in a column, which reverse the sign of its correlations."""
+        """Return the log likelihood ratio for swapped codes in a column. They reverse the sign of correlations."""
         own, others = (np.delete(each[place], place) for each in (self.own, self.others))
         variance = 1.0 / self.own_rows + 1.0 / self.other_rows + _RELATIONS**2
         return float(-2.0 * (own * others).sum() / variance)

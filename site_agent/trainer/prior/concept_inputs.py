@@ -1,4 +1,4 @@
-"""Encodes the common columns of concepts, and computes from a site's table the inputs of a network on concepts.
+"""Computes from a site's table the encoded columns of a plan's concepts, which a network reads.
 
 A plan that lists concepts and no columns gives every site the same shared columns: those of the concepts. The rules:
 
@@ -68,7 +68,7 @@ class ConceptEncoding(Document):
 
     @classmethod
     def declared(cls, columns: Sequence[ConceptColumn], mapped: tuple[MappedNumber | MappedCode | None, ...]) -> Self:
-        """Return the encoding by the plan's declared typical values and spreads. No patient influences the encoding."""
+        """Return the encoding with the typical values and spreads that the plan declares. No patient influences it."""
         standards = [declared_standard(column) for column in columns]
         return cls(
             names=tuple(column.name for column in columns),
@@ -79,7 +79,7 @@ class ConceptEncoding(Document):
         )
 
     def encode(self, table: Table, rows: Rows | None = None) -> npt.NDArray[np.float32]:
-        """Return standardised columns, float32 (rows, columns). `rows` are int64, in order; None takes all."""
+        """Return the standardised columns, float32 (rows, columns), of the given rows, int64. None means all rows."""
         features = {name: values if rows is None else values[rows] for name, values in table.features.items()}
         values = values_of(self.mapped, features, table.rows if rows is None else len(rows))
         used = np.array(self.used)
@@ -96,7 +96,7 @@ class ConceptInputs:
 
 
 def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
-    """Map a site's rows to the concepts, and encode them. Raise ConfigurationError if contract and concepts differ."""
+    """Encode a site's rows as columns of the concepts. Raise ConfigurationError if contract and concepts differ."""
     columns = columns_of(plan.concepts)
     encoding = ConceptEncoding.declared(columns, mapped_columns(plan.concepts, table.contract, site))
     places = list(read_places(plan, table.contract))

@@ -1,4 +1,4 @@
-"""Maps a site's own columns to a plan's concepts, with values in the concepts' units and codes.
+"""Finds for each concept of a plan the column of this site, and converts its values to the plan's units and codes.
 
 A contract names the concept of a column. The rules:
 
@@ -40,7 +40,7 @@ class MappedNumber(Document):
     high: float
 
     def values(self, own: Float64) -> Float64:
-        """Return the column's values scaled to 0..1, or NaN if missing. `own` has shape (rows,)."""
+        """Return the values of a column of numbers, scaled to 0..1, NaN if missing. `own` has shape (rows,)."""
         converted = self.factor * own + self.offset
         return np.asarray(np.clip((converted - self.low) / (self.high - self.low), 0.0, 1.0))
 
@@ -64,7 +64,7 @@ Mapped: TypeAlias = MappedNumber | MappedCode | None  # None if the site does no
 
 
 def mapped_columns(concepts: Sequence[Concept], contract: Contract, site: str | None) -> tuple[Mapped, ...]:
-    """Return for each common column the column of this site.
+    """Return for each of the plan's common columns the column of this site, or None.
 
     `site` is None for a site that only receives, which may lack any concept.
 
@@ -131,7 +131,7 @@ def _mapped_codes(concept: CodedConcept, feature: Feature) -> list[Mapped]:
 def without_rare(
     mapped: Sequence[Mapped], features: Mapping[str, Float64], fewest: int = FEWEST_ROWS
 ) -> tuple[Mapped, ...]:
-    """Remove columns with too few different values or too rare codes at this site.
+    """Return the mapping without columns that have too few different values or too rare codes at this site.
 
     `features` are the training rows, float64 (rows,) by the site's own names. `fewest` is the least number of values
     that differ from the most frequent one, and of rows of a code.
@@ -186,5 +186,8 @@ def _beside_commonest(values: Float64) -> int:
 def _wrong(what: str) -> ConfigurationError:
     return unfit(
         what=what,
-        remedy="Correct `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the plan.",
+        remedy=(
+            "Correct the keys `concept`, `unit` or `concept_codes` in the contract, or ask for a new version of the "
+            "plan."
+        ),
     )

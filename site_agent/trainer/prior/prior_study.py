@@ -1,4 +1,4 @@
-"""Runs a plan with federated-prior at one site: computes its sums in each round, and the other sites' score at the end.
+"""Runs the method federated-prior at one site: computes the site's sums in each round, and the score at the end.
 
 Everything here stays at the site except the scalars that `train` returns. Coefficients are computed here from the
 announced sums, and nobody sends any. The rules:
@@ -77,7 +77,7 @@ class KnownByOthers:
     rounds: int
 
     def design(self, features: Mapping[str, Float64], rows: int) -> Float64:
-        """Return standardised columns of any rows, float64 of shape (rows, columns)."""
+        """Return the plan's common columns of the given rows, standardised, float64 of shape (rows, columns)."""
         return self.standard.applied(values_of(self.mapped, features, rows))
 
 
@@ -117,11 +117,11 @@ class PriorStudy:
         return {column: values[self._rows_of[name]] for column, values in self._table.features.items()}
 
     def exchange(self, asked: Asked) -> Exchange:
-        """Return the scalars of a round. Raise MalformedMessage if the plan allows no such round."""
+        """Return the numbers that this site sends in a round. Raise MalformedMessage if the plan lacks the round."""
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
-        """Return the numbers that this site sends in a round.
+        """Return the values that this site sends in the requested round.
 
         Raises:
             MalformedMessage: the received values are not sums, or an honest federation cannot have these sums.
@@ -143,7 +143,7 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def close(self, asked: Asked, received: Vector) -> None:
-        """Store the sums received last. `asked.round` is the number of finished rounds. May raise MalformedMessage."""
+        """Store the sums that were received last. `asked.round` is the number of finished rounds."""
         self._final = self._heard(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
@@ -168,11 +168,11 @@ class PriorStudy:
             raise MalformedMessage(str(refused)) from refused
 
     def saved(self) -> SavedStudy:
-        """Return the state that the next round needs: the sums that this site received."""
+        """Return what the next round needs from earlier rounds: the sums that this site received."""
         return SavedStudy(tensors={_SUMS: torch.from_numpy(self._announced.copy())}, facts={})
 
     def restore(self, saved: SavedStudy) -> None:
-        """Continue from a saved state, which another process may have saved."""
+        """Continue from the state that `state` returned, in this process or in another."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
     def _heard(self, round_number: int, received: Vector) -> AnnouncedSums:
@@ -327,6 +327,6 @@ def _loss(line: Float64, targets: Float64, is_number: bool) -> float:
 
 def _other_outcome(what: str) -> ConfigurationError:
     return unfit(
-        what=f"This site predicts another outcome than the plan requires: {what}.",
+        what=f"The outcome in this site's contract differs from the outcome that the plan requires: {what}.",
         remedy="Correct the target in the contract, or ask for a new version of the plan.",
     )

@@ -1,4 +1,4 @@
-"""Computes one site's sums of clipped terms, one term for each patient. The gate process adds noise later.
+"""Computes one site's sums over patients with limited (clipped) influence. The gate process adds noise later.
 
 The mechanism and its bounds are in protos/plan/private_prior.py. The rules:
 
@@ -30,7 +30,7 @@ _NUMBERS_AT_ONCE: Final = 1 << 21
 def clipped_terms(
     private: PrivateSums, site: str, design: Float64, outcomes: Float64, patients: Integers | None
 ) -> tuple[int, ...]:
-    """Return the site's sums, in the order of `private.names`.
+    """Return this site's sums over its patients, in the order of `private.names`.
 
     Args:
         design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
@@ -53,7 +53,7 @@ def summed_terms(
     *,
     largest: int,
 ) -> tuple[int, ...]:
-    """Return the sum over patients of their terms, each shortened to the norm 1 and rounded to integers.
+    """Return the sum over patients of their terms. Each term is shortened to the norm 1 and rounded to integers.
 
     `terms_of` returns a new array with the terms of the rows with these numbers, float64 (rows, numbers). A row's term
     must be the same whatever other rows are requested. `patients` are as in `clipped_terms`. `unit` is the size of the

@@ -71,7 +71,7 @@ def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
 
 
 def require_spread(weights: Float64) -> None:
-    """Raise Concentrated if a few rows have most of the weight: see the module's rules. Weights are float64 (rows,)."""
+    """Raise Concentrated if a few rows have most of the weight. Weights are float64 (rows,). See the module's rules."""
     total = float(weights.sum())
     if total <= 0.0:
         raise Concentrated("no row has a weight")

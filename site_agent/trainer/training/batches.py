@@ -1,4 +1,4 @@
-"""Draws the rows of each training step. An epoch is a random order of the rows, cut into equal batches.
+"""Chooses the rows of each training step at random. In an epoch, all rows are shuffled and cut into equal batches.
 
 Every site makes the same number of steps, whatever its size. Rows that are not used in one epoch are used in another.
 Each copy of a network in a stack has its own generator, so its training is the same as if it were alone.
@@ -49,7 +49,7 @@ def check_batches(schedule: Schedule, rows: int) -> None:
     raise DataError(
         what=f"The plan requires {asked}, but this site has {rows} training rows.",
         consequence="Nothing was trained and nothing was sent.",
-        remedy=f"Agree on {key} of at most {rows} in the plan, or add rows.",
+        remedy=f"Agree with the other sites on a plan with a {key} of at most {rows}, or add rows to the table.",
     )
 
 
@@ -91,14 +91,14 @@ class Batches:
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
     def resample(self, seed: int) -> None:
-        """Draw with another seed from now on, also in this epoch. Not allowed with several copies of a network."""
+        """Choose rows with another seed from now on, also in this epoch. Not with several copies of a network."""
         if self._stacked:
             raise ValueError("each copy of a stack has draws of its own")
         self._orders = [np.random.default_rng(seed)]
         self._permutation = self._permute()
 
     def state(self) -> State:
-        """Return everything that the next batch depends on."""
+        """Return the state that determines the next batch, to save it."""
         orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}
         return orders | {"permutation": self._permutation, "drawn": torch.tensor(self._drawn)}
 

@@ -68,7 +68,7 @@ class FlatNetwork:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradients of `stretches`, in their order: views, not copies."""
+        """The gradients of `stretches`, in the same order. They share memory with the network (views, not copies)."""
         return [stretch.grad for stretch in self.stretches if stretch.grad is not None]
 
     def zero_gradients(self) -> None:

@@ -120,9 +120,9 @@ class LocalTraining:
         """
         if state["dropout"].shape != self._dropout.shape:
             raise ConfigurationError(
-                what=f"The saved study was not trained on {self._device.type}, the value of device in hospital.yaml.",
+                what=f"hospital.yaml sets device: {self._device.type}, but the saved study used another device.",
                 consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
-                remedy="Set device under training in hospital.yaml to its earlier value until this study has ended.",
+                remedy="In hospital.yaml, set device under training to its earlier value until this study has ended.",
             )
         procedure = {name: tensor.to(self._device) for name, tensor in part_of(state, "procedure").items()}
         self._procedure.restore(procedure)

@@ -171,7 +171,7 @@ class GradientParts:
             self._tell_all(_Order(_BEAT), EXCHANGE_SECONDS)
 
     def end(self) -> None:
-        """End the helpers. A helper that is already lost is no error."""
+        """End the helper processes. It is not an error if a helper has already ended."""
         if self._channel is not None:
             with suppress(UnavailableError):
                 self._tell_all(_Order(_END), _END_SECONDS)
@@ -252,7 +252,7 @@ class _Helper:
         self._network: tuple[DescribedNetwork, FlatNetwork, LossFunction] | None = None
 
     def follow(self) -> bool:
-        """Carry out the next order. Return whether more orders follow."""
+        """Carry out the next order of the first process. Return whether more orders follow."""
         numbers = torch.zeros(len(astuple(_Order(_BEAT))), dtype=torch.int64)
         self._channel.receive(numbers, 0, SILENCE_SECONDS)
         order = _Order(*numbers.tolist())
@@ -330,7 +330,7 @@ class _Helper:
 def _malformed(what: str) -> ProtocolError:
     return ProtocolError(
         what=f"The first process of the trainer (rank 0) sent a message that this process cannot use: {what}.",
-        consequence="This process did not use the message and ended. Nothing was sent to the coordinator.",
+        consequence="This process did not use the message, and ended. Nothing was sent to the coordinator.",
         remedy="Install the same version of the program on every computer. Check that no other program can connect "
         "to the processes of the trainer.",
     )
@@ -341,6 +341,8 @@ def lost_process() -> UnavailableError:
     return UnavailableError(
         what="A process of the trainer ended or did not answer.",
         consequence="The trainer stopped. Its saved states are unchanged. Nothing more was sent to the coordinator.",
-        remedy="Start the trainer's service again, if it does not start by itself. The trainer continues from its "
-        "saved state. If this happens again, read in the journal which process ended first.",
+        remedy=(
+            "If the trainer's service does not start again by itself, start it. Then the trainer continues from its "
+            "saved state. If this happens again, look in the system journal for the process that ended first."
+        ),
     )

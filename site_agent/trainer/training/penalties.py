@@ -73,7 +73,7 @@ class Penalties:
 
 
 def contrast(own: Tensor, alike: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Compute con(z; a; b): the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
+    """Compute the contrastive loss: the mean cross-entropy of [cos(z, a), cos(z, b)] / temperature with label 0.
 
     Source: Li et al. 2021 (MOON), eq. 3. z is `own`, a is `alike` and b is `other`: float32 of shape (rows, width), or
     (copies, rows, width), the latter two without gradient. Return shape (), the sum over copies of their means.

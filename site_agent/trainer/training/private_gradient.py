@@ -1,4 +1,4 @@
-"""Computes one site's sum of clipped gradients, one term for each patient. The gate process adds noise later.
+"""Computes one site's sum of gradients, in which each patient's gradient is limited (clipped).
 
 The rules:
 
@@ -61,7 +61,7 @@ class Layer:
 
     @property
     def number_count(self) -> int:
-        """The number of values in weight and bias."""
+        """The number of values in the weight and the bias of this layer."""
         return self.weight.size + self.bias.size
 
     @cached_property
@@ -109,7 +109,7 @@ class PrivateRows:
 
     @classmethod
     def of(cls, features: npt.NDArray[np.float32], outcomes: Float64, patients: Integers | None) -> PrivateRows:
-        """Prepare rows from features of shape (rows, inputs), by rounding the features to their grid."""
+        """Prepare the rows for private training from features of shape (rows, inputs), by rounding the features."""
         wide = np.column_stack([features, np.ones(len(features), np.float32)])
         return cls(_in_steps(wide, _INPUT), outcomes, patients)
 
@@ -204,7 +204,7 @@ def clipped_gradients(
 
 
 def drawn_rows(rows: int, patients: Integers | None, rate: float, random_bytes: RandomBytes) -> npt.NDArray[np.bool_]:
-    """Draw which rows take part in a round, bool of shape (rows,): each patient with all rows, or with none.
+    """Choose at random the patients of a round, bool of shape (rows,): all rows of a patient take part, or none.
 
     Source: Abadi et al. 2016, section 3.1 (each patient independently; no batch of a fixed size). A patient takes part
     with the probability `rate`, above 0 and below 1. `random_bytes` are the operating system's outside of tests,

@@ -1,4 +1,4 @@
-"""Defines the local procedure of each method: how a site trains in one round.
+"""Defines for each method how a site trains in one round (the local procedure).
 
 A procedure owns the networks of its method and trains them batch by batch. The site sends the update of the flat
 network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
@@ -63,7 +63,7 @@ class Procedure(Protocol):
         """Train on one batch, at the plan's learning rate times the factor."""
 
     def phases(self, steps: int, _batches_per_epoch: int, /) -> list[Phase]:
-        """Return the phases of a round with this many steps, in order."""
+        """Return the training phases of a round with this many steps, in order."""
         return [Phase(self.step, steps)]
 
     def end_round(self, _steps: int, /) -> None:

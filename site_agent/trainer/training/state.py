@@ -17,7 +17,7 @@ State: TypeAlias = dict[str, Tensor]
 
 
 def prefixed(prefix: str, state: State) -> State:
-    """Return the same tensors with the prefix and a slash before their names."""
+    """Return the same tensors under new names: the prefix, a slash and the old name."""
     return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
 
 

@@ -143,7 +143,7 @@ def build_loss(loss: Loss, task: Task, outputs: int, training_targets: Tensor) -
     if task in ("regression", "segmentation"):
         if loss != TaskDefault(name="task-default"):
             raise unfit(
-                what=f"The plan's loss is for classes, and this site's target is a {_NOUNS[task]}.",
+                what=f"The loss function of the plan is for classes, but the target of this site is a {_NOUNS[task]}.",
                 remedy="Ask the researcher to change the plan: set the loss to task-default, and leave out "
                 "class_weights. "
                 "Or choose together an outcome with classes.",
@@ -164,8 +164,8 @@ def _class_weights(wanted: ClassWeights, task: Task, classes: int, targets: Tens
         case tuple():
             if len(wanted) != classes:
                 raise unfit(
-                    what=f"The plan's loss has {len(wanted)} class weights, and this site's target has {classes} "
-                    "classes.",
+                    what=f"The plan's loss function has {len(wanted)} class weights, but this site's target has "
+                    f"{classes} classes.",
                     remedy=f"Agree on {classes} class_weights in the plan, in the order of the classes, or on balanced "
                     "ones.",
                 )

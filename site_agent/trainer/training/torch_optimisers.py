@@ -30,7 +30,7 @@ from protos.plan.optimisers import (
 
 
 def build_optimiser(optimiser: Optimiser, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return torch's optimiser with a plan's settings, for at least one parameter.
+    """Return the optimiser of PyTorch with the settings of the plan, for at least one parameter.
 
     Every rule is elementwise, so a stack of shape (S, numbers) makes the same steps as S separate networks.
     """
@@ -78,7 +78,7 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return a copy of the optimiser's memory. Parameters, gradients and the learning rate are not included.
+    """Return a copy of the optimiser's memory. It does not include parameters, gradients and the learning rate.
 
     Returns:
         tensors by names such as "0.exp_avg", in which the number is the parameter's. They have the parameter's shape

@@ -103,11 +103,11 @@ class Model:
         return self.flat.state() | self.optimiser_state()
 
     def optimiser_state(self) -> State:
-        """Return a copy of the optimiser's memory alone."""
+        """Return a copy of only the optimiser's memory, without the parameters."""
         return {} if self._optimiser is None else prefixed("optimiser", optimiser_tensors(self._optimiser))
 
     def restore(self, state: State) -> None:
-        """Continue from a state of this model."""
+        """Continue from a state that `state` returned earlier."""
         self.flat.restore(state)
         self.restore_optimiser(state)
 

@@ -71,7 +71,7 @@ def test_warnings_that_do_not_stop_can_still_be_accepted(folder: Path, running: 
 
     assert "The table can be used. It has warnings that nobody has accepted" in page
     assert "hospital.yaml allows training anyway" in page
-    assert "before training, a person must accept the warnings" not in page
+    assert "Before training, a person must accept the warnings" not in page
     assert "table_has_warnings" not in page
     accepted = manager.act("accept", digest=digest, by="D. Okoro").body
     after = manager.act("examine").body

@@ -114,7 +114,7 @@ def test_three_people_do_their_work(folder: Path, browser: Browser) -> None:
         manager.go(links[0])
         assert "You are here as data manager." in seen(manager, "Console of ahus")
         submit(manager, "examine", "The table cannot be used yet")
-        assert "before training, a person must accept" in follow(manager, "Read the examination", "Table 1")
+        assert "Before training, a person must accept" in follow(manager, "Read the examination", "Table 1")
         follow(manager, "Back to the console", "Examine the table")
         submit(manager, "examine", "Decide about the warnings")
         submit(manager, "accept", "D. Okoro accepted 4 warnings", by="D. Okoro")

@@ -131,9 +131,9 @@ def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, 
     assert (tmp_path / "before.csv").read_bytes() == (tmp_path / "after.csv").read_bytes()
     for text in (said, monitored[1]):
         assert f"random forest of the run {RUN}" in text
-        assert f"The run {LATER} has newer models. They are not in use." in text
+        assert f"The run {LATER} has newer models, which are not in use." in text
     assert refused[0] == 2
-    assert f"--run names the run {LATER}" in refused[1]
+    assert f"--run names another run, {LATER}" in refused[1]
     assert not (tmp_path / "x.csv").exists()
     assert f"In use: random forest of the run {RUN}, adopted by A. Jones" in reported[1]
     assert "The same test rows have tested 2 runs." in reported[1]
@@ -319,7 +319,7 @@ def test_the_card_is_of_the_adopted_model(folder: Path, site_agent: Command) -> 
     assert status == 0
     assert "this model: random forest" in said
     assert "adopted by: A. Jones" in said
-    assert "no other hospital's patients took part in this model" in said
+    assert "this model was trained without the patients of other hospitals" in said
     assert f"| auroc | {report['simple_models']['random_forest']['metrics']['auroc']:.3f} |" in said
 
 

@@ -84,7 +84,7 @@ def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_
     """The column is named, and no file is written."""
     changed = new_rows(hospital, tmp_path / "new.csv", {}, without="mean_texture")
 
-    with pytest.raises(DataError, match="no column mean_texture, which the model requires"):
+    with pytest.raises(DataError, match="no column mean_texture, but the model requires"):
         predict_table(hospital, changed, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()
@@ -169,10 +169,11 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
     rows = outcomes_of_new_rows(used, later)
     assert rows is not None
 
-    with pytest.raises(UsageError, match="used to choose this model's checkpoint"):
+    with pytest.raises(UsageError, match="used to choose the best round of this model"):
         list(recalibrate_run(hospital, None, "platt"))
     with pytest.raises(
-        UsageError, match=f"{len(rows_of_run)} of the {len(rows_of_run)} rows were already used to train or test"
+        UsageError,
+        match=f"{len(rows_of_run)} of the table's {len(rows_of_run)} rows were already used to train or test",
     ):
         list(recalibrate_run(hospital, None, "platt", Path(hospital.data.table)))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
@@ -180,7 +181,7 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
 
     made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
-    assert f"by {len(rows)} rows of later patients" in said[0]
+    assert f"with {len(rows)} rows of later patients" in said[0]
     assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
 
 
@@ -190,7 +191,7 @@ def test_what_cannot_be_recalibrated_is_told() -> None:
     same = HeldOutRows(task="binary", targets=np.zeros(40), classes=("no", "yes"))
     number = HeldOutRows(task="regression", targets=np.arange(40.0), classes=())
 
-    for rows, reason in ((few, "too few"), (same, "a class has no"), (number, "a number")):
+    for rows, reason in ((few, "rows are needed"), (same, "one class occurs in no row"), (number, "a number")):
         with pytest.raises(UsageError, match=reason):
             fit_recalibration("platt", rows, np.linspace(0.1, 0.9, len(rows)))
 
@@ -248,8 +249,8 @@ def test_a_card_names_what_a_sweep_chose(hospital: Hospital) -> None:
     text = card_markdown(card_facts(hospital, replace(used, model=other)))
 
     assert (
-        "It has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the coordinator."
-        in text
+        "This run has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the"
+        " coordinator." in text
     )
     assert "sweep" not in card_markdown(card_facts(hospital, used))
 

@@ -103,8 +103,8 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     contract.write_text(text.replace("positive_name: positive", "positive_name: died"))
     first = run("data", "check", "--config", config)
     assert first.returncode == 78
-    assert "WARNING: column stay: on its own it predicts the outcome" in first.stdout
-    assert "Nobody has accepted the 1 warning listed above" in first.stderr
+    assert "WARNING: column stay: this column alone predicts the outcome" in first.stdout
+    assert "No person has accepted the 1 warning that this command listed above" in first.stderr
     assert "stay" not in first.stderr, "a finding appears once"
     digest = re.findall(r"digest of this examination is ([0-9a-f]{16})", first.stdout)[0]
     wrong = run("data", "accept", "--config", config, "--by", "A. Jones", "--digest", "0" * 16)
@@ -138,7 +138,7 @@ def test_two_spellings_of_one_code_are_pointed_out(run: Run, tmp_path: Path) -> 
     run("data", "describe", table, "--output", tmp_path / "contract.yaml")
     checked = run("data", "check", "--config", config)
 
-    words = "codes are written in two ways: 0 and 1 beside f and m"
+    words = "codes with the same meaning have two spellings: 0 and 1, but also f and m"
     assert f"# suspicious: {words}" in (tmp_path / "contract.yaml").read_text()
     assert checked.returncode == 78
     assert f"WARNING: column sex: {words}" in checked.stdout
@@ -174,13 +174,13 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     dropped = run("data", "check", "--config", config)
 
     assert refused.returncode == 78
-    assert "2 errors: the table must be corrected" in refused.stdout, "a cell, an outcome, and no remedy among them"
+    assert "2 errors, and the table must be corrected" in refused.stdout, "a cell, an outcome, and no remedy among them"
     assert refused.stdout.count("ERROR: ") == 2
     assert "column outcome: a missing value (the contract refuses it)" in refused.stdout
     assert "column outcome" not in refused.stderr, "a finding appears once"
     assert "`missing: drop`" in refused.stderr
     assert "ERROR" not in dropped.stdout
-    share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are left out, as the contract declares"
+    share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are not used, as the contract declares"
     assert f"{level}: {share}" in dropped.stdout
     assert json.loads((tmp_path / "state" / "data" / "check.json").read_text())["rows_without_outcome"] == rows
     counted = find_counted_rows(tmp_path / "state")
@@ -282,7 +282,7 @@ def _accept(hospital: Hospital) -> None:
 
 def test_an_unaccepted_warning_stops_the_trainer_and_an_accepted_one_does_not(hospital: Hospital) -> None:
     """The trainer's own way in asks for the acceptance, unless the hospital's file says that telling is enough."""
-    with pytest.raises(DataError, match="Nobody has accepted the 1 warning about") as stopped:
+    with pytest.raises(DataError, match="No person has accepted the 1 warning about") as stopped:
         admit(hospital)
     told = hospital.model_copy(update={"data": hospital.data.model_copy(update={"unaccepted_warnings": "tell"})})
 
@@ -301,7 +301,7 @@ def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
     lines[5] = ",".join([cells[0], str(int(cells[1]) + 1), *cells[2:]])
     path.write_text("\n".join(lines))
 
-    with pytest.raises(DataError, match="Nobody has accepted"):
+    with pytest.raises(DataError, match="No person has accepted"):
         admit(hospital)
 
 
@@ -375,12 +375,12 @@ def _in_another_unit(text: str) -> bytes:
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        (_as_semicolons, 'write delimiter: ";" under `format` in the contract'),
-        (_as_utf_16, 'write encoding: "utf-16" under `format` in the contract'),
-        (_with_decimal_commas, 'write delimiter: ";", decimal: "," under `format` in the contract'),
+        (_as_semicolons, 'Write delimiter: ";" under `format` in the contract'),
+        (_as_utf_16, 'Write encoding: "utf-16" under `format` in the contract'),
+        (_with_decimal_commas, 'Write delimiter: ";", decimal: "," under `format` in the contract'),
         (_renamed("Pressure"), "column pressure: it is missing. Column number 4 has the same name but for capitals"),
         (_renamed("presure"), "column pressure: it is missing. Column number 4 has nearly the same name"),
-        (_in_another_unit, "as years and days differ in rows"),
+        (_in_another_unit, "(as between years and days) in rows"),
     ],
     ids=["semicolons", "utf-16", "decimal commas", "capitals", "renamed", "another unit"],
 )
@@ -412,8 +412,11 @@ def test_values_of_another_unit_outside_a_declared_range_are_explained(run: Run,
 
     assert done.returncode == 78
     assert re.search(r"ERROR: column age: a number outside the declared range .* and 62 more\.", done.stdout)
-    assert "In the column age 34% of the values are about 365 times larger than the others, as years" in done.stderr
-    assert "convert these rows to the unit of the others." in done.stderr
+    assert (
+        "In the column age, 34% of the values are about 365 times larger than the other values (as between years"
+        in done.stderr
+    )
+    assert "Convert these values to the unit of the other values." in done.stderr
     assert "ignore" not in done.stdout + done.stderr
     assert "table_has_warnings" not in done.stdout + done.stderr
 

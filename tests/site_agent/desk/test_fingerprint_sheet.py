@@ -52,8 +52,8 @@ def test_the_sheet_has_every_site_and_says_what_it_does_not_show() -> None:
     ("site", "own", "words"),
     [
         ("a", IDENTITIES["a"], "The plan lists the key of this computer for a"),
-        ("a", IDENTITIES["b"], "Do not approve it."),
-        ("d", IDENTITIES["a"], "does not list d. Do not approve it."),
+        ("a", IDENTITIES["b"], "Do not approve this plan."),
+        ("d", IDENTITIES["a"], "does not list the site d. Do not approve this plan."),
         ("a", None, "site-agent identity"),
     ],
 )

@@ -131,7 +131,7 @@ def test_commands_of_a_person_decode_no_image_into_the_state(
     assert not examination.errors
     assert len((tmp_path / "out.csv").read_text().splitlines()) == ROWS + 1
     assert not [*seen, *temporary.iterdir()]
-    with pytest.raises(UnavailableError, match=r"cannot be prepared in the folder .*saves"):
+    with pytest.raises(UnavailableError, match=r"The folder .*saves.* cannot be used to prepare the images"):
         examined(hospital, hospital.scratch_path)
 
 

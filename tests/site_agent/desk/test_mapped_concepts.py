@@ -61,10 +61,10 @@ def test_the_mapping_is_shown_with_units_and_codes() -> None:
     """Each concept stands beside this site's column, its factor and its codes; what is not mapped is named."""
     lines = "\n".join(as_lines(concept_sections(_plan(), _contract(), "ahus")))
 
-    assert "This site maps 2 of 3 concepts." in lines
+    assert "This site records 2 of the 3 concepts of the plan." in lines
     assert "chol in mmol/l, times 38.67" in lines
     assert "sex (0 is male, 1 is female)" in lines
-    assert "The contract has concepts that the plan does not have: body-weight" in lines
+    assert "The contract of this site names concepts that the plan does not have: body-weight" in lines
     assert "cannot take part now" not in lines
 
 
@@ -80,7 +80,7 @@ def test_the_question_names_who_predicts_something_else() -> None:
     lines = "\n".join(as_lines(concept_sections(_plan(cluj="related", delft="other"), _contract(), "ahus")))
 
     assert all(text in lines for text in QUESTION.values())
-    assert "do not predict this outcome itself: cluj (related outcome), delft (other outcome)" in lines
+    assert "not this outcome itself: cluj (related outcome), delft (other outcome)" in lines
 
 
 @pytest.mark.parametrize("site", SITES)

@@ -91,7 +91,7 @@ def test_a_full_disk_for_temporary_files_is_no_changed_table(
         found = trainer_doctor._table(hospital)
 
     assert "could not be read now" in warnings
-    assert f"prepared in the folder {disk}" in warnings
+    assert f"The folder {disk} cannot be used" in warnings
     assert "is not the one that this run was tested on" not in warnings
     assert "The table could not be read now." in found.line
 
@@ -316,5 +316,5 @@ def test_a_plan_with_a_baseline_is_refused(tmp_path: Path) -> None:
     (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
     plan = make_plan(method={"name": "local"}, architecture=U_NET, expert={"path_start": 0, "result_share": 0.5})
 
-    with pytest.raises(ConfigurationError, match="No baseline can predict masks"):
+    with pytest.raises(ConfigurationError, match="A baseline cannot predict masks"):
         prepare(config, plan)

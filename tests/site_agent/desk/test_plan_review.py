@@ -103,48 +103,51 @@ Study heart, version 1
   Digest of what is sent {manifest.digest.hex()}
   Method player-fl, masking required, quorum 3
 Who takes part, and who sees what
-  The coordinator sees sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
+  The coordinator sees only sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
 help the coordinator.
-  If the connection to a site is lost, the other sites continue without this site. A site that reconnects takes part \
-again. If only a few sites differ from an earlier round, the round costs one unit of this site's lost_site_budget. A \
-coordinator that lies about lost sites could compute the update of those few sites, once for each unit.
+  If a site loses its connection, the other sites continue without that site. A site that reconnects takes part \
+again. If a round has nearly the same sites as an earlier round, the round costs one unit of this site's \
+lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then compute the update of \
+these few sites. This is possible once for each unit of lost_site_budget.
 """
     )
     assert f"takes part in\n{sites}\nWhen numbers are sent" in text
     assert (
         """\
 When numbers are sent
-  At most 11 rounds:
-  1 probe: one epoch is trained, measured and undone. Only the numbers in the tables below are sent.
-  8 of training: updates of parameters are sent.
-  1 of validation: the last shared model is measured. Only the numbers in the tables below are sent.
-  1 report: every site tests its chosen model. Only the numbers in the tables below are sent.
+  The run has at most 11 rounds:
+  1 probe round: the site trains one pass over its rows, measures the result and discards it. Only the numbers in the \
+tables below are sent.
+  8 rounds of training: this site sends updates of parameters.
+  1 round of validation: the site tests the last shared model. Only the numbers in the tables below are sent.
+  1 report round: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
-  In each round of training this site sends how much the values of 4 tensors changed. In the probe, each site \
-measures how much the loss depends on each layer. After this measurement, the update may contain only the first layers.
-  Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, nothing is sent.
+  In each round of training this site sends how much the values of 4 tensors (blocks of the model's numbers) \
+changed. In the probe round, each site measures how much the model's loss depends on each layer. After this \
+measurement, the update may contain only the first layers of the model.
+  Each value is limited to -8 to 8. If more than 0.10% of the values are outside these limits, this site sends nothing.
     tensor               shape  type             bytes a round  masked
     input.layer1.weight  2x3    32-bit integers  24             yes
     input.layer1.bias    2      32-bit integers  8              yes
     body.layer2.weight   2x2    32-bit integers  16             yes
     body.layer2.bias     2      32-bit integers  8              yes
 Other numbers
-  The coordinator and the other sites see these numbers only as sums over the sites.
+  The coordinator and the other sites see only the sums of these numbers over the sites.
 """
         in text
     )
     assert text.endswith(
         f"""\
 What else the plan decides
-  Every site sees the names of all encoded columns: age, chol, cp.
+  Every site sees the names of all columns that the network reads: age, chol, cp.
   Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
-  Training ends early when the validation loss over all sites has not fallen for 3 measurements.
+  Training ends early when the validation loss over all sites has not fallen in the last 3 measurements.
   Each site sends how much it gained by joining. These numbers are added over all sites.
-  This site's own report stays at this site.
+  This site's own report about the gain is not sent and stays at this site.
 In all
-  This site sends 64 bytes of updates in each round of training. The total is at most \
+  This site sends 64 bytes of updates in each round of training. In the whole run this site sends at most \
 {most_bytes(plan, manifest)} bytes.
-  Nothing else is sent."""
+  This site sends nothing else."""
     )
     assert f"{Occasion.MEASURED} (2 times)" in text
 
@@ -162,7 +165,10 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         {"name": "fedper"}, architecture=of_images, columns=[], outputs=None, augmentation=[{"name": "flip"}]
     )
 
-    assert "These layers are frozen, so they are neither trained nor sent: trunk." in page(frozen)
+    assert (
+        "These layers of the model are frozen, so this plan does not train them and does not send them: trunk."
+        in page(frozen)
+    )
     assert "images are changed at random in each epoch: half of them are mirrored across." in page(changed)
     worst = [
         sentence for sentence in in_words(frozen, manifest_of(frozen), None).sentences if "starting file" in sentence
@@ -175,17 +181,20 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"secure_aggregation": "off"}, "Without masking the coordinator sees what each site sends, not only sums."),
-        ({"gain": "sums"}, "The coordinator and the other sites see these numbers only as sums over the sites."),
-        ({}, "The same sites take part in every round. If the connection to a site is lost, the other sites wait"),
+        ({"secure_aggregation": "off"}, "so the coordinator sees the numbers of each single site, not only sums."),
+        ({"gain": "sums"}, "The coordinator and the other sites see only the sums of these numbers over the sites."),
+        ({}, "The same sites take part in every round. If a site loses its connection, all others wait"),
         ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
-        ({"early_stopping": {"signal": "local", "patience": 2}}, "when no site's own validation loss has fallen for 2"),
-        ({}, "The report shows how much this site gained by joining. The report stays at this site."),
-        ({}, "No other number is sent."),
+        (
+            {"early_stopping": {"signal": "local", "patience": 2}},
+            "when no site's own validation loss has fallen in the last 2",
+        ),
+        ({}, "A report shows how much this site gained by joining. The report is not sent and stays at this site."),
+        ({}, "Apart from the values above, no number is sent."),
         ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
-        ({"weighting": ROWS["weighting"]}, "its training rows, rounded to two significant bits"),
-        ({"weighting": ROWS["weighting"] | {"exact": True}}, "its training rows, not rounded"),
+        ({"weighting": ROWS["weighting"]}, "the number of this site's training rows, rounded to two significant bits"),
+        ({"weighting": ROWS["weighting"] | {"exact": True}}, "the number of this site's training rows, not rounded"),
         ({"starting_file": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
         (
             {"starting_file": FILE | {"layers": ["body.layer2"]}},
@@ -203,12 +212,12 @@ def test_two_sites_are_told_that_each_sees_the_other() -> None:
     sites = plan_of_method({"name": "global-layers"}).model_dump(mode="json")["sites"][:2]
     plan = plan_of_method({"name": "global-layers"}, sites=sites, quorum=2, two_sites="each-sees-the-other")
 
-    assert "each of the two sites can compute the part of the other site" in page(plan)
+    assert "each site can compute the other site's numbers" in page(plan)
 
 
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
-    assert "The plan shares no parameter, so no update of a parameter is sent." in page(
+    assert "The plan shares no parameter of a model, so no update of a parameter is sent." in page(
         plan_of_method({"name": "local"})
     )
 
@@ -222,7 +231,7 @@ def test_a_plan_with_a_baseline_says_that_it_stays() -> None:
     """The page has a sentence on it where the plan has one, and none elsewhere."""
     with_baseline = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
 
-    assert "The baseline never leaves the site" in page(with_baseline)
+    assert "The baseline is never sent" in page(with_baseline)
     assert "expert" not in page(plan_of_method({"name": "global-layers"}))
 
 
@@ -234,8 +243,8 @@ def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
 
     names = [row[0] for row in table(plan, "Other numbers")]
     assert names == ["count age", "sum age", "squares age", "count sex=F", "count sex=M"]
-    assert "fewer than 12 rows" in text
-    assert "Nothing is trained" in text
+    assert "fewer than 12 rows at this site, the count of this group is sent as 0" in text
+    assert "nothing is trained" in text
     assert "Checkpoint" not in text
 
 
@@ -252,8 +261,8 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
     ]
     assert all("noise" in row[1] for row in table(plan, "Other numbers"))
     assert "All rows of one patient together have at most the influence of 2 complete rows." in text
-    assert "Noise is added to every number, so the numbers of small groups are sent too." in text
-    assert "its count is left out" not in text + in_short
+    assert "Random noise is added to every number. Therefore the numbers of small groups are sent too." in text
+    assert "is sent as 0" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
     assert "One noisy sum of counts and moments leaves" in in_short
 
@@ -336,14 +345,14 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
     for words in (
         "Task: ",
         "Patients of this hospital: ",
-        "What stays: ",
+        "What stays at this hospital: ",
         "What is sent: ",
         "Differential privacy",
         "At worst: ",
     ):
         assert words in text
     assert ("Masking is off" in text) is (masking == "off")
-    assert ("Masking does not protect the sum itself" in text) is (masking == "required")
+    assert ("Masking does not protect the sum over" in text) is (masking == "required")
     assert "An example" in text or "only the fact" in text
 
 
@@ -371,7 +380,7 @@ def test_the_short_words_have_the_plans_question() -> None:
 
     sentences = in_words(plan, manifest_of(plan), None).sentences
 
-    assert sentences[0].endswith("to predict this together: death within a year.")
+    assert sentences[0].endswith("to predict this outcome together: death within a year.")
     assert sentences[1] == "Use: to plan visits."
     assert "Patients: adults after a stroke." in sentences
     assert "falsely reports lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
@@ -386,10 +395,10 @@ def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
 
     assert "Only three hospitals record total-cholesterol." in told
     assert (
-        "Each of the three hospitals can subtract its own part from the sum, and then has the sum of the two other"
+        "Each of the three hospitals can subtract its own numbers from the sum, and then has the sum of the two other"
         in told
     )
-    assert "ask for a plan with four sites for each concept" in told
+    assert "ask for a plan in which at least four sites record each concept" in told
 
 
 def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
@@ -412,8 +421,8 @@ def test_receivers_are_named_and_not_counted() -> None:
     told = page(plan)
     words = " ".join(in_words(plan, manifest_of(plan), None).sentences)
 
-    assert "The coordinator sees sums over at least 4 sites" in told
-    assert "1 of the listed sites only receive. Such a site sends no number" in told
+    assert "The coordinator sees only sums over at least 4 sites" in told
+    assert "1 of the listed sites only receive results. Such a receiving site sends no number" in told
     assert "westbrook" in told
-    assert "These hospitals only receive: westbrook." in words
+    assert "These hospitals only receive results: westbrook." in words
     assert "Task: 4 hospitals (cleveland, hungarian, switzerland, va)" in words

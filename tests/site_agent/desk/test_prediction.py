@@ -357,12 +357,12 @@ def test_a_renamed_column_is_named_with_the_nearest_name(tmp_path: Path, change:
         renamed = ",".join(change(name) if name == column else name for name in first.split(","))
         new.write_text("\n".join([renamed, *lines]))
 
-    with pytest.raises(DataError, match=f"The table has no column {column}, which the model requires") as told:
+    with pytest.raises(DataError, match=f"The table has no column {column}, but the model requires") as told:
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert told.value.exit_status == 78
-    nearest = "" if change is None else f" The nearest name in the table is {change(column)}."
-    assert told.value.what.endswith(nearest or "requires.")
+    nearest = "" if change is None else f" The most similar name in the table is {change(column)}."
+    assert told.value.what.endswith(nearest or "requires this column.")
     assert not (tmp_path / "out.csv").exists()
 
 

@@ -34,7 +34,7 @@ def test_what_is_read_is_not_replaced_and_two_results_are_two_files(hospital: Ho
 
     with pytest.raises(UsageError, match="is read by this command"):
         check_places((("--html", settings),), hospital, [settings])
-    with pytest.raises(UsageError, match="name the same file"):
+    with pytest.raises(UsageError, match="name the same output file"):
         check_places((("--html", one), ("--json", one)), hospital)
     check_places((("--html", one), ("--json", other), ("--metrics", None)), hospital, [settings])
 

@@ -18,7 +18,7 @@ def test_a_plan_with_other_sites_is_named_with_the_difference(sites: str) -> Non
     assert section is not None
     (sentence,) = section.sentences
     assert FOUR.run_name in sentence
-    assert f"The difference is {', '.join(sorted(set('abcd') ^ set(sites)))}." in sentence
+    assert f"Only one of the two plans has these sites: {', '.join(sorted(set('abcd') ^ set(sites)))}." in sentence
 
 
 def test_the_same_sites_and_runs_that_do_not_count_are_not_named() -> None:

@@ -80,7 +80,7 @@ def test_a_rendezvous_that_unpickles_is_refused(
         by_torchrun.main()
 
     assert ended.value.code == 2
-    assert "received data could run as code" in capsys.readouterr().err
+    assert "received data could be run as program code" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_a_damaged_memory_stops_the_study(tmp_path: Path, content: bytes) -> Non
     """Without it a count one row away could leave."""
     (tmp_path / "exact-rows.json").write_bytes(content)
 
-    with pytest.raises(ConfigurationError, match="counts of rows that this site used"):
+    with pytest.raises(ConfigurationError, match="row counts that this site used"):
         released_count(tmp_path, 172, 10)
 
 

@@ -232,7 +232,7 @@ def test_too_few_patients_are_refused(rows: int) -> None:
     only = Examples(features=dataset.training.features, targets=targets)
 
     for fit in (fit_baseline, fit_own_models):
-        with pytest.raises(DataError, match="own models cannot be fitted"):
+        with pytest.raises(DataError, match="own baseline models cannot be fitted"):
             fit(replace(dataset, training=only), 0)
 
 

@@ -46,7 +46,7 @@ def test_only_a_socket_makes_room_for_the_trainers_socket(tmp_path: Path, place:
     done = trainer(hospital_yaml(tmp_path, trainer_socket=place))
 
     assert done.returncode == 78
-    assert f"trainer_socket names {place}, which exists but is not a socket." in done.stderr
+    assert f"The path in trainer_socket, {place}, exists but is not a socket." in done.stderr
     assert "Traceback" not in done.stderr
     assert table.read_text() == "age\n63\n"
 

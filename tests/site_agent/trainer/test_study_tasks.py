@@ -120,7 +120,7 @@ def test_all_that_does_not_fit_a_table_is_told_at_once(tmp_path: Path) -> None:
 
     for reason in ("1 outputs", f"{columns[0]} (did you mean {misspelt[0]}?)", "1000 batches an epoch"):
         assert reason in refusal.value.what
-    for remedy in ("choose the same outcome", "Ask the federation to extend the list", "add rows"):
+    for remedy in ("choose the same outcome", "Ask the federation office to add them to the plan's list", "add rows"):
         assert remedy in refusal.value.remedy
 
 

@@ -17,14 +17,14 @@ def test_every_alternative_names_the_chosen_run_and_its_values(tmp_path: Path, a
     """The choice stands once for all runs of the sweep; before it, and for a damaged file, none is named."""
     sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[1.0], [0.5], [0.25]]}
     plans = plan_with(made_up_identities(), changes={"checkpoint": "global", "sweep": sweep}).alternatives
-    plan, opening = plans[at], f"This run is alternative {at + 1} of 3 of a sweep."
+    plan, opening = plans[at], f"The plan compares 3 alternative settings, and this run is alternative {at + 1}."
 
     assert choice_in_words(tmp_path, plan_with(made_up_identities())) is None
-    assert choice_in_words(tmp_path, plan) == f"{opening} No alternative was chosen so far."
+    assert choice_in_words(tmp_path, plan) == f"{opening} The best alternative has not been chosen yet."
     keep_choice(tmp_path, plans[2], chosen)
-    which = "It" if at == chosen else f"The run {plans[chosen].run_name}"
+    which = "This run" if at == chosen else f"The run {plans[chosen].run_name}"
     values = f"optimiser.learning_rate {(1.0, 0.5, 0.25)[chosen]:g}"
     said = f"{opening} {which} has the lowest validation loss over all sites ({values}), according to the coordinator."
     assert choice_in_words(tmp_path, plan) == said
     keep_choice(tmp_path, plans[2], 7)
-    assert choice_in_words(tmp_path, plan) == f"{opening} No alternative was chosen so far."
+    assert choice_in_words(tmp_path, plan) == f"{opening} The best alternative has not been chosen yet."

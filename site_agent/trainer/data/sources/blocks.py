@@ -1,4 +1,4 @@
-"""Groups the rows of a source into blocks of text columns, some thousands of rows at a time."""
+"""Groups the rows of a table file into blocks of some thousand rows, each with its columns as texts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Opened:
 
 
 def opened_records(records: Iterator[Record]) -> Opened:
-    """Open a table from a source that returns one row at a time."""
+    """Open a table whose rows are read one at a time."""
     first = next(records, None)
     return Opened(first=first, rest=lambda width, places: blocks_of(records, width, places))
 
@@ -99,7 +99,7 @@ def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> I
 
 
 def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
-    """Convert a column's cells of any type to texts without nulls. Return None if a value cannot be text.
+    """Convert a column's cells of any type to texts. Return None if a value cannot be written as text.
 
     Equal values are converted once, so the time depends on the number of different values.
     """

@@ -1,4 +1,4 @@
-"""Reads the rows of one declared query, in a read-only transaction of the database.
+"""Reads from a database the rows of the contract's query, without permission to change the database.
 
 The trainer has no network and gets none for a database. So the database is a file (SQLite), or a server behind a Unix
 socket on this machine (PostgreSQL). If it runs on another machine, its operator must forward it to such a socket. The
@@ -32,7 +32,7 @@ _LARGEST_URL_BYTES: Final = 4096
 
 
 def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
-    """Yield the names of the query's columns as row 1, then its rows, counted from 2.
+    """Yield the query's column names as row 1, and then the rows of its result, numbered from 2.
 
     Raises:
         DataError: the query fails, or returns a value that cannot be a cell.
@@ -52,9 +52,12 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     finally:
         engine.dispose()
     raise DataError(
-        what="The database cannot be reached, or it rejects the contract's query.",
+        what="The database cannot be reached, or it rejects the query in the contract.",
         consequence="Nothing was read or changed and nothing was sent.",
-        remedy="Run the query by hand to test it. The server must listen on a Unix socket of this computer.",
+        remedy=(
+            "Run the contract's query by hand to test it. The database server must listen on a Unix socket of this "
+            "computer."
+        ),
     )
 
 
@@ -86,7 +89,7 @@ def _engine(path: Path) -> Engine:
     except (ArgumentError, UnicodeDecodeError):
         pass
     raise ConfigurationError(
-        what="The contract declares a query, but the table is no SQLite file and no PostgreSQL URL.",
+        what="The contract declares a database query, but the table is not an SQLite file and has no PostgreSQL URL.",
         consequence="Nothing was read and nothing was sent.",
         remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file as "
         "the table.",

@@ -30,7 +30,7 @@ _DAMAGED: Final = (
 
 
 def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None]:
-    """Yield the rows that are not blank, each with its number, including the header. Damage is a DataError."""
+    """Yield the header and all rows that are not blank, each with its number. A damaged file raises DataError."""
     with path.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:

@@ -14,7 +14,7 @@ from site_agent.trainer.data.sources.blocks import Opened, opened_records
 
 @contextmanager
 def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
-    """Open a table: its first row, and its rows as blocks of columns. A library is loaded only if needed.
+    """Open a table file. Return its first row, and its rows as blocks of columns. Libraries are loaded if needed.
 
     Raises:
         OperatorError: the source cannot be read, is damaged, or is not of the declared kind.

@@ -20,7 +20,7 @@ _BATCH_CELLS: Final = 1 << 19
 
 
 def opened_parquet(handle: BinaryIO) -> Opened:
-    """Open a Parquet file: its column names, and its rows as blocks of columns. Only requested columns are unpacked.
+    """Open a Parquet file. Return its column names, and blocks of its rows with only the requested columns.
 
     Raises:
         DataError: the file is damaged, or a column has lists, bytes or other values that cannot be a cell.

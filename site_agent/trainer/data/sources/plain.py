@@ -1,4 +1,4 @@
-"""Splits complete lines of a text file into columns at once, if every reader would split them in the same way.
+"""Splits many lines of a simple text file into columns at once, which is faster than Python's csv module.
 
 pyarrow's reader is fast, but Python's reader is the reference. Both read a file alike under these conditions: no NUL,
 no lone carriage return, no blank line and no undecodable byte. Each row has as many cells as the table has columns, and
@@ -25,7 +25,7 @@ _QUOTE: Final = ord('"')
 def plain_columns(
     raw: bytes, width: int, places: Sequence[int], delimiter: str
 ) -> tuple[int, Mapping[int, arrow.StringArray]] | None:
-    """Split complete lines of UTF-8 into columns, or return None if only Python's csv module can read them.
+    """Split complete lines of UTF-8 text into columns. Return None if only Python's csv module can read them.
 
     Return the number of rows, and the columns at the wanted places as texts without nulls.
     """

@@ -29,7 +29,7 @@ _UNDECODED: Final = re.compile("[\ud800-\udfff]")
 
 
 def opened_text(file: BinaryIO, form: TableFormat) -> Opened:
-    """Open a text file, at its beginning and in bytes, as blocks of columns without its blank rows.
+    """Read a text file, opened for bytes at its beginning, as blocks of columns. Blank rows are skipped.
 
     Raises:
         DataError: a line is damaged, in another encoding, or far too long; reported by its number.
@@ -46,7 +46,7 @@ class _Narrowed:
         self._decoder = codecs.getincrementaldecoder("utf-16")("surrogatepass")
 
     def read(self, size: int) -> bytes:
-        """Return the text of about `size` bytes of the file, or nothing at its end."""
+        """Return the text of about the next `size` bytes of the file. Return an empty text at the end of the file."""
         while not self._has_ended:
             raw = self._file.read(size)
             self._has_ended = not raw

@@ -96,7 +96,7 @@ def test_the_loss_is_a_mean_over_images_and_of_a_stack_a_sum_over_copies(seed: i
 @pytest.mark.parametrize("loss", [Focal(name="focal"), TaskDefault(name="task-default", class_weights="balanced")])
 def test_a_loss_for_classes_is_refused(loss: Loss) -> None:
     """A mask has no classes to weigh, and the error says what the target is."""
-    with pytest.raises(ConfigurationError, match="this site's target is a mask"):
+    with pytest.raises(ConfigurationError, match="the target of this site is a mask"):
         build_loss(loss, "segmentation", 4, torch.zeros(2, 4))
 
 

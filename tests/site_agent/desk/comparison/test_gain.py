@@ -43,10 +43,10 @@ def gain_between(rows: HeldOutRows, federated: Scores, siloed: Scores, **others:
 @pytest.mark.parametrize(
     ("federated", "siloed", "verdict", "opening"),
     [
-        (2.0, 1.0, "gained", "Joining gained. "),
-        (1.0, 2.0, "lost", "Joining lost. "),
-        (1.0, 1.001, "no clear difference", "No clear difference. "),
-        (1.0, 1.0, "no clear difference", "No clear difference. "),
+        (2.0, 1.0, "gained", "This site gained from joining. "),
+        (1.0, 2.0, "lost", "Joining made the predictions at this site worse. "),
+        (1.0, 1.001, "no clear difference", "The two models do not differ clearly. "),
+        (1.0, 1.0, "no clear difference", "The two models do not differ clearly. "),
     ],
 )
 def test_a_verdict_needs_an_interval_without_zero(federated: float, siloed: float, verdict: str, opening: str) -> None:
@@ -69,13 +69,13 @@ def test_the_sentence_has_the_numbers() -> None:
     assert gain.difference is not None
     assert gain.interval is not None
     assert gain.sentence == (
-        "Joining gained. Of 100 pairs of one patient with the outcome and one without, the federated model ranks"
-        f" {100 * gain.difference.first:.1f} correctly. The same network trained alone ranks"
-        f" {100 * gain.difference.second:.1f} correctly. These are 200 test patients, 80 with the outcome and"
-        f" 120 without. The difference in AUROC is {gain.difference.value:+.3f}, 95%"
+        "This site gained from joining. Of 100 pairs of one patient with the outcome and one patient without it, the"
+        f" federated model ranks {100 * gain.difference.first:.1f} pairs correctly. The same network trained alone"
+        f" ranks {100 * gain.difference.second:.1f} pairs correctly. The comparison used 200 test patients, 80 with"
+        f" the outcome and 120 without it. The difference in AUROC is {gain.difference.value:+.3f}, 95%"
         f" interval {gain.interval.low:+.3f} to {gain.interval.high:+.3f}. The placebo is a federation of copies of"
-        " this site, without anyone else's patients. Compared"
-        f" with it, the other hospitals brought more (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
+        " this site, without patients of other hospitals. Compared with the placebo, the other hospitals made the model"
+        f" better (difference in AUROC {gain.difference.value:+.3f}, 95% interval"
         f" {gain.interval.low:+.3f} to {gain.interval.high:+.3f})."
     )
 
@@ -107,7 +107,7 @@ def test_gained_needs_the_best_local_model_and_the_placebo(
     gain = assess(rows, models, 0, baselines=Baselines(best_local="random_forest"), resamples=300).gain
 
     assert gain.verdict == verdict
-    assert ("Joining gained" in gain.sentence) == (verdict == "gained")
+    assert ("This site gained from joining" in gain.sentence) == (verdict == "gained")
     assert "The best local model (random forest, chosen on the training rows) ranks" in gain.sentence
     assert all(len(one.split()) <= 25 for one in gain.sentence.replace(" (", ". (").split(". "))
     assert gain.difference is not None
@@ -126,7 +126,7 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
 
     assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
     assert "The placebo is the same recipe without the other hospitals." in apart.sentence
-    assert "Compared with it, the other hospitals brought more" in apart.sentence
+    assert "Compared with the placebo, the other hospitals made the model better" in apart.sentence
 
 
 def test_rows_are_called_patients_only_where_that_is_known() -> None:
@@ -154,7 +154,7 @@ def test_a_smaller_error_is_a_gain(federated: float, siloed: float, verdict: str
     assert gain.metric == "rmse"
     assert gain.difference is not None
     assert (gain.difference.value < 0) == (verdict == "gained")
-    assert f"misses by {gain.difference.first:.4g} mmHg" in gain.sentence
+    assert f"federated model is {gain.difference.first:.4g} mmHg" in gain.sentence
 
 
 def test_several_classes_are_told_as_an_average() -> None:
@@ -177,7 +177,7 @@ def test_too_few_of_a_class_are_said(positives: int, is_warned: bool) -> None:
 
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
 
-    assert any("too few to conclude" in warning for warning in gain.warnings) is is_warned
+    assert any("too few for a conclusion" in warning for warning in gain.warnings) is is_warned
 
 
 def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
@@ -186,7 +186,7 @@ def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
 
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
 
-    assert "The rarest class has 2 of the 200" in gain.warnings[0]
+    assert "Only 2 patients in the 200 test rows have the rarest outcome" in gain.warnings[0]
 
 
 @pytest.mark.parametrize(("count", "is_warned"), [(39, True), (40, False)])
@@ -218,7 +218,8 @@ def test_a_simple_model_that_is_clearly_better_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placebo", "words"), [(0.5, "brought more"), (1.5, "took something away"), (1.0, "made no clear difference")]
+    ("placebo", "words"),
+    [(0.5, "made the model better"), (1.5, "made the model worse"), (1.0, "made no clear difference")],
 )
 def test_the_placebo_tells_averaging_from_other_hospitals(placebo: float, words: str) -> None:
     """What is left after a federation of copies of the site is what the others brought."""
@@ -239,7 +240,7 @@ def test_without_a_baseline_there_is_no_comparison() -> None:
         rows, {FEDERATED: model(rows, 1.0)}, 0, baselines=Baselines(why_none="training alone did not end well")
     ).gain
 
-    assert gain.sentence == "No comparison: training alone did not end well."
+    assert gain.sentence == "The federated model was not compared with a local model: training alone did not end well."
     assert (gain.verdict, gain.difference, gain.siloed) == ("not comparable", None, None)
     assert gain.federated is not None
 
@@ -250,8 +251,11 @@ def test_one_class_cannot_be_compared() -> None:
 
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
 
-    assert gain.sentence == "No comparison: the test rows are all of one class, and AUROC needs two."
-    assert "has 0 of the 200" in gain.warnings[0]
+    assert gain.sentence == (
+        "The federated model was not compared with a local model: all test rows have the same outcome, so AUROC is not"
+        " defined."
+    )
+    assert "Only 0 patients in the 200" in gain.warnings[0]
     assert gain.to_json()["interval"] is None
 
 

@@ -92,6 +92,6 @@ def test_only_what_can_be_adopted_is_recommended() -> None:
     assert alone is not None
     assert cast(dict[str, float], found["losses"]).keys() == {LINE, JOINED} <= MODEL_TITLES.keys()
     assert alone["sentence"] == (
-        "Recommended: the federated model. It is the only model of this run that can be adopted."
+        "Recommended: the federated model. This model is the only model of the run that can be adopted."
     )
     assert recommend(replace(kept, validation_scores={}), 0) is None

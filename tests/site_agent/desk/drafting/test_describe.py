@@ -228,7 +228,7 @@ def test_a_draft_has_a_range_that_holds_one_unit(tmp_path: Path) -> None:
     assert feature.range is not None
     assert feature.range[0] > 20
     assert "33% of the values are about 38" in text
-    assert "as mmol/l and mg/dl of cholesterol differ" in text
+    assert "(as between mmol/l and mg/dl of cholesterol)" in text
     mistakes = survey_table(path, contract).mistakes
     assert [(one.column, one.count) for one in mistakes] == [("chol", 100)]
     assert "number outside the declared range" in mistakes[0].words

@@ -29,7 +29,7 @@ def test_monitoring_compares_the_dice_of_new_masks_with_that_of_the_test(tmp_pat
     assert right["quality"]["metrics"]["dice"] > 0.8
     assert right["quality"]["is_worse"] == {"dice": False}
     assert wrong["quality"]["is_worse"] == {"dice": True}
-    assert any("worse than it was at the test: dice" in warning for warning in wrong["warnings"])
+    assert any("worse on the new rows than on the test rows. dice is" in warning for warning in wrong["warnings"])
     assert "Predicted and observed" not in monitor_page(wrong)
     assert unknown["quality"] is None
     assert any(line.startswith("dice ") for line in monitor_lines(wrong))

@@ -52,8 +52,8 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
 
     same, drifted = monitor_table(hospital, plain, None), monitor_table(hospital, moved, None)
 
-    assert not [text for text in same["warnings"] if "drifted" in str(text)]  # type: ignore[union-attr]
-    assert [str(text).split()[0] for text in drifted["warnings"] if "drifted" in str(text)] == ["mean_texture"]  # type: ignore[union-attr]
+    assert not [text for text in same["warnings"] if "has changed" in str(text)]  # type: ignore[union-attr]
+    assert [str(text).split()[0] for text in drifted["warnings"] if "has changed" in str(text)] == ["mean_texture"]  # type: ignore[union-attr]
     assert drifted["quality"] is not None
     assert any("auroc" in line for line in monitor_lines(drifted))
     assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
@@ -109,6 +109,8 @@ def test_without_a_required_column_the_others_are_compared(hospital: Hospital, t
 
     facts = monitor_table(hospital, changed, None)
     (named,) = [line for line in facts["warnings"] if "no column" in str(line)]
-    assert named == "The table has no column mean_texture, which the model requires."
-    assert "No row has a prediction. Discrimination and calibration were not computed." in monitor_lines(facts)
-    assert "No row has a prediction." in monitor_page(facts)
+    assert named == "The table has no column mean_texture, but the model requires this column."
+    assert (
+        "The model predicted no row of this table. Therefore the quality of the model on these rows was not computed."
+    ) in monitor_lines(facts)
+    assert "The model predicted no row of this table." in monitor_page(facts)

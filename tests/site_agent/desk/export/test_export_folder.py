@@ -106,7 +106,8 @@ def test_a_hospitals_own_network_is_exported_with_its_file(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [(BY_VALUES, "would differ from those of the original model"), (UNKNOWN, "cannot be converted")]
+    ("more", "words"),
+    [(BY_VALUES, "would predict other numbers than the original model"), (UNKNOWN, "cannot be converted")],
 )
 def test_a_network_that_onnx_cannot_hold_is_refused_for_onnx_alone(tmp_path: Path, more: str, words: str) -> None:
     """Whether torch fails or writes down half of it, no file is written; the loader's export is unharmed."""

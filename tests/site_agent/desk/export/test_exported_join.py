@@ -44,7 +44,7 @@ def test_a_run_ends_in_all_that_other_methods_give(tmp_path: Path, table: Any) -
     assert max(exported.loader_difference, exported.onnx_difference or 0.0) <= LARGEST_DIFFERENCE
     assert predicted.rows > 40
     assert {one["feature"] for one in facts["importance"]} >= set(facts["columns"])
-    assert "The model is a mean of three: your regression" in report_page(facts)
+    assert "The model is a weighted mean of three models: your regression" in report_page(facts)
 
 
 @pytest.mark.parametrize("site", ["cleveland", "switzerland"])

@@ -270,7 +270,7 @@ def test_rows_with_other_codes_or_numbers_than_the_model_allows_are_left_out(cli
     assert set(found["left_out"]) == {"column age", "column thal"}
     assert 0 < found["rows"] < len(kept.test)
     assert found["models"][FEDERATED]["metrics"] != facts[FEDERATED]["metrics"]
-    assert f"tested on {found['rows']} test rows. Other rows have" in " ".join(report_lines(facts))
+    assert f"tested on {found['rows']} test rows. The other test rows were not used" in " ".join(report_lines(facts))
 
 
 MISFITS: dict[str, tuple[Callable[[Path], None], str]] = {

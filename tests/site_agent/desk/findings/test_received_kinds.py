@@ -274,7 +274,7 @@ def test_a_table_that_changes_between_two_readings_is_refused(
 
     monkeypatch.setattr(other_hospitals, "cells_again", meanwhile)
     try:
-        with pytest.raises(DataError, match="the table changed in between"):
+        with pytest.raises(DataError, match="the table changed between the two readings"):
             site_facts(pair[2], RUN, received=[pair[0]])
     finally:
         path.write_text(whole)

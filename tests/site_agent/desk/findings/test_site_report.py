@@ -83,7 +83,7 @@ def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
     assert facts["gain"]["sentence"] in page
     assert page.count("<svg class") == 10
     assert "integrated index (ICI)" in page
-    assert "of 3 models, it had the lowest loss" in page
+    assert "of the 3 models that were measured, this model had the lowest loss" in page
     assert "&lt;b&gt;st-mary" in page
     assert "<b>" not in page
     assert "prefers-color-scheme:dark" in page
@@ -110,7 +110,7 @@ def test_the_page_has_the_epsilon_of_what_left(facts: Mapping[str, Any]) -> None
     assert "epsilon 2, delta 1e-05 for each patient" in report_page(
         {**facts, "prior": {"sentence": "The model is a mean of three.", "privacy": promise}}
     )
-    assert "differential privacy of what left</th><td>none</td>" in report_page(facts)
+    assert "differential privacy of the sent numbers</th><td>none</td>" in report_page(facts)
 
 
 def test_a_clinician_chooses_the_thresholds(hospital: Hospital) -> None:

@@ -127,7 +127,7 @@ def test_nobody_else_is_answered(tmp_path: Path) -> None:
     """Another host's name, another method and other paths get nothing of it; without a study the page reports it."""
     page = LivePage("st-mary", tmp_path)
 
-    assert b"No study has trained here yet" in asked(page)
+    assert b"No study has trained a model at this site yet" in asked(page)
     assert asked(page, host="evil.example.org").startswith(b"HTTP/1.1 400")
     assert asked(page, method="POST").startswith(b"HTTP/1.1 405")
     assert asked(page, "/reports/live").startswith(b"HTTP/1.1 404")
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_as_it_was_written_breaks_no_page(tmp_path: Path, con
 
     text = asked(LivePage("st-mary", tmp_path)).decode()
 
-    assert "No round has been evaluated yet" in text
+    assert "No round of this run has been evaluated yet" in text
     assert "<b>" not in text
 
 
@@ -172,7 +172,7 @@ def test_a_short_run_is_shown(tmp_path: Path, rounds: int) -> None:
     assert text.count('class="point"') == rounds
     assert text.count('<th scope="row"') == rounds
     assert f"{rounds + 0.5:.4f}" in text
-    assert "After 1 round the loss was not finite" in text
+    assert "After 1 round the loss was not a finite number" in text
 
 
 @for_each("seed", range(10))

@@ -159,7 +159,7 @@ def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
     gain = made.facts["gain"]
     assert isinstance(gain, dict)
     assert "siloed" not in made.facts
-    assert gain["sentence"] == "No comparison: this site did not train alone."
+    assert gain["sentence"] == "The federated model was not compared with a local model: this site did not train alone."
     assert made.gain.gained == 0
 
 
@@ -173,7 +173,10 @@ def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(federated, dict)
     assert isinstance(gain, dict)
     assert facts["siloed"] == {"metrics": dict.fromkeys(federated["metrics"])}
-    assert gain["sentence"] == "No comparison: the network trained alone diverged."
+    assert (
+        gain["sentence"]
+        == "The federated model was not compared with a local model: the network trained alone diverged."
+    )
 
 
 def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

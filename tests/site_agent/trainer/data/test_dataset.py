@@ -90,7 +90,9 @@ def test_a_column_without_a_place_is_an_error(breast_cancer: tuple[Path, Contrac
     """It is named, and never dropped in silence."""
     dataset, _ = prepare(*breast_cancer, Split(seed=5))
 
-    with pytest.raises(ConfigurationError, match="does not contain these columns of this site: mean radius"):
+    with pytest.raises(
+        ConfigurationError, match="columns of this site are not in the plan's list of columns: mean radius"
+    ):
         align(dataset, dataset.columns[1:])
 
 
@@ -104,7 +106,7 @@ def test_training_rows_of_one_class_are_refused(write: Write, small_contract: Co
         try:
             prepare(table, small_contract, Split(seed=seed))
         except DataError as error:
-            assert "All training rows are of one class of sick" in error.what  # noqa: PT017
+            assert "All training rows have the same outcome in sick" in error.what  # noqa: PT017
             refused += 1
 
     assert 0 < refused < 20

@@ -398,7 +398,7 @@ def test_a_folder_that_is_not_there_is_one_error(tmp_path: Path) -> None:
     place = table(tmp_path, ["good.png"] * 12, {})
     (tmp_path / "scans").rmdir()
 
-    with pytest.raises(DataError, match="folder of images, scans, is not a folder beside the table"):
+    with pytest.raises(DataError, match=r"folder of images scans\. This is not a folder beside the table"):
         read_table(place, contract())
 
 
@@ -408,7 +408,7 @@ def test_images_that_memory_should_not_hold_are_refused_before_the_first(
     """The error has both figures."""
     monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", 24 * 11)
 
-    both = r"at least 12 images\. This program reads at most 11 images of the size 4 by 6 pixels, grey"
+    both = r"at least 12 images\. For the size 4 by 6 pixels, grey, this program reads at most 11 images"
     with pytest.raises(DataError, match=both):
         read_table(table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN}), contract())
 
@@ -457,8 +457,8 @@ def test_equal_images_are_found_where_they_give_the_test_away(tmp_path: Path) ->
     found = examine(survey_table(place, contract()), Split(seed=0))
 
     words = {finding.words: finding.rows for finding in found.findings}
-    assert words["column scan: 2 images are equal to that of another patient"] == (5, 32)
-    assert words["column scan: 1 image has one intensity in all pixels; is it empty?"] == (33,)
+    assert words["column scan: 2 images are equal to the image of another patient"] == (5, 32)
+    assert words["column scan: 1 image has the same intensity in all pixels; is it empty?"] == (33,)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -106,7 +106,7 @@ def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypat
     monkeypatch.setattr(pixel_store, "MODELS_RESERVE_BYTES", 1 << 60)
     monkeypatch.setattr(image_files, "_content", lambda *_: pytest.fail("an image was opened"))
 
-    both = r"saves: its disk has [0-9.]+ MB free, and 1152921504606\.9 MB are needed there"
+    both = r"images of the table: its disk has [0-9.]+ MB free, and 1152921504606\.9 MB are needed there"
     with pytest.raises(UnavailableError, match=both):
         read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves")
 

@@ -198,7 +198,7 @@ def test_a_value_float32_cannot_hold_is_refused() -> None:
     plain[15] = 1e60
     table = replace(table, features=MappingProxyType({**table.features, "plain": plain}))
 
-    with pytest.raises(DataError, match="too far from the training rows: plain"):
+    with pytest.raises(DataError, match="too far from the values of the training rows: plain"):
         fit(contract, table, np.arange(10)).encode(table)
 
 
@@ -208,7 +208,7 @@ def test_a_table_of_another_contract_is_refused(write: Write, small_contract: Co
     fitted = fit(small_contract, table, np.arange(8))
     reordered = contract_from(SMALL.replace("codes: [1, 2, 3]", "codes: [3, 2, 1]"))
 
-    with pytest.raises(ConfigurationError, match="differ from those of the trained model"):
+    with pytest.raises(ConfigurationError, match="differ from those of the contract with which"):
         fitted.encode(read_table(write(SMALL_ROWS), reordered))
 
 

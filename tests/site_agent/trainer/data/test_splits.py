@@ -119,5 +119,5 @@ def test_an_empty_part_is_refused(small_contract: Contract, rows: int, split: Sp
 
 def test_too_few_patients_are_refused_whatever_the_rows(small_contract: Contract) -> None:
     """A thousand rows of two patients cannot be split in three."""
-    with pytest.raises(DataError, match="2 patients are too few"):
+    with pytest.raises(DataError, match="2 patients: too few for"):
         split_rows(_table(small_contract, 1000, ("a", "b") * 500), Split(seed=0))

@@ -183,7 +183,9 @@ def test_notes_that_are_cut_off_are_found(tmp_path: Path) -> None:
     found = examine(survey_table(written(tmp_path, cells), declared), Split(seed=1))
 
     (cut,) = [finding for finding in found.warnings if finding.key == "cut:drugs"]
-    assert cut.words == "column drugs: 50% of the notes have more than 2 words, and only the first are read in order"
+    assert cut.words == (
+        "column drugs: 50% of the notes have more than 2 words; the model reads only the first 2 words in order"
+    )
     assert (cut.count, cut.rows[:2]) == (20, (2, 4))
     whole = examine(survey_table(written(tmp_path, cells), contract(PARQUET, type="text", longest=3)), Split(seed=1))
     assert "cut:drugs" not in [finding.key for finding in whole.findings]
@@ -341,8 +343,8 @@ def test_a_term_that_reveals_the_outcome_is_found(tmp_path: Path) -> None:
     )
 
     assert [finding.words for finding in found.warnings] == [
-        "column drugs: on its own it predicts the outcome with an area under the ROC curve of 1.00 (limit 0.8); "
-        "is it known before the outcome?"
+        "column drugs: this column alone predicts the outcome with an area under the ROC curve of 1.00 (limit 0.8); "
+        "is its value known before the outcome?"
     ]
     assert not sound.warnings
     assert 0.5 < sound.alone["drugs"] < 0.7
@@ -420,7 +422,7 @@ def test_a_model_refuses_a_table_whose_terms_are_read_in_another_way(tmp_path: P
     table = read(tmp_path, ["a", "b"])
     saved = fit(table.contract, table, np.arange(10))
 
-    with pytest.raises(ConfigurationError, match="differ from those of the trained model"):
+    with pytest.raises(ConfigurationError, match="differ from those of the contract with which"):
         saved.encode(read(tmp_path, ["a", "b"], **changed))
 
 

@@ -80,7 +80,7 @@ def test_the_received_model_is_the_score_of_all_contributors(tmp_path: Path, tab
         assert model.preprocessing.target_scale.mean == pytest.approx(400.0 * known.standard.outcome_means[0])
     report = json.loads((hospital.state_path / "reports" / f"{plan.run_name}.json").read_text())
     assert report["receiving"]["has_model"]
-    assert "Nothing of this site's patients is in it" in report["receiving"]["sentence"]
+    assert "This site's patients had no influence on the model" in report["receiving"]["sentence"]
 
 
 def test_a_declared_prevalence_sets_the_mean_prediction(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_contract_without_any_concept_cannot_receive(tmp_path: Path) -> None:
         column.pop("concept", None)
     Path(hospital.data.contract).write_text(yaml.safe_dump(contract))
 
-    with pytest.raises(ConfigurationError, match="No column of the contract records a concept"):
+    with pytest.raises(ConfigurationError, match="No column of this site's contract records a concept"):
         require_receivable(hospital, plan)
 
 

@@ -39,7 +39,9 @@ def test_a_study_continues_on_its_own_device_only() -> None:
     state = training.local.state() | {"dropout": torch.zeros(16, dtype=torch.uint8)}
     state["procedure/federated"] = state["procedure/federated"] + 1
 
-    with pytest.raises(ConfigurationError, match="not trained on cpu, the value of device") as refused:
+    with pytest.raises(
+        ConfigurationError, match="sets device: cpu, but the saved study used another device"
+    ) as refused:
         training.local.restore(state)
 
     assert "until this study has ended" in refused.value.remedy

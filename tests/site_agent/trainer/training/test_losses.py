@@ -306,9 +306,19 @@ def test_a_student_that_agrees_with_its_teacher_stays(kind: str) -> None:
 @pytest.mark.parametrize(
     ("loss", "task", "outputs", "reason"),
     [
-        (Focal(name="focal"), "regression", 1, "target is a number"),
-        (TaskDefault(name="task-default", class_weights="balanced"), "regression", 1, "target is a number"),
-        (TaskDefault(name="task-default", class_weights=(1.0, 2.0)), "regression", 1, "target is a number"),
+        (Focal(name="focal"), "regression", 1, "target of this site is a number"),
+        (
+            TaskDefault(name="task-default", class_weights="balanced"),
+            "regression",
+            1,
+            "target of this site is a number",
+        ),
+        (
+            TaskDefault(name="task-default", class_weights=(1.0, 2.0)),
+            "regression",
+            1,
+            "target of this site is a number",
+        ),
         (TaskDefault(name="task-default", class_weights=(1.0, 2.0)), "multi-class", 3, "2 class weights.* 3 classes"),
         (Focal(name="focal", class_weights=(1.0, 2.0, 3.0)), "binary", 1, "3 class weights.* 2 classes"),
     ],
