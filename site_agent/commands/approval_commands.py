@@ -25,7 +25,7 @@ from protos.plan.plan import Plan
 from site_agent import approvals, approving
 from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
-from site_agent.desk.fingerprint_sheet import SIGNATURES, own_line, sheet_sections
+from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
@@ -408,5 +408,5 @@ def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
     _print(sections)
     title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"
     _write_page(page, title, sections, SIGNATURES)
-    if own_line(plan, site=hospital.site, own=own).endswith("Do not approve this plan."):
+    if is_refused(plan, site=hospital.site, own=own):
         sys.exit(RefusedError.exit_status)

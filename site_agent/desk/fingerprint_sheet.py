@@ -45,6 +45,12 @@ def sheet_sections(plan: Plan, *, site: str, own: str | None) -> Iterator[Sectio
     yield Section("What equal sheets show, and what they do not show", _LIMITS)
 
 
+def is_refused(plan: Plan, *, site: str, own: str | None) -> bool:
+    """Return whether the plan lists another identity key than this computer's, or not this site."""
+    listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
+    return listed is None or own not in (None, listed)
+
+
 def own_line(plan: Plan, *, site: str, own: str | None) -> str:
     """Return a sentence that says whether the plan lists the identity key of this computer."""
     listed = next((entry.identity for entry in plan.sites if entry.name == site), None)
