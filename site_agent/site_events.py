@@ -28,14 +28,12 @@ EVENTS: Final = (
     Entry("I210", "agent_kept_from_patients",
           "The operating system prevents the agent's user account from reading the table."),
     Entry("W256", "agent_may_read_patients",
-          "The agent and the trainer run under one user account. "
-          "The operating system does not prevent the agent from reading "
-          "the table. Only the program's own code prevents this.",
+          "The agent and the trainer run under one user account. The operating system does not prevent the agent from "
+          "reading the table. Only the program's own code prevents this.",
           "Run the trainer under its own user account, as the packages do. See docs/operator.md."),
     Entry("W260", "gate_may_write_approvals",
-          "The user account of the gate process can also write approvals. "
-          "The operating system does not prevent the gate from "
-          "writing approvals. Only the program's own code prevents this.",
+          "The user account of the gate process can also write approvals. The operating system does not prevent the "
+          "gate from writing approvals. Only the program's own code prevents this.",
           "Run the programs as services, as the packages do. See docs/operator.md."),
     Entry("W250", "enrolment_awaits_approval",
           "The federation office has not approved this site yet. No training starts.",
@@ -51,8 +49,8 @@ EVENTS: Final = (
           "If the site still cannot connect after some minutes, run `site-agent doctor`. Ask the office whether "
           "enrolment is open."),
     Entry("W254", "trainer_gone",
-          "The trainer process ended before its work was finished. A new trainer process starts and continues from the "
-          "state on disk.",
+          "The trainer process ended before its work was finished. A new trainer process starts and continues from "
+          "the state on disk.",
           "If this happens again, check with `journalctl -u site-trainer` whether memory was too small."),
     Entry("W255", "clock_differs",
           "The clocks of this computer and the coordinator differ by more than a minute. Valid certificates may be "
@@ -63,10 +61,9 @@ EVENTS: Final = (
           "If this happens again, compare labels, units and software with the other hospitals."),
     Entry("W259", "coordinator_records_wait",
           "The coordinator has reached the daily limit of bytes that it may add to this site's audit log. This site "
-          "confirms the "
-          "checkpoints of the coordinator's own audit log later. Training continues. The log line has the limit.",
-          "If no study trains day and night, ask the federation office why the coordinator's audit log grows so "
-          "fast."),
+          "confirms the checkpoints of the coordinator's own audit log later. Training continues. The log line has "
+          "the limit.",
+          "If no study trains day and night, ask the federation office why the coordinator's audit log grows so fast."),
     Entry("W257", "own_certificate_ends_soon",
           "The hospital's own authority issued this site's certificate, which expires within 30 days. The program "
           "cannot renew this certificate by itself.",
@@ -87,8 +84,8 @@ EVENTS: Final = (
     Entry("I309", "helpers_joined",
           "The trainer has several processes, started by torchrun. Each process computes a part of each batch."),
     Entry("W353", "column_differs",
-          "The values of a column differ from those at the other sites, for example because of a wrong unit or swapped "
-          "codes. The mistake may also be at the other sites, or there may be no mistake.",
+          "The values of a column differ from those at the other sites, for example because of a wrong unit or "
+          "swapped codes. The mistake may also be at the other sites, or there may be no mistake.",
           "Check the column's unit and codes in the contract. `site-agent review` shows the differences."),
     Entry("W350", "trainer_not_isolated",
           "The trainer could not remove its own network access. The trainer opens no network connection, but the "

@@ -43,7 +43,7 @@ class MadeUpPrior:
 
 
 def made_up_prior(plan: Plan) -> MadeUpPrior | str:
-    """Simulate federated-prior at small hospitals with made-up patients. Return a short phrase if this is not done."""
+    """Simulate federated-prior at small hospitals with made-up patients, or return a phrase why not."""
     if plan.prior is None or (private := plan.prior.private) is None:
         return "the plan has no private sums of federated-prior"
     unknowns = len(private.unknowns)

@@ -50,7 +50,7 @@ def _examine(path: Path, side: Side) -> list[Finding]:
         hospital = read_hospital(path)
     except OperatorError as wrong:
         return [failure("D401", wrong.what, wrong.remedy)]
-    found = [fine("D401", f"{path.name} is correct.")]
+    found = [fine("D401", f"{path.name} has no mistakes.")]
     if side in ("all", "gate"):
         from site_agent.service import gate_doctor
 
