@@ -191,7 +191,7 @@ class StatusPage:
         )
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole HTTP response to a request."""
+        """Return the complete HTTP response to a request of a browser."""
         return await live_answer(request, f"Federation {self._authority.federation}", self.main)
 
     def _view(self, state: Path, name: str) -> JournalView:
