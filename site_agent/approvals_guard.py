@@ -1,4 +1,4 @@
-"""Checks by file permissions that neither the gate process nor the trainer can write an approval.
+"""Checks by file permissions that the gate process and the trainer cannot write an approval.
 
 An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself.
 So gate and trainer check the permissions before they act. The rules, if the programs run as services:

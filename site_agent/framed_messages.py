@@ -112,7 +112,7 @@ class FramedSocket(Generic[Message]):
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Send one complete message. Raises OSError if the other side has closed."""
+        """Send one complete message to the other process. Raises OSError if it has closed the socket."""
         loop = asyncio.get_running_loop()
         parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
         with suppress(BlockingIOError):

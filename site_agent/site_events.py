@@ -7,7 +7,7 @@ from typing import Final
 from host.message_catalogue import Entry
 
 EVENTS: Final = (
-    Entry("I200", "enrolled", "This site received its first certificate."),
+    Entry("I200", "enrolled", "This site received its certificate from the federation."),
     Entry("I201", "run_joined", "This site takes part in a run that a person at this hospital approved."),
     Entry("I202", "contribution_released",
           "This site sent a contribution to the coordinator. The audit log has a hash (checksum) of the contribution."),
@@ -89,7 +89,8 @@ EVENTS: Final = (
     Entry("I308", "model_received",
           "This site received the other hospitals' model. This site sent no data about its patients."),
     Entry("I309", "helpers_joined",
-          "The trainer has several processes, started by torchrun. Each process computes a part of each batch."),
+          "The program torchrun started the trainer as several processes. Each process computes a part of each batch "
+          "of rows."),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or "
           "swapped codes. The mistake may also be at the other sites. It is also possible that there is no mistake.",

@@ -142,7 +142,7 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """Return one status line for the service manager."""
+        """Return one line about the site's status for the service manager (systemd)."""
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 

@@ -1,4 +1,4 @@
-"""Looks up in the register which sites are accepted, and issues certificates to sites that enrol or renew.
+"""Checks in the register of sites which sites are accepted, and issues first and renewed certificates to sites.
 
 Each certificate is looked up every time, so a revocation takes effect at once. The reply to a stranger has only the
 reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one and counts the
@@ -167,7 +167,7 @@ class Membership:
         self._counted = counting
         if self._said is not None:
             with on_disk(
-                what="The list of accepted hospital authorities cannot be written",
+                what="The list of hospitals' accepted certificate authorities cannot be written",
                 consequence="The register of sites and its record of changes are unchanged. The coordinator stopped.",
             ):
                 replace_file(self._said, json.dumps(counting, indent=2, sort_keys=True).encode())

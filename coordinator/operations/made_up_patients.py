@@ -51,7 +51,7 @@ def made_up_patients(patients: int, columns: int, generator: np.random.Generator
 
 
 def ranked(scores: Float64, outcomes: Float64) -> float:
-    """Return the AUROC by the ranks of the scores. Equal scores are ranked in random order."""
+    """Return the AUROC of scores (how well they separate the outcomes). Equal scores are ranked in random order."""
     order = np.lexsort((np.random.default_rng(0).random(len(scores)), scores))
     ranks = np.empty(len(scores))
     ranks[order] = np.arange(1, len(scores) + 1)

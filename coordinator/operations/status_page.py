@@ -114,7 +114,7 @@ def site_rows(
     view: JournalView | None,
     now: datetime,
 ) -> tuple[SiteRow, ...]:
-    """Return a table row for every site in the register or in the run.
+    """Return one row of the page's table for each site in the register of sites or in the run.
 
     Args:
         status: the status from the running coordinator; empty if none runs.

@@ -63,9 +63,9 @@ class KeptCertificates:
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:
-        """Return a certificate signing request (PEM) for a key of this kind:
+        """Return a certificate signing request (PEM) for a new or waiting TLS key of this site.
 
-        `first`, `next` or `own`. See gate_socket.Make.
+        The kind of the key is `first`, `next` or `own`. See gate_socket.Make.
         """
         match key:
             case "first":

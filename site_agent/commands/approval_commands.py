@@ -94,7 +94,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
 
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
-            what=f"This plan cannot be approved here: {reason}.",
+            what=f"This plan cannot be approved at this site: {reason}.",
             consequence=_NOTHING_APPROVED,
             remedy=remedy_of_refusal(hospital, plan, identity=identity, audit=log),
         )
@@ -158,7 +158,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
     if approving.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
-            what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
+            what=f"Nobody has approved {plan.study} version {plan.version} at this site, so it cannot be withdrawn.",
             consequence="Nothing was changed. This site sends nothing for this plan.",
             remedy="Name the file of the approved plan with the option --plan.",
         )
@@ -188,7 +188,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     approval = approvals.find_approval(hospital.state_path, plan)
     if approval is not None and approval.withdrawn is None:
         raise UsageError(
-            what=f"{approval.names} approved {plan.study} version {plan.version} here.",
+            what=f"{approval.names} approved {plan.study} version {plan.version} at this site.",
             consequence="Nothing was changed. The approval is still valid.",
             remedy="To end the approval, use `site-agent withdraw`.",
         )

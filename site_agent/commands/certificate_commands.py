@@ -77,7 +77,7 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
     directory = agent_folder(hospital.state_path)
     if not SiteKeys.exists(directory) or not SiteKeys(directory).is_enrolled():
         raise ConfigurationError(
-            what="This site has not received its first certificate yet.",
+            what="This site has no certificate of the federation yet.",
             consequence="Nothing was written.",
             remedy="First run `site-agent join` with the invitation. The federation office then receives this site's "
             "identity key.",

@@ -124,7 +124,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
-            consequence="Nothing more is sent. This site has no model and no report of that study.",
+            consequence="Nothing more is sent. This site has no model and no report of this study.",
             remedy="Ask the federation office for the result. A repeated study needs a new version of its plan.",
             code="E026",
         )

@@ -96,7 +96,7 @@ def decide_plan(
     audit: AuditLog,
     announced_at: datetime | None = None,
 ) -> Decision:
-    """Decide whether this hospital's policy and its patients' budget allow a plan. The approval is separate.
+    """Decide whether this hospital's policy and its patients' privacy budget allow a plan. Approval is separate.
 
     Args:
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.

@@ -253,7 +253,7 @@ class PrivacyLedger:
                 if run is None:
                     continue
                 raise RefusedError(
-                    what=f"The stored plan of the run {run} cannot be read, so its epsilon is not known.",
+                    what=f"The stored plan of the run {run} cannot be read, so the spent privacy budget is not known.",
                     consequence="Nothing is sent for a study with a privacy budget.",
                     remedy="Restore this site's state from a backup, and inform the data protection officer.",
                 ) from cause

@@ -33,7 +33,7 @@ class SiteCollector(Collector):
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every current metric. A metric without a known value is absent."""
+        """Yield every metric with its current value. A metric whose value is not known is omitted."""
         facts = self._facts()
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Always 1.", labels=("site", "version", "phase"))
         info.add_metric((facts["site"], facts["version"], facts["phase"]), 1)
