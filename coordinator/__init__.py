@@ -1,4 +1,4 @@
-"""Runs the rounds of global-layers: sums the sites' contributions and applies the server rule."""
+"""Contains the program `coordinator`, which sums the sites' contributions in rounds and updates the shared model."""
 
 from host.own_packages import require_own_packages
 

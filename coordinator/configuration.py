@@ -1,4 +1,4 @@
-"""Reads coordinator.yaml as a frozen record.
+"""Reads the configuration file coordinator.yaml, and checks every setting in this file.
 
 Unknown keys and wrong types are refused, and one error lists all mistakes. Paths become absolute, so nothing depends on
 the folder in which a program was started.
@@ -50,7 +50,7 @@ class CoordinatorConfiguration(Document):
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:
-    """Read coordinator.yaml. The environment variable GLOBAL_LAYERS_AUTHORITY can replace the authority's directory.
+    """Read coordinator.yaml. The environment variable GLOBAL_LAYERS_AUTHORITY can replace the setting `authority`.
 
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
@@ -68,7 +68,7 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
-    """Read the plans of the configuration. A sweep becomes several plans, one for each alternative.
+    """Read every plan that coordinator.yaml names. A plan with alternatives (a sweep) becomes one plan per alternative.
 
     Raises:
         ConfigurationError: a plan or its starting file is wrong. The error lists every mistake.

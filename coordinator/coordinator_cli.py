@@ -1,4 +1,4 @@
-"""Implements the command `coordinator`: start, check, status, runs, pause, resume, stop.
+"""Implements the commands `coordinator start`, `check`, `status`, `runs`, `pause`, `resume` and `stop`.
 
 An operator never sees a traceback: every failure is three sentences on standard error and a documented exit status.
 `check` and `status` start nothing and change nothing.
@@ -43,7 +43,7 @@ from protos.plan.privacy_in_words import bits_in_words, how_private, price_in_wo
 @click.group()
 @click.version_option(version("global-layers"), prog_name="coordinator")
 def cli() -> None:
-    """Run rounds and sum the contributions of sites.
+    """Run the coordinator, which sums the contributions of the sites in each round.
 
     Example: coordinator start --config coordinator.yaml
     """
@@ -52,7 +52,7 @@ def cli() -> None:
 @cli.command()
 @config_option
 def start(path: Path) -> None:
-    """Run all plans of the configuration, and stop when they are complete.
+    """Run all plans that coordinator.yaml names, and stop when all plans are complete.
 
     Example: coordinator start --config coordinator.yaml
     """
@@ -78,9 +78,9 @@ def start(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Check the configuration and every plan, and show their digests. This command starts nothing.
+    """Check coordinator.yaml and every plan, and show the digest of each plan. This command starts no run.
 
-    The fingerprints in a plan are compared with the register of sites.
+    The command compares the fingerprint of each site in a plan with the register of sites.
 
     Example: coordinator check --config coordinator.yaml
     """
@@ -115,11 +115,11 @@ def _registered(authority: Path, plan: Plan) -> str:
     for site in plan.sites:
         if (found := known.get(site.name)) not in (None, site.identity):
             raise ConfigurationError(
-                what=f"The plan {plan.study} lists {site.name} with the fingerprint {site.identity}. The register has "
-                f"{found}.",
-                consequence=f"Nothing was started. {site.name} could not take part in this run.",
-                remedy="Compare the fingerprint with the hospital by telephone. Then correct the plan: "
-                "`pki list --plan` prints the list from the register.",
+                what=f"The plan {plan.study} lists the site {site.name} with the fingerprint {site.identity}. The "
+                f"register of sites has the fingerprint {found}.",
+                consequence=f"Nothing was started. The site {site.name} could not take part in this run.",
+                remedy="Call the hospital and compare the fingerprint. Then correct the list of sites in the plan: "
+                "`pki list --plan` prints this list from the register of sites.",
             )
     removed = [site.name for site in plan.sites if site.name in sites and sites[site.name].state is SiteState.REVOKED]
     missing = [site.name for site in plan.sites if known.get(site.name) is None]
@@ -157,7 +157,7 @@ def status(path: Path, as_json: bool) -> None:
 @config_option
 @json_option
 def runs(path: Path, as_json: bool) -> None:
-    """List every run in this coordinator's state directory. The coordinator need not be running.
+    """List every run in this coordinator's state directory. This command also works while no coordinator is running.
 
     Example: coordinator runs --config coordinator.yaml
     """
@@ -191,7 +191,7 @@ def runs(path: Path, as_json: bool) -> None:
 @cli.command()
 @config_option
 def pause(path: Path) -> None:
-    """Finish the current round, and start no other round until `coordinator resume`. A restart does not end the pause.
+    """Pause the run after its current round, until `coordinator resume`. A restart does not end the pause.
 
     Example: coordinator pause --config coordinator.yaml
     """
@@ -212,7 +212,8 @@ def resume(path: Path) -> None:
 @config_option
 @click.confirmation_option(prompt="A run that is stopped is never taken up again. Stop it?")
 def stop(path: Path) -> None:
-    """End the run permanently and keep its results. To interrupt a run, stop the coordinator instead.
+    """End the run permanently and keep its results. To interrupt a run only for a time, stop
+    the program `coordinator start` instead.
 
     Example: coordinator stop --config coordinator.yaml --yes
     """
@@ -230,6 +231,6 @@ cli.add_command(page)
 
 
 def main() -> NoReturn:
-    """Run the command `coordinator` and end the process with its exit status."""
+    """Run the command that a person typed, and end this program with the exit status of the command."""
     os.umask(0o077)
     sys.exit(finish("coordinator", cli))

@@ -1,4 +1,4 @@
-"""Runs the coordinator as a service: servers, register, status socket and signals.
+"""Runs the coordinator as a service: opens network ports and sockets, and reacts to signals of the operating system.
 
 Everything runs on one event loop. However the program ends, it stops all that it started. The status socket is in the
 state directory; it sends the status and ignores what it receives. SIGHUP reads coordinator.yaml again: new plans are
@@ -70,7 +70,7 @@ def _require_free(configuration: CoordinatorConfiguration) -> None:
     for listen in (configuration.listen, configuration.enrolment_listen):
         if listen is not None and (taken := taken_addresses(listen)):
             raise ConfigurationError(
-                what=f"Another program listens on {listen} already, at {' and '.join(taken)}.",
+                what=f"Another program already uses the address {listen}, at {' and '.join(taken)}.",
                 consequence="The coordinator did not start. No site was contacted.",
                 remedy="Find the other program with `ss -ltnp` and stop that program, or choose another address in "
                 "coordinator.yaml.",
@@ -123,7 +123,7 @@ async def serve(
     path: Path,
     watch_status: Callable[[Callable[[], dict[str, Any]]], None] = lambda _: None,
 ) -> bool:
-    """Run all plans. Return whether each plan was completed or ended by a person.
+    """Run all plans of the coordinator. Return whether each plan was completed or ended by a person.
 
     Args:
         path: the configuration's file, which is read again on SIGHUP.
@@ -245,7 +245,7 @@ def _stop_on_signals() -> asyncio.Task[bool]:
 
 
 def status_path(state: Path) -> Path:
-    """Return the path of the Unix socket that reports the status of a running coordinator."""
+    """Return the path of the Unix socket from which other programs read the coordinator's status."""
     return state / "status.socket"
 
 
@@ -280,12 +280,12 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """Return a running coordinator's status as JSON. Raises UnavailableError: none is running."""
+    """Return the status of the running coordinator as JSON. Raises UnavailableError: no coordinator is running."""
     return await ask(status_path(Path(configuration.state)))
 
 
 def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
-    """Create the state directory with mode 0700.
+    """Create the coordinator's state directory, which only its own user account can open (mode 0700).
 
     Raises:
         ConfigurationError: the directory cannot be created or written, or a restore of it is unfinished.

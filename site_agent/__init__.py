@@ -1,4 +1,4 @@
-"""Contains one hospital's programs: agent (network access), gate (keys), trainer (patients' data) and desk (people)."""
+"""Contains the programs of one hospital: agent (network), gate (keys), trainer (patients' data) and desk (commands)."""
 
 from host.own_packages import require_own_packages
 

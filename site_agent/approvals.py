@@ -1,4 +1,4 @@
-"""Reads who at this hospital approved a plan, or withdrew from it: one small file for each plan.
+"""Reads which persons at this hospital approved a plan or withdrew from it, from one small file for each plan.
 
 Nothing is trained without an approval. The gate checks the approval before it joins and before it sends each chunk.
 The trainer checks it again in its own process. It returns only tensors and numbers of the approved manifest. The
@@ -63,19 +63,19 @@ class Approval(Document):
 
     @property
     def names(self) -> str:
-        """Return the names of all persons who approved, joined as in a sentence."""
+        """Return the names of all persons who approved the plan, as part of a sentence."""
         return " and ".join(signature.by for signature in self.signatures)
 
 
 def keep_plan(state: Path, plan: Plan) -> None:
-    """Store an announced plan so that `site-agent review` and `approve` find it by its digest."""
+    """Store a plan that the coordinator announced, so that `site-agent review` and `approve` can read the plan."""
     path = gate_folder(state) / "plans" / f"{plan.digest.hex()}.json"
     make_folder(path.parent)
     replace_file(path, plan.canonical, mode=0o640)
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:
-    """Return the approval of exactly this plan and manifest, or None. `why_not` checks whether it is still valid.
+    """Return the approval of exactly this plan and manifest, or None. `why_not` checks if it is still valid.
 
     Raises:
         RefusedError: the file exists but is not an approval.
@@ -88,16 +88,16 @@ def find_approval(state: Path, plan: Plan) -> Approval | None:
     except (IsADirectoryError, ValidationError) as cause:
         raise RefusedError(
             what=f"The approval of the plan {plan.study} cannot be read: the file {place} is damaged.",
-            consequence="No training uses this plan, and nothing is sent for this plan.",
-            remedy="Remove this file as root. Then review the plan, and approve the plan again with `site-agent "
-            "approve`.",
+            consequence="This site does not train under this plan, and sends nothing for this plan.",
+            remedy="Remove the damaged file as root. Then review the plan, and approve the plan again with "
+            "`site-agent approve`.",
         ) from cause
     wanted = (plan.digest.hex(), manifest_of(plan).digest.hex())
     return approval if (approval.plan_digest, approval.manifest_digest) == wanted else None
 
 
 def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str | None:
-    """Return why an approval does not permit training at an aware time, as part of a sentence; None if it does."""
+    """Return why an approval does not permit training at an aware time. Return None if it permits training."""
     if approval is None:
         return "nobody here has approved exactly this plan"
     if approval.withdrawn is not None:
@@ -112,7 +112,7 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 
 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
-    """Return the plan of the same study that was approved last, except for this plan, or None.
+    """Return the other plan of this study that was approved last at this site, or None.
 
     An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
     """
@@ -123,13 +123,13 @@ def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
 
 
 def others_approved(state: Path, plan: Plan) -> list[tuple[Plan, Approval]]:
-    """Return every other plan of any study that was approved at this site. Unreadable files are skipped."""
+    """Return all other plans, of any study, that were approved at this site. Unreadable files are skipped."""
     digest = plan.digest.hex()
     return [(each, one) for each, one in all_approvals(state) if each is not None and one.plan_digest != digest]
 
 
 def all_approvals(state: Path) -> list[tuple[Plan | None, Approval]]:
-    """Return every approval with its plan. If the plan is unreadable, it is None. A damaged approval is skipped."""
+    """Return every approval with its plan, or with None if the plan is unreadable. A damaged approval is skipped."""
     found: list[tuple[Plan | None, Approval]] = []
     for path in sorted(approvals_folder(state).glob("*.json")):
         try:
@@ -150,12 +150,12 @@ def newest_version(state: Path, study: str) -> int:
 
 
 def approval_path(state: Path, plan: Plan) -> Path:
-    """Return the file with the decisions about a plan."""
+    """Return the path of the file with the persons' decisions about a plan."""
     return approvals_folder(state) / f"{plan.digest.hex()}.json"
 
 
 def person_of(name: str) -> str:
-    """Return the form of a name that is equal for each spelling of one person's name, by blanks and capitals."""
+    """Return a person's name in a standard spelling, so that other capitals or blanks do not make another person."""
     return " ".join(name.split()).casefold()
 
 

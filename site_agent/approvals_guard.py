@@ -1,4 +1,4 @@
-"""Checks by file permissions that neither the gate process nor the trainer can write an approval.
+"""Checks by file permissions that the gate process and the trainer cannot write an approval.
 
 An approval is valid because a person gave it. A service with write access to the folder could approve a plan itself.
 So gate and trainer check the permissions before they act. The rules, if the programs run as services:
@@ -25,7 +25,7 @@ _UNKNOWN_USER: Final = 65534  # the user number that the kernel shows for users 
 
 
 def require_guarded(state: Path) -> None:
-    """Check by file permissions that no service of this site could have written an approval itself.
+    """Check by file permissions that only a person, and no service of this site, could have written an approval.
 
     Raises:
         ConfigurationError: a service could have; the message has the command that corrects this.
@@ -42,12 +42,12 @@ def require_guarded(state: Path) -> None:
 
 
 def guard_of(hospital: Hospital) -> Callable[[Path], None]:
-    """Return the check of approvals. In a terminal nothing is checked, because one user account runs all programs."""
+    """Return the check of approvals. In a terminal it checks nothing, because one user account runs all programs."""
     return (lambda _: None) if hospital.gate_socket is None else require_guarded
 
 
 def is_one_user(state: Path) -> bool:
-    """Return whether this process could write approvals. It can if one user account runs all programs of the site."""
+    """Return whether this process could write approvals, because one user account runs all programs of the site."""
     folder = approvals_folder(state)
     return os.access(folder if folder.exists() else state, os.W_OK)
 
@@ -70,7 +70,7 @@ def _check(place: Path, services: set[int], remedy: str) -> None:
 
 def _refused(place: Path, reason: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(
-        what=f"{place} {reason}, so its approvals cannot be trusted.",
+        what=f"{place} {reason}, so the approvals in it cannot be trusted.",
         consequence="Nothing is trained and nothing is sent.",
         remedy=remedy,
         code="E032",

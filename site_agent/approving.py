@@ -1,4 +1,4 @@
-"""Writes who at this hospital approved or refused a plan, or withdrew from it. Only a person's command does this.
+"""Records which person at this hospital approved or refused a plan, or withdrew from it. Only commands do this.
 
 approvals.py decides which of these records permit training. The rules:
 
@@ -36,7 +36,7 @@ class Refusal(Document):
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person approves a plan, with all alternatives of its sweep. Earlier approvals remain valid.
+    """Record that a person approves a plan and all its alternatives (sweep). Earlier approvals remain valid.
 
     After a withdrawal, earlier approvals are no longer valid.
 
@@ -72,7 +72,7 @@ def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
-    """Record that a person withdraws this site from a plan, with all alternatives of its sweep.
+    """Record that a person withdraws this site from a plan and from all its alternatives (sweep).
 
     Returns:
         the approval that is withdrawn; None if there is none.
@@ -93,7 +93,7 @@ def _withdraw(state: Path, plan: Plan, withdrawal: Withdrawal) -> Approval | Non
 
 
 def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> None:
-    """Record that a person refuses a plan. Nothing else changes, because only an approval permits training."""
+    """Record that a person refuses a plan. Nothing else changes, because training needs an approval anyway."""
     when = at.isoformat(timespec="seconds")
     refusal = Refusal(plan_digest=plan.digest.hex(), by=by, at=when, because=because)
     place = _refusal_path(state, plan)
@@ -102,7 +102,7 @@ def refuse(state: Path, plan: Plan, *, by: str, at: datetime, because: str) -> N
 
 
 def announced_plans(state: Path) -> list[Path]:
-    """Return the files of all plans that were announced or approved at this site, the latest last."""
+    """Return the paths of all plans that were announced or approved at this site, the latest last."""
     folders = (gate_folder(state) / "plans", approvals_folder(state) / "plans")
     found = (place for folder in folders for place in folder.glob("*.json") if place.is_file())
     return sorted(found, key=lambda place: place.stat().st_mtime)

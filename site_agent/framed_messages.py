@@ -1,4 +1,4 @@
-"""Sends messages between two processes of one site: a fixed header, a small JSON object and raw bytes.
+"""Sends messages between two processes of one site. A message has a fixed header, a JSON object and raw bytes.
 
 The gate socket and the trainer socket use this file, each with a magic word and a fixed list of record types. The
 rules:
@@ -41,7 +41,7 @@ class Record(Protocol):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The bytes that a message has after its facts."""
+        """The raw bytes at the end of a message, after its JSON object."""
 
 
 Message = TypeVar("Message", bound=Record)
@@ -57,7 +57,7 @@ class Framing(Generic[Message]):
         }
 
     def frame(self, message: Message, more: int = 0) -> bytes:
-        """Return header and facts. The payload and `more` further bytes follow them."""
+        """Return the first bytes of a message: the header and the facts. Payload and `more` further bytes follow."""
         facts = {name: getattr(message, name) for name in self._facts[type(message)]}
         text = _JSON.encode(facts).encode()
         return HEADER.pack(self._magic, self._kinds.index(type(message)), len(text), len(message.payload) + more) + text
@@ -65,7 +65,7 @@ class Framing(Generic[Message]):
     def sizes(
         self, header: bytes | memoryview, largest_payload: Callable[[type[Message]], int]
     ) -> tuple[type[Message], int, int]:
-        """Return a message's kind, and its bytes of facts and payload. `largest_payload` is in bytes for each kind.
+        """Return a message's kind, and how many bytes its facts and its payload have. `largest_payload` is in bytes.
 
         Raises:
             MalformedMessage: there is no such kind, or the payload is larger than that.
@@ -79,7 +79,7 @@ class Framing(Generic[Message]):
         return kind, facts, payload
 
     def build(self, kind: type[Message], text: bytes | memoryview, payload: bytes | memoryview) -> Message:
-        """Build a message from its facts as JSON and its payload.
+        """Return the message that consists of these facts (JSON) and this payload.
 
         Raises:
             MalformedMessage: the facts are not exactly those of this kind, or the record refuses them.
@@ -112,7 +112,7 @@ class FramedSocket(Generic[Message]):
         self._is_over = False
 
     async def send(self, message: Message) -> None:
-        """Send one complete message. Raises OSError if the other side has closed."""
+        """Send one complete message to the other process. Raises OSError if it has closed the socket."""
         loop = asyncio.get_running_loop()
         parts, written = (memoryview(self._framing.frame(message)), memoryview(message.payload)), 0
         with suppress(BlockingIOError):
@@ -124,7 +124,7 @@ class FramedSocket(Generic[Message]):
             written = max(0, written - len(part))
 
     async def receive(self, largest_payload: Callable[[type[Message]], int]) -> Message:
-        """Return the next message. The payload must not exceed the largest size of this kind of message.
+        """Return the next message of the other process. Its payload must not exceed the largest size of its kind.
 
         Raises:
             OSError: the other side has closed.
@@ -136,7 +136,7 @@ class FramedSocket(Generic[Message]):
         return self._framing.build(kind, text, await self._exactly(payload_bytes))
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
-        """Queue one complete message without waiting. The message stays complete even if the calling task is cancelled.
+        """Queue one complete message without waiting. It is sent completely even if the calling task is cancelled.
 
         `body` is the end of its payload. It is read when it is written, so nobody may change it before that. If the
         other side has closed, the message is dropped, and `receive` raises the error.
@@ -151,7 +151,7 @@ class FramedSocket(Generic[Message]):
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
     def has_ended(self) -> bool:
-        """Return whether the other process closed the socket and all was read. Call it only while no task receives."""
+        """Return whether the other process closed the socket and all was read. Call this only if no task receives."""
         if self._unread:
             return False
         try:
@@ -162,7 +162,7 @@ class FramedSocket(Generic[Message]):
             return True
 
     def close(self) -> None:
-        """Close the connection. Queued messages that are not written yet are not sent."""
+        """Close the connection to the other process. Queued messages that were not written yet are not sent."""
         if not self._is_over and self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
         self._waiting.clear()
@@ -214,19 +214,19 @@ class FramedSocket(Generic[Message]):
 
 
 def widen(connection: socket.socket) -> socket.socket:
-    """Request socket buffers that hold several chunks in each direction, and return the socket."""
+    """Make the buffers of a socket large enough for several chunks in each direction, and return the socket."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         connection.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BYTES)
     return connection
 
 
 def packed(parts: Iterable[bytes]) -> bytes:
-    """Join byte strings into one payload. Before each string comes its length as four little-endian bytes."""
+    """Join byte strings into one payload. Four little-endian bytes with the length precede each byte string."""
     return b"".join(_PART.pack(len(part)) + part for part in parts)
 
 
 def unpacked(payload: bytes | memoryview, count: int) -> tuple[bytes, ...]:
-    """Split a payload of `packed` into `count` byte strings. Raises MalformedMessage if it has fewer or more."""
+    """Split a payload that `packed` made into `count` byte strings. Raises MalformedMessage: the number differs."""
     found, rest = list[bytes](), bytes(payload)
     for _ in range(count):
         if len(rest) < _PART.size:

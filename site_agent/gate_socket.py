@@ -1,4 +1,4 @@
-"""Defines the messages between a site's agent and its gate process, on the gate socket.
+"""Defines the messages that the agent and the gate process of a site send to each other.
 
 One side is the agent, which has the network and the TLS key. The other side is the gate, which has all other keys and
 decides. The gate sends orders and the agent carries them out. The gate trusts bytes from the agent no more than bytes
@@ -173,7 +173,7 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The five parts of the payload: chain, roots, previous chain, waiting chain, waiting request."""
+        """The five parts of the payload: current chain, roots, previous chain, waiting chain and waiting request."""
         return unpacked(self.payload, 5)
 
 
@@ -270,5 +270,5 @@ _LARGEST: Final[dict[type[Message], int]] = {
 
 
 def largest_payload(kind: type[Message]) -> int:
-    """Return the largest payload of a message kind in bytes. For most kinds the largest payload is 0 bytes."""
+    """Return how many bytes the payload of a message kind may have. Most kinds have no payload (0 bytes)."""
     return _LARGEST.get(kind, 0)

@@ -1,4 +1,4 @@
-"""Reads hospital.yaml as a frozen record. A site's gate process and trainer read this file. The agent never reads it.
+"""Reads and checks hospital.yaml. A site's gate process and trainer read this file. The agent never reads it.
 
 Protections have no default, and exceptions from them are off unless the file has them. Unknown keys are refused, and
 all mistakes are reported at once. Paths are made absolute.
@@ -48,7 +48,7 @@ class Hours(Document):
     end: TimeOfDay
 
     def is_open(self, local: datetime) -> bool:
-        """Return whether a local time is inside the allowed hours. The end of the hours is outside."""
+        """Return whether this hospital may send at a local time. At the end of the allowed hours, it may not."""
         begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
         return begin <= now < end if begin < end else now >= begin or now < end
 
@@ -212,7 +212,7 @@ class Hospital(Document):
 
     @property
     def scratch_path(self) -> Path:
-        """The folder in which the trainer prepares images, in temporary files without names."""
+        """The folder for the temporary files in which the trainer prepares images. These files have no names."""
         return self.state_path / "saves"
 
 
@@ -248,8 +248,8 @@ def _socket_path(key: str, base: Path, named: str | None) -> str | None:
     path = str(base / named) if named else None
     if path is not None and len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
         raise ConfigurationError(
-            what=f"The path that {key} names has {len(os.fsencode(path))} bytes: {path}. The path of a socket has at "
-            f"most {_LONGEST_SOCKET_PATH} bytes.",
+            what=f"The path in the setting {key} has {len(os.fsencode(path))} bytes: {path}. The path of a socket may "
+            f"have at most {_LONGEST_SOCKET_PATH} bytes.",
             consequence="The site agent did not start. Nothing was sent.",
             remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
         )

@@ -1,4 +1,4 @@
-"""Defines the command `site-agent` with join, identity and check. Its other commands are in the folder `commands`.
+"""Contains `site-agent join`, `identity` and `check`. All other commands of `site-agent` are in the folder `commands`.
 
 Only `join` and `renew` open a connection, and `doctor` tests some. All other commands read and write only on this
 computer. No traceback reaches an operator: every failure is three sentences and a documented exit status.
@@ -42,7 +42,7 @@ from site_agent.trainer.isolation import give_up_network
 @click.group()
 @click.version_option(version("global-layers"), prog_name="site-agent")
 def cli() -> None:
-    """Take part in a federation. Patient data, private parameters and predictions never leave this site.
+    """Take part in a federation of hospitals. Patient data, private parameters and predictions never leave this site.
 
     Example: site-agent join --config hospital.yaml
     """
@@ -53,7 +53,7 @@ def cli() -> None:
 def join(path: Path) -> None:
     """Join the federation and train until its studies are complete.
 
-    This process becomes the gate process, which has the keys. The gate process starts the agent (with network access)
+    This command becomes the gate process, which has the keys. The gate process starts the agent (with network access)
     and the trainer (with the patients' data). If hospital.yaml names gate_socket, the agent is a service, and this
     command does not start the agent. If hospital.yaml names trainer_socket, the trainer is a service, and this command
     does not start the trainer.
@@ -90,10 +90,10 @@ def join(path: Path) -> None:
 @cli.command()
 @config_option
 def identity(path: Path) -> None:
-    """Show the fingerprint of this site's identity key. If there is no identity key, create the key.
+    """Show the fingerprint of this site's identity key. If this site has no identity key, create the key.
 
-    Read the fingerprint to the federation office over the telephone. The office adds the fingerprint to the plan.
-    Run this as the gate's user or as root.
+    Read the fingerprint to the federation office over the telephone. The federation office adds the fingerprint to the
+    plan. Run this command under the gate's user account or as root.
 
     Example: site-agent identity --config hospital.yaml
     """
@@ -109,7 +109,7 @@ def identity(path: Path) -> None:
 @cli.command()
 @config_option
 def check(path: Path) -> None:
-    """Check the configuration, and check the table against its contract. This command sends nothing.
+    """Check hospital.yaml, and compare the hospital's table with its contract. This command sends nothing.
 
     Example: site-agent check --config hospital.yaml
     """
@@ -156,7 +156,7 @@ cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:
-    """Run the command `site-agent`. An operator never sees a traceback."""
+    """Run the command of `site-agent` that a person typed. Errors are shown as sentences, without program code."""
     os.umask(0o077)
     sys.exit(finish("site-agent", cli))
 

@@ -1,4 +1,4 @@
-"""Records the current work of this site, for status, metrics and the service manager.
+"""Records what this site does now, for `site-agent status`, metrics and the service manager (systemd).
 
 The gate writes these records and reads none of them, so no decision depends on them. The volume of sent data is counted
 from the audit log, which is the evidence.
@@ -59,34 +59,34 @@ class Standing:
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
-        """Record that a study is prepared and joined."""
+        """Record that this site has prepared a study and takes part in its run."""
         if run != self.run:
             self._seconds.clear()
         self.phase, self.run, self.rounds, self.round = "joined", run, rounds, None
         self._offered = self.concluding_since = None
 
     def await_approval(self) -> None:
-        """Record that persons at this site have not approved the announced plan yet."""
+        """Record that this site waits, because persons here have not approved the announced plan yet."""
         self.phase = "awaiting approval"
 
     def connected(self) -> None:
-        """Record the first message of the coordinator on this stream."""
+        """Record that this site is connected, after the coordinator's first message on a stream."""
         self.heard_at = self._now()
         if self.connected_since is None:
             self.connected_since = self._now()
             self.phase = "connected" if self.phase == "connecting" else self.phase
 
     def parted(self) -> None:
-        """Record the end of the stream, for any reason."""
+        """Record that this site is no longer connected to the coordinator, for any reason."""
         self.connected_since = self._offered = None  # the following time belongs to no round
         self.phase = "finished" if self.phase == "finished" else "connecting"
 
     def failed(self, error: OperatorError) -> None:
-        """Record an error, whether or not the agent continues."""
+        """Record the newest error of this site, even if the agent continues after the error."""
         self.mishap = Mishap(self._now(), error.code, error.what)
 
     def saw(self, item: object) -> None:
-        """Record that a message of the coordinator or a reply of the trainer has arrived."""
+        """Record a message that has arrived from the coordinator, or a reply of the trainer."""
         match item:
             case Offer(round=number):
                 self.phase, self.round = "training", number
@@ -109,7 +109,7 @@ class Standing:
 
     @property
     def seconds_a_round(self) -> float | None:
-        """Return the median duration of the newest rounds, from offer to offer. None before the second round."""
+        """Return the median number of seconds from one round to the next. Return None before the second round."""
         return statistics.median(self._seconds) if self._seconds else None
 
     def _ends(self) -> datetime | None:
@@ -122,16 +122,16 @@ class Standing:
         return now + timedelta(seconds=min(pace * max(0, self.rounds - offered[0]) - under_way, _LONGEST))
 
     def built(self) -> None:
-        """Record that a contribution is ready."""
+        """Record that this site's contribution to the current round is ready."""
         self.phase = "ready" if self.phase == "training" else self.phase
 
     def concluded(self, chosen: tuple[str, str] | None) -> None:
-        """Record that the run is over for this site, and which run a sweep chose, if any."""
+        """Record that the run is over for this site. After a sweep, also record the best run."""
         self.phase, self.chosen = "finished", chosen or self.chosen
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
-        """Record, inside the block, that the trainer works on a request."""
+        """Record that the trainer works on a request, from the beginning of the block to its end."""
         self.trainer = question
         try:
             yield
@@ -142,12 +142,12 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """Return one status line for the service manager."""
+        """Return one line about the site's status for the service manager (systemd)."""
         at = "" if self.round is None else f": round {self.round + 1} of {self.rounds}"
         return f"{self.run}{at}, {self.phase}" if self.run else self.phase
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
-        """Return all facts, ready for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
+        """Return all facts about this site's work, for JSON. Times are ISO 8601 in UTC, and the first round is 1."""
         mishap = self.mishap
         return {
             "phase": self.phase,

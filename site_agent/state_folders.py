@@ -1,4 +1,4 @@
-"""Defines the folders of the state directory in which each process of a site stores its files.
+"""Defines in which folder of the state directory each process of a site stores its files.
 
 `agent` has the TLS key, certificates and addresses. `gate` has the identity key, the audit log, announced plans and
 the memory of masking and limits. Only a person's command writes to `approvals`. The other folders are the trainer's.
@@ -17,22 +17,22 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def agent_folder(state: Path) -> Path:
-    """Return the folder of the agent, the process with network access."""
+    """Return the path of the folder for the agent, which is the process with network access."""
     return state / "agent"
 
 
 def gate_folder(state: Path) -> Path:
-    """Return the folder of the gate process, which has the keys."""
+    """Return the path of the folder for the gate process, which has the keys."""
     return state / "gate"
 
 
 def approvals_folder(state: Path) -> Path:
-    """Return the folder with the decisions of persons about plans. No service can write into this folder."""
+    """Return the path of the folder with persons' decisions about plans. No service can write to this folder."""
     return state / "approvals"
 
 
 def audit_log_path(state: Path) -> Path:
-    """Return the path of the audit log's current file."""
+    """Return the path of the current file of this site's audit log."""
     return gate_folder(state) / "audit.log"
 
 
@@ -47,12 +47,12 @@ def require_run_name(run: str) -> None:
         raise UsageError(
             what="A run's name has only letters, digits, dots, underscores and hyphens.",
             consequence="No file was read or changed, and nothing was sent.",
-            remedy="Use the name of a folder in `models` in the state directory, or omit --run.",
+            remedy="Use the name of a folder in the folder `models` of the state directory, or omit the option --run.",
         )
 
 
 def saved_runs(state: Path) -> list[str]:
-    """Return the names of runs with a saved federated model, the latest first."""
+    """Return the names of all runs whose federated model is saved at this site, the latest first."""
     models = (state / "models").glob(f"*/{FEDERATED_FILE}.safetensors")
     # If two models have the same time, the run's name decides, so that the order is always the same.
     times = {path.parent.name: path.stat().st_mtime_ns for path in models if is_run_name(path.parent.name)}

@@ -1,1 +1,1 @@
-"""Contains the commands of `coordinator`, one file for each subject. coordinator_cli.py joins these commands."""
+"""Contains the commands of the program `coordinator`, one file per subject. coordinator_cli.py combines these files."""

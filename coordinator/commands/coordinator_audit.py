@@ -1,4 +1,4 @@
-"""Implements `coordinator audit`: verifies, prints and exports the coordinator's audit log, and exports checkpoints.
+"""Implements `coordinator audit`: checks and exports the coordinator's audit log, and exports the sites' checkpoints.
 
 No command here changes a log.
 """
@@ -41,9 +41,10 @@ audit = LogProgram(command="coordinator", file="coordinator.yaml", desk_of=_desk
 
 @audit.command()
 @config_option
-@click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
+@click.option("--output", type=PATH, required=True, help="File to which the command writes the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
-    """Write the newest cosigned checkpoint of each site's log to a file. A person who verifies a log needs this file.
+    """Write a file with the newest cosigned checkpoint of each site's audit log. A person needs this file to
+    verify a log.
 
     Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
     """

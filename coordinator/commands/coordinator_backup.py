@@ -1,4 +1,4 @@
-"""Implements `coordinator backup` and `coordinator restore`: the whole state of a coordinator in one sealed file.
+"""Implements `coordinator backup`, which writes a coordinator's whole state to one file, and `coordinator restore`.
 
 The file contains the authority's keys. An existing authority is never replaced, because its register may have newer
 revocations than the backup. An unfinished run is marked as restored: its attempts and key sessions continue with much
@@ -40,7 +40,7 @@ PROGRAM: Final = "coordinator"
 @click.argument("file", type=PATH)
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Write the state of a stopped coordinator to one file. The file also contains the certificate authority and
+    """Write the whole state of a stopped coordinator to one file. The file also contains the certificate authority and
     secret keys.
 
     Example: coordinator backup /mnt/safe/coordinator.backup --config coordinator.yaml
@@ -64,7 +64,8 @@ def backup(file: Path, path: Path) -> None:
 @click.command("backup-key")
 @config_option
 def backup_key(path: Path) -> None:
-    """Print the key that seals this coordinator's backups. Keep the key on paper, away from the backups.
+    """Print the key that protects this coordinator's backups against forgery. Keep this key on paper,
+    away from the backups.
 
     Example: coordinator backup-key --config coordinator.yaml
     """
@@ -75,10 +76,13 @@ def backup_key(path: Path) -> None:
 @click.command()
 @click.argument("file", type=PATH)
 @config_option
-@click.option("--key-file", type=PATH, help="File with the backup key, written as on the printed sheet.")
-@click.option("--unauthenticated", is_flag=True, help="Restore a backup even if the program cannot check who made it.")
+@click.option("--key-file", type=PATH, help="Text file with the backup key, written exactly as on the printed sheet.")
+@click.option(
+    "--unauthenticated", is_flag=True, help="Restore the backup even if the program cannot check who made the backup."
+)
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. The command never replaces a newer state or an existing certificate authority.
+    """Check a backup file, then restore its state. A newer state or an existing certificate authority is never
+    replaced.
 
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """
@@ -89,7 +93,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         raise ConfigurationError(
             what=f"{file} is a backup of {catalogue.program}, not of a coordinator.",
             consequence="Nothing was changed.",
-            remedy="Name a file that `coordinator backup` has made.",
+            remedy="Use a backup file that `coordinator backup` wrote.",
         )
     roots = {"state": Path(configuration.state), "authority": Path(configuration.authority)}
     for root in roots.values():
@@ -147,9 +151,9 @@ def _existing(configuration: CoordinatorConfiguration) -> tuple[Path, Path]:
     for place in (state, authority):
         if not place.is_dir():
             raise ConfigurationError(
-                what=f"There is no directory {place}.",
+                what=f"The directory {place} does not exist.",
                 consequence="No backup was made.",
-                remedy="Name the coordinator's own directories in coordinator.yaml.",
+                remedy="Correct the paths of the coordinator's directories in coordinator.yaml.",
             )
     return state, authority
 

@@ -1,4 +1,4 @@
-"""Implements `coordinator doctor`, which checks the coordinator, and `coordinator page`, a status page.
+"""Implements `coordinator doctor`, which looks for problems, and `coordinator page`, which shows the status on a page.
 
 The checks cover authority, state, plans, disk, clock, and how others see the coordinator's port. They change nothing
 and send nothing but handshakes. Each has a limit in seconds.
@@ -34,11 +34,12 @@ _PATIENCE_SECONDS: Final = 5.0
 @config_option
 @report_options
 def doctor(path: Path, as_json: bool, place: Path | None) -> None:
-    """Check everything that the coordinator needs.
+    """Check whether the coordinator has everything that it needs to run.
 
-    You can run this command at any time. The command changes nothing and sends only handshakes.
+    You can run this command at any time. The command changes nothing. For a test of a connection,
+    it sends only a TLS handshake.
 
-    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
+    The exit status is 0 if no problem was found, 3 if there are only warnings, and 1 if a check failed.
 
     Example: coordinator doctor --config coordinator.yaml
     """
@@ -49,7 +50,7 @@ def doctor(path: Path, as_json: bool, place: Path | None) -> None:
 @config_option
 @listen_option(8480)
 def page(path: Path, listen: str) -> None:
-    """Serve a read-only status page for browsers on this computer, until you stop the command.
+    """Show the coordinator's status on a read-only web page for browsers on this computer, until you stop the command.
 
     Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
     """
@@ -76,7 +77,7 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
         return [failure("D401", wrong.what, wrong.remedy)]
     state, authority = Path(configuration.state), Path(configuration.authority)
     found = [
-        fine("D401", f"{path.name} is correct."),
+        fine("D401", f"{path.name} has no mistakes."),
         key_checks.judge_directory(state),
         judge_disk(computer_checks.free_bytes(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
@@ -87,7 +88,7 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
     if control_path(state).is_socket():
         return [*found, fine("D418", "The coordinator is running."), *_seen_from_outside(authority, environment)]
     remedy = "Start the coordinator: `systemctl start coordinator`."
-    return [*found, warning("D418", "No coordinator is running here.", remedy)]
+    return [*found, warning("D418", "No coordinator is running with this configuration.", remedy)]
 
 
 def _plans(configuration: CoordinatorConfiguration) -> Finding:
@@ -95,7 +96,7 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
         plans = read_plans(configuration)
     except OperatorError as wrong:
         return failure("D421", wrong.what, wrong.remedy)
-    return fine("D421", f"{len(plans)} plans are in order.")
+    return fine("D421", f"{len(plans)} plans were checked and have no mistakes.")
 
 
 def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:

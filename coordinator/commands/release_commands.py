@@ -31,7 +31,7 @@ _PARTS = ("parameters.safetensors", "plan.json", "record.json")
 
 @click.command()
 @config_option
-@click.option("--run", "name", required=True, help="Name of the run, as in `coordinator runs`.")
+@click.option("--run", "name", required=True, help="Name of the run, as `coordinator runs` shows it.")
 @click.option(
     "--approval",
     "files",
@@ -40,9 +40,9 @@ _PARTS = ("parameters.safetensors", "plan.json", "record.json")
     type=PATH,
     help="Approval file of a site, written by `site-agent release approve`. Repeat the option for each site.",
 )
-@click.option("--output", required=True, type=PATH, help="New folder for the output.")
+@click.option("--output", required=True, type=PATH, help="New folder to which the command writes its files.")
 def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> None:
-    """Write the final parameters for a recipient that every site of the run approved.
+    """Write the final parameters of a run to a folder, for a recipient that every site of the run approved.
 
     Example: coordinator release --config coordinator.yaml --run RUN --approval st-mary.release --output release
     """
@@ -50,9 +50,9 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     folder = Path(configuration.state) / "runs" / name
     if "/" in name or not (folder / "record.json").is_file():
         raise UsageError(
-            what=f"There is no finished run {name} here.",
+            what=f"This coordinator has no finished run with the name {name}.",
             consequence="Nothing was written or sent.",
-            remedy="List their names with `coordinator runs`.",
+            remedy="The command `coordinator runs` lists the names of all runs.",
         )
     parts = {part: (folder / part).read_bytes() for part in _PARTS}  # the checked bytes are written
     record, plan = json.loads(parts["record.json"]), plan_from_wire(parts["plan.json"])
@@ -60,9 +60,9 @@ def release(path: Path, name: str, files: tuple[Path, ...], output: Path) -> Non
     recipient = check_release(plan, plan.site_names, record["shared_parameters_sha256"], approvals)
     if not record["is_complete"]:
         raise ConfigurationError(
-            what=f"The run {name} was not completed.",
+            what=f"The run {name} ended before it was complete.",
             consequence="Nothing was written or sent.",
-            remedy="Repeat the study under a new version of its plan.",
+            remedy="Start the study again with a new version of its plan.",
         )
     _check_parameters(parts["parameters.safetensors"], plan, record["shared_parameters_sha256"])
     facts = {
@@ -106,9 +106,10 @@ def _check_parameters(content: bytes, plan: Plan, sha256: str) -> None:
 
 def _other_parameters() -> ConfigurationError:
     return ConfigurationError(
-        what="The parameter file differs from the parameters that the sites signed.",
+        what="The run's parameter file differs from the parameters for which the sites signed their approvals.",
         consequence="Nothing was written or sent.",
-        remedy="Keep the file for the security officer, and restore the folder of the run from a backup.",
+        remedy="Give a copy of the parameter file to the security officer. Then restore the folder of the run from a "
+        "backup.",
     )
 
 

@@ -1,1 +1,1 @@
-"""Accepts connections of sites, and sends and receives their messages."""
+"""Accepts the network connections of sites, and exchanges messages with these sites."""

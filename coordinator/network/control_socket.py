@@ -23,12 +23,12 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 def control_path(state: Path) -> Path:
-    """Return the path of the control socket."""
+    """Return the path of the Unix socket through which a person pauses, resumes or ends a run."""
     return state / "control.socket"
 
 
 async def control_server(engine: Engine, state: Path) -> asyncio.Server:
-    """Start the control socket in the state directory. Raises ConfigurationError if the socket cannot be created."""
+    """Open the Unix socket for the commands pause, resume and stop. Raises ConfigurationError if this fails."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -47,7 +47,7 @@ async def control_server(engine: Engine, state: Path) -> asyncio.Server:
 async def unix_server(
     path: Path, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], kind: str
 ) -> asyncio.Server:
-    """Start a Unix socket in the state directory. The socket of an earlier process is replaced.
+    """Open a Unix socket in the state directory. This replaces the socket of an earlier coordinator process.
 
     Raises:
         ConfigurationError: the socket cannot be created; `kind` is its name in the message.
@@ -83,15 +83,15 @@ async def tell(state: Path, word: Word) -> str:
     answer = json.loads(await ask(control_path(state), word))
     if not answer["changed"]:
         raise UsageError(
-            what=f"There is nothing to {word}: {answer['run'] or 'no run'} is already in this state, or has ended.",
+            what=f"`coordinator {word}` has no effect: {answer['run'] or 'every run'} has ended or is in this state.",
             consequence="Nothing was changed.",
-            remedy="Check the state of the run with `coordinator status`.",
+            remedy="`coordinator status` shows the state of the run.",
         )
     return str(answer["run"])
 
 
 async def ask(socket: Path, word: str = "") -> bytes:
-    """Send a word to a coordinator's socket and return the answer. Raises UnavailableError if none is running."""
+    """Send a command word to the running coordinator and return its reply. Raises UnavailableError: none is running."""
     try:
         with short_path(socket) as place:
             reader, writer = await asyncio.open_unix_connection(place)
@@ -104,10 +104,10 @@ async def ask(socket: Path, word: str = "") -> bytes:
             raise ConnectionResetError("it is ending")
     except OSError as cause:
         raise UnavailableError(
-            what="No coordinator is running under this configuration.",
+            what="No coordinator is running with this configuration file.",
             consequence="Nothing was changed.",
-            remedy="Start the coordinator with `coordinator start`, or give the configuration file of the coordinator "
-            "that is already running.",
+            remedy="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
+            "--config.",
             code="E030",
         ) from cause
     return answer

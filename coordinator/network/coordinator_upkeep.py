@@ -1,4 +1,4 @@
-"""Handles messages outside the rounds: coordinator and sites cosign each other's audit logs, and renew certificates.
+"""Handles messages that belong to no round: about the audit logs of coordinator and sites, and about new certificates.
 
 These messages do not affect a run. A site of an earlier version reports that it does not support them, and receives
 none.
@@ -56,20 +56,20 @@ class SiteUpkeep:
         self._log = structlog.get_logger()
 
     def accepted(self, site: str, certificate_sha256: str) -> None:
-        """Record that a site's stream was accepted, before anything is sent to the site."""
+        """Record in the audit log that a site's connection was accepted, before anything is sent to this site."""
         self._audit.write("site_connected", site=site, certificate_sha256=certificate_sha256, tls="1.3")
         self._confirm(site, certificate_sha256)
 
     def refused(self, reason: str, site: str = "") -> None:
-        """Record that a peer was refused. If many peers are refused in a minute, later refusals are only counted."""
+        """Record a refused connection in the audit log. After many refusals in one minute, only count the others."""
         self._refusals.note("peer_refused", site=site, reason=reason)
 
     def revoked(self, site: str) -> None:
-        """Record that the stream of a revoked site is about to end."""
+        """Record in the audit log that the coordinator will now end the connection of a revoked site."""
         self._audit.write("site_revoked", site=site)
 
     def greeted(self, peer: StreamPeer, site: str, hello: Hello) -> None:
-        """Start a stream's upkeep session. Raises CheckpointRefused: the site's stored checkpoint cannot be read."""
+        """Prepare upkeep of a site's new stream. Raises CheckpointRefused: its stored checkpoint cannot be read."""
         key = self._identity_key_of(site)
         if hello.upkeep and key is not None:
             session = LogSession(self._party, owner_of_site(site), key)
@@ -80,7 +80,7 @@ class SiteUpkeep:
                 peer.send(roots)
 
     def received(self, peer: StreamPeer, site: str, message: Upkeep) -> None:
-        """Handle a message that belongs to no round.
+        """Handle a site's message that belongs to no round, such as a request for a new certificate.
 
         Raises:
             MalformedMessage: the message is not expected here.
@@ -103,7 +103,7 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator sends")
 
     def tick(self) -> None:
-        """Send each new log checkpoint to the program that cosigns it. The coordinator calls this twice a second."""
+        """Send each site the messages about audit logs that are due. The coordinator calls this twice a second."""
         self._refusals.tick()
         for peer, session in list(self._sessions.items()):
             try:
@@ -116,7 +116,7 @@ class SiteUpkeep:
                 peer.send(message)
 
     def gone(self, peer: StreamPeer) -> None:
-        """Remove the session of a stream that has ended."""
+        """Delete the data in memory about the connection of a site that has disconnected."""
         self._sessions.pop(peer, None)
 
     @contextmanager
@@ -132,5 +132,5 @@ class SiteUpkeep:
 
 
 def parted(refused: CheckpointRefused) -> str:
-    """Return the text that a site receives if its audit log was refused."""
+    """Return the text that the coordinator sends to a site after it refused the audit log of this site."""
     return f"an audit log was changed or damaged: {refused}"

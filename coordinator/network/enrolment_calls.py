@@ -1,4 +1,4 @@
-"""Looks up in the register which sites are accepted, and issues certificates to sites that enrol or renew.
+"""Checks in the register of sites which sites are accepted, and issues first and renewed certificates to sites.
 
 Each certificate is looked up every time, so a revocation takes effect at once. The reply to a stranger has only the
 reason why its own request was refused. The audit log records at most 20 refusals in a minute one by one and counts the
@@ -75,7 +75,7 @@ class Membership:
         )
 
     def identify(self, certificate: bytes, above: bytes = b"") -> Caller:
-        """Identify a caller by its certificate and the certificates above it (PEM), as TLS received them.
+        """Return which site is calling, from its TLS certificate and the certificates of the issuing authorities.
 
         TLS trusts the federation's root and every hospital's authority in the same way. This function accepts each
         authority only for its own names.
@@ -105,7 +105,7 @@ class Membership:
         return [str(site.name) for site in self._register.sites() if site.state is SiteState.REVOKED]
 
     def shut_out(self) -> set[str]:
-        """Return the sites without an accepted certificate, because the authority of their hospital was removed."""
+        """Return the sites whose certificate is refused because the authority of their hospital was removed."""
         return {
             str(site.name)
             for site in self._register.sites()
@@ -113,13 +113,13 @@ class Membership:
         }
 
     def identity_of(self, site: str) -> str | None:
-        """Return the fingerprint of a site's registered identity key."""
+        """Return the fingerprint of a site's identity key from the register of sites."""
         with suppress(RefusedError):  # no site of this name was ever invited
             return self._register.site(site_name(site)).identity_fingerprint if is_name(site) else None
         return None
 
     def identity_key_of(self, site: str) -> bytes | None:
-        """Return a member's registered identity key, raw, 32 bytes."""
+        """Return the identity key of a site from the register of sites, as 32 raw bytes."""
         with suppress(RefusedError):
             return self._register.identity_key(site_name(site)) if is_name(site) else None
         return None
@@ -129,7 +129,7 @@ class Membership:
         self._register.confirm(site_name(site), certificate_sha256)
 
     def renew(self, asked: RenewalAsked) -> RenewalAnswered:
-        """Reply to a site that requests its next certificate, or sends one that its hospital's own authority issued."""
+        """Reply to a site that requests a new certificate, or sends a certificate of its hospital's own authority."""
         handle = handle_own_certificate if asked.chain else enrolment_decisions.handle_renewal
         try:
             issued = handle(self._authority, self._register, asked, self._now())
@@ -167,8 +167,8 @@ class Membership:
         self._counted = counting
         if self._said is not None:
             with on_disk(
-                what="The list of accepted hospital authorities cannot be written",
-                consequence="The register of sites and its record are unchanged. The coordinator stopped.",
+                what="The list of hospitals' accepted certificate authorities cannot be written",
+                consequence="The register of sites and its record of changes are unchanged. The coordinator stopped.",
             ):
                 replace_file(self._said, json.dumps(counting, indent=2, sort_keys=True).encode())
 
@@ -178,13 +178,13 @@ class Membership:
         self._refusals.note("foreign_name_refused", **facts, certificate_sha256=foreign.certificate_sha256)
 
     def roots(self) -> RenewalAnswered | None:
-        """Return the root certificates and the proof of the next root during a change of the root, otherwise None."""
+        """Return the root certificates with the proof of the new root while the root is replaced, otherwise None."""
         if not self._authority.is_changing():
             return None
         return RenewalAnswered(b"", self._authority.trusted_roots_pem(), "")
 
     def renew_own(self) -> bool:
-        """Renew the coordinator's own certificate if it is due. Return whether it was renewed."""
+        """Renew the coordinator's own certificate if this certificate expires soon. Return whether it was renewed."""
         if not is_renewal_due(self._authority.coordinator_leaf(), self._now()):
             return False
         before = self._authority.coordinator_leaf().not_valid_after_utc
@@ -200,25 +200,25 @@ class Membership:
         return True
 
     def renew_raw(self, raw: bytes) -> bytes:
-        """Reply to an encoded renewal request on the enrolment port, from a site whose certificate has expired."""
+        """Reply to the bytes of a request for a new certificate from a site whose certificate has expired."""
         try:
             return encode_enrolment(self.renew(decode_enrolment(RenewalAsked, raw)))
         except MalformedMessage as malformed:
             return encode_enrolment(RenewalAnswered(b"", b"", f"A request was refused: {malformed}."))
 
     def tick(self) -> None:
-        """Reset the count of recorded refusals once a minute. The coordinator calls this twice a second."""
+        """Start a new count of refused requests each minute. The coordinator calls this function twice a second."""
         self._refusals.tick()
 
     def has_changed(self) -> bool:
-        """Return whether the register has changed since the previous call."""
+        """Return whether the register of sites has changed since the previous call of this function."""
         earlier, self._generation = self._generation, self._register.generation()
         if earlier != self._generation:
             self._note_authorities()
         return earlier != self._generation
 
     def enrol(self, raw: bytes) -> bytes:
-        """Reply to an encoded request for enrolment. Any input receives a reply."""
+        """Reply to the bytes of a request for a site's first certificate. Invalid bytes also receive a reply."""
         try:
             request = decode_enrolment(EnrolmentRequest, raw)
             answer = enrolment_decisions.handle_request(self._authority, self._register, request, self._now())

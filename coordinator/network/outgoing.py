@@ -1,4 +1,4 @@
-"""Queues the messages of one site's stream and sends them in sequence, with a limit on the queue's size.
+"""Sends messages to one site in sequence. Limits the number of bytes that wait until the site reads them.
 
 Small messages are sent together as one if the site supports that. gRPC has a cost for each message, and a small round
 has three messages.
@@ -53,7 +53,7 @@ class Writing(Protocol):
     """Writes messages to the peer, and waits while the peer does not read."""
 
     def write(self, message: bytes) -> Awaitable[None]:
-        """Send one message to the peer."""
+        """Send one message to the connected program."""
 
 
 class _Vector:
@@ -109,7 +109,7 @@ class StreamPeer:
         self._handing_over_since = math.inf
 
     def send(self, message: CoordinatorMessage | Upkeep) -> None:
-        """Put a message into the queue of messages to send."""
+        """Add a message to the messages that wait to be sent to this site."""
         self._put(encode_coordinator_message(message))
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
@@ -117,13 +117,13 @@ class StreamPeer:
         self._put(self._of_all.of(parameters, round_number, attempt))
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason to the site and end the stream."""
+        """Send the site the reason why the coordinator ends the connection, then end the connection."""
         self._put(encode_coordinator_message(Farewell(reason, detail)))
         self._put(None)
         self.ending.set()
 
     async def write(self) -> None:
-        """Send queued messages until the stream ends, or until the peer has not read for STALLED_SECONDS."""
+        """Send waiting messages until the connection ends, or until the site has read nothing for STALLED_SECONDS."""
         writing = asyncio.ensure_future(self._write())
         try:
             # We check at intervals and start no timer for each message: a round has many messages, and nearly all are

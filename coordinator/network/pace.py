@@ -1,4 +1,4 @@
-"""Limits how many messages, unknown callers and new streams are accepted per second. The clock is an argument.
+"""Limits how many messages, requests of unknown programs and new connections the coordinator accepts per second.
 
 A stream that sends more than its limit is read more slowly. Its messages wait in the sender's own buffers, because gRPC
 accepts no more from a stream than this program has requested. Nothing is dropped, and no site is disconnected for being
@@ -26,7 +26,7 @@ class Allowance:
     each_second: float
 
     def filled(self, left: float, since_seconds: float, now_seconds: float) -> float:
-        """Return how many messages are allowed now, if `left` were allowed earlier."""
+        """Return how many messages are allowed now, if `left` messages were allowed at `since_seconds`."""
         return min(self.burst, left + self.each_second * max(0.0, now_seconds - since_seconds))
 
 
@@ -51,7 +51,7 @@ class Pace:
         self._allowance, self._left, self._since = allowance, allowance.burst, 0.0
 
     def wait_seconds(self, now_seconds: float) -> float:
-        """Count a message. Return how many seconds to wait before the next message is read, by a monotonic clock."""
+        """Count a message. Return how many seconds to wait before reading the next. `now_seconds` is monotonic."""
         burst, each_second = self._allowance.burst, self._allowance.each_second
         # As Allowance.filled, without the call: this runs for each message of a round.
         left = min(burst, self._left + each_second * max(0.0, now_seconds - self._since)) - 1.0
@@ -66,7 +66,7 @@ class RecordedPace:
         self._recorded, self._upkeep = Pace(RECORDED), Pace(UPKEEP)
 
     def wait_seconds(self, message: SiteMessage | Upkeep, now_seconds: float) -> float:
-        """Count a message. Return how many seconds to wait before the message takes effect, by a monotonic clock."""
+        """Count a message. Return how many seconds to wait before it takes effect. `now_seconds` is monotonic."""
         if isinstance(message, Upkeep):
             return self._upkeep.wait_seconds(now_seconds)
         return self._recorded.wait_seconds(now_seconds) if isinstance(message, Join | Refusal | Done) else 0.0
@@ -91,7 +91,7 @@ class RateLimit:
         self._left_for_all = (for_all.burst, 0.0)
 
     def allows(self, address: str, now_seconds: float) -> bool:
-        """Count a request. Return whether the request of this address is allowed now, by a monotonic clock."""
+        """Count a request. Return whether this address may make the request. `now_seconds` is a monotonic time."""
         own = self._for_one.filled(*self._left.pop(address, (self._for_one.burst, now_seconds)), now_seconds)
         every = self._for_all.filled(*self._left_for_all, now_seconds)
         is_allowed = own >= 1.0 and every >= 1.0
@@ -116,7 +116,7 @@ class Refusals:
         self._refusals = self._ticks = 0
 
     def note(self, event: str, **facts: object) -> bool:
-        """Record a refusal, or only count it after MOST_REFUSALS in this minute. Return whether it was recorded."""
+        """Record a refused request; after MOST_REFUSALS in one minute only count it. Return if it was recorded."""
         self._refusals += 1
         is_recorded = self._refusals <= MOST_REFUSALS
         if is_recorded:
@@ -124,7 +124,7 @@ class Refusals:
         return is_recorded
 
     def tick(self) -> None:
-        """At the end of a minute, record how many refusals were only counted. Called twice a second."""
+        """At the end of each minute, record how many refused requests were only counted. Called twice a second."""
         self._ticks = (self._ticks + 1) % TICKS
         if self._ticks:
             return

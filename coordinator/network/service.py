@@ -1,4 +1,4 @@
-"""Serves gRPC over TLS. No other file of the coordinator opens the public ports.
+"""Opens the coordinator's public network ports (gRPC over TLS). No other file of the coordinator opens these ports.
 
 There is one stream per site, with TLS 1.3 and certificates on both sides. A peer's identity comes only from its
 certificate. The register decides whether the certificate is accepted, at the start of a stream and after every change
@@ -127,7 +127,7 @@ class FederationService:
         self._log = structlog.get_logger()
 
     async def participate(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
-        """Handle one site's stream from its start to its end."""
+        """Exchange messages with one site, from the beginning of its stream to the end."""
         caller = await self._authenticate(context)
         peer = StreamPeer(context, caller, self._downwards.of_one_stream(), self._vectors)
         # Added before any `await`, because revocation and the limit of streams must include this peer.
@@ -160,7 +160,7 @@ class FederationService:
             self._engine.disconnected(caller.site, peer)
 
     def recheck(self) -> None:
-        """End the streams of sites that are no longer accepted after a change of the register."""
+        """End the connections of sites that the register of sites no longer accepts."""
         for peer in list(self._peers):
             if not self._is_accepted(peer.caller):
                 # The site has renewed its certificate and is connected with the new certificate.
@@ -180,9 +180,9 @@ class FederationService:
         try:
             if len(certificates) != 1 or versions != [_TLS_VERSION]:
                 raise RefusedError(
-                    what="A peer connected without TLS 1.3, without a certificate or with several certificates.",
-                    consequence="The stream of this peer was closed, and nothing was sent to the peer.",
-                    remedy="If the peer is a site, install the current version of the site agent at that site.",
+                    what="A program connected without TLS 1.3, without a certificate or with several certificates.",
+                    consequence="The coordinator closed the connection of this program, and sent nothing to it.",
+                    remedy="If the program belongs to a site, install the current version of the site agent there.",
                 )
             caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
         except RefusedError as refusal:
@@ -271,7 +271,7 @@ class FederationService:
 
 
 def refuse_hello(hello: Hello) -> str | None:
-    """Return the reason why a site's stream is refused, or None if the stream is accepted."""
+    """Return why the coordinator refuses a site's connection, or None if it accepts the connection."""
     if hello.protocol != PROTOCOL_VERSION:
         return (
             f"the coordinator uses version {PROTOCOL_VERSION} of the protocol, and the site uses version "
@@ -282,14 +282,14 @@ def refuse_hello(hello: Hello) -> str | None:
 
 
 def unread_bytes(sites: int) -> int:
-    """Return how many unread bytes each site may send. The more sites there are, the lower this limit is."""
+    """Return how many bytes each site may send before the coordinator reads them. More sites lower this limit."""
     return min(_UNREAD_BYTES, _MOST_UNREAD_BYTES // max(1, sites))
 
 
 def federation_server(
     service: FederationService, fetch: Callable[[], Credentials], listen: str, *, sites: int = 1
 ) -> grpc.aio.Server:
-    """Return a server for sites with certificates. The caller starts it.
+    """Return a network server for sites that have a certificate. The calling function must start the server.
 
     `fetch` is called at every handshake, so a renewed certificate is presented at once. `sites` is the number of sites
     in the largest plan that is known so far.
@@ -307,7 +307,7 @@ Answer: TypeAlias = Callable[[bytes], bytes]
 
 
 def enrolment_server(enrol: Answer, renew: Answer, fetch: Callable[[], Credentials], listen: str) -> grpc.aio.Server:
-    """Return a server for sites without a valid certificate, with a rate limit. Requests and replies are bytes."""
+    """Return a network server for sites without a valid certificate. The server limits the number of requests."""
     limit = RateLimit()
 
     def limited(answered: Answer) -> Any:
@@ -325,7 +325,7 @@ def enrolment_server(enrol: Answer, renew: Answer, fetch: Callable[[], Credentia
 
 @asynccontextmanager
 async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """Serve gRPC's standard health check to local monitoring until the block ends. Without an address, serve nothing.
+    """Answer gRPC health checks from monitoring on this computer until the block ends. Without an address, do nothing.
 
     The address is on loopback or a Unix socket, without TLS. The public port has no health check: a stranger learns
     nothing there, and an accepted site does not need it. The only reply is that this program serves. No browser
@@ -404,7 +404,7 @@ def _opened(
             server.add_secure_port(listen, secrets)
     except RuntimeError as cause:
         raise ConfigurationError(
-            what=f"The coordinator cannot listen on {listen}{'' if secrets else ', the address in health_listen'}.",
+            what=f"The coordinator cannot listen on the address {listen}{'' if secrets else ' of health_listen'}.",
             consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or stop the program that already uses this address.",
             code="E028",

@@ -1,4 +1,4 @@
-"""Decides which stream may send or receive its next chunk, so that memory does not grow with the number of sites.
+"""Limits how many sites send or receive a chunk of parameters at one time, so that more sites need no more memory.
 
 gRPC stores a message completely, and several times while it is encrypted and copied. With turns, only a few chunks are
 in memory. One `Turns` is for received chunks, another for sent chunks. The rules:
@@ -30,7 +30,7 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """Return the Turn object that one stream uses for each of its chunks."""
+        """Return the object with which one site's stream waits for its turn to send or receive a chunk."""
         return Turn(self, self._free)
 
 

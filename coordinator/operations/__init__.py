@@ -1,1 +1,1 @@
-"""Contains the operator's tools: status, pages, metrics, doctor and log."""
+"""Contains the tools for the coordinator's operator: status, web pages, metrics, `doctor` and the audit log."""

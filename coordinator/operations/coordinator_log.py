@@ -1,4 +1,4 @@
-"""Writes the coordinator's audit log: connections, decisions and messages. Each is recorded before it takes effect.
+"""Writes the coordinator's audit log. Connections, decisions and messages are recorded before they take effect.
 
 Every decision of a run is written here before its journal stores it, so every act is in this log. The log never
 contains a parameter, a sum or a secret.
@@ -31,12 +31,12 @@ _EVENTS: Final = {
 
 
 def log_path(state: Path) -> Path:
-    """Return the path of the current file of the coordinator's log."""
+    """Return the path of the current file of the coordinator's audit log."""
     return state / "audit.log"
 
 
 def record_decisions(log: AuditLog, run: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Append all decisions that a run's journal is about to store.
+    """Write decisions about a run to the audit log, before the journal of the run stores these decisions.
 
     Raises:
         AuditError: the decisions could not be written. They must not take effect.

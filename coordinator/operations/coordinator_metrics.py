@@ -1,4 +1,4 @@
-"""Serves metrics and health for local monitoring, on loopback or a Unix socket, never on the public port.
+"""Reports measurements and the health of the coordinator to monitoring software on this computer, and to nobody else.
 
 Metrics are computed when they are requested. No label has more than a run and a site.
 """
@@ -42,7 +42,7 @@ class CoordinatorCollector(Collector):
         self._progress: tuple[object, object, float] = (None, None, now().timestamp())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every current metric. A metric without a known value is absent."""
+        """Yield every metric with its current value. A metric whose value is not known is omitted."""
         status, now = self._status(), self._now()
         run, sites = status["run"] or {}, status["sites"]
         disk = os.statvfs(self._state)
@@ -68,7 +68,7 @@ class CoordinatorCollector(Collector):
                 yield GaugeMetricFamily(f"{_PREFIX}_{name}", meaning, float(value))
 
     def notice(self) -> None:
-        """Record when the run last made progress. Frequent calls keep this time exact to a second."""
+        """Record the time at which the run last made progress. This function must be called about every second."""
         run = self._status()["run"] or {}
         at = (run.get("run"), run.get("rounds_made"))
         if at != self._progress[:2]:
@@ -84,7 +84,7 @@ class CoordinatorCollector(Collector):
 
 
 def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, Any]]) -> dict[str, Callable[[], Page]]:
-    """Return the HTTP pages for local monitoring, by their paths."""
+    """Return the web pages that monitoring software on this computer reads, each with its path."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 

@@ -1,4 +1,4 @@
-"""Describes the accuracy to expect of a private plan, from closed forms and simulations with made-up patients."""
+"""Estimates how accurate a model is under a plan with privacy noise, by formulas and by tests with made-up patients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_FORECAST: Final = "The difference is due to the noise. It does not predict r
 
 
 def expected_accuracy(plan: Plan) -> Iterator[str]:
-    """Yield sentences about the accuracy to expect of a plan with differential privacy. No patient data is read."""
+    """Yield sentences about the accuracy to expect under a plan with privacy noise. No patient data is read."""
     if plan.private_statistics is not None:
         yield from _of_statistics(plan.private_statistics, len(plan.site_names))
     elif plan.private_training is not None:

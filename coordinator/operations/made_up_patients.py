@@ -1,4 +1,4 @@
-"""Makes up patients for the simulations of `coordinator check`: standardised columns and a binary outcome.
+"""Makes up patients for the simulations of `coordinator check`. Each patient has some values and an outcome, 0 or 1.
 
 No patient of any hospital is used. The columns have one common factor, so each pair has the same correlation. Real
 columns of one patient depend on each other too. The correlation is assumed, and no plan can change it.
@@ -34,12 +34,12 @@ class MadeUpPatients:
     outcomes: Float64
 
     def part(self, rows: slice) -> MadeUpPatients:
-        """Return the patients of a range of rows."""
+        """Return the made-up patients in a range of table rows."""
         return MadeUpPatients(self.features[rows], self.outcomes[rows])
 
 
 def made_up_patients(patients: int, columns: int, generator: np.random.Generator) -> MadeUpPatients:
-    """Return made-up patients whose outcome follows a linear score of all columns."""
+    """Return made-up patients whose outcome depends on a linear score of all columns of the table."""
     direction = generator.standard_normal(columns)
     variance = (1 - CORRELATION) * float(direction @ direction) + CORRELATION * float(direction.sum()) ** 2
     direction *= _SLOPE / sqrt(variance)
@@ -51,7 +51,7 @@ def made_up_patients(patients: int, columns: int, generator: np.random.Generator
 
 
 def ranked(scores: Float64, outcomes: Float64) -> float:
-    """Return the AUROC by the ranks of the scores. Equal scores are ranked in random order."""
+    """Return the AUROC of scores (how well they separate the outcomes). Equal scores are ranked in random order."""
     order = np.lexsort((np.random.default_rng(0).random(len(scores)), scores))
     ranks = np.empty(len(scores))
     ranks[order] = np.arange(1, len(scores) + 1)

@@ -1,4 +1,4 @@
-"""Measures how much a small hospital gains from the other hospitals' score under the noise of a federated-prior plan.
+"""Measures on made-up patients how much a small hospital gains from the other hospitals' score, despite its noise.
 
 Each made-up hospital has the same small number of patients. Its own regression is fitted twice more with one additional
 column: the score of the other hospitals, with the noise of the plan and without it. The sums, units, clip, noise and
@@ -43,7 +43,7 @@ class MadeUpPrior:
 
 
 def made_up_prior(plan: Plan) -> MadeUpPrior | str:
-    """Simulate federated-prior at small hospitals with made-up patients. Return a short phrase if this is not done."""
+    """Simulate federated-prior at small hospitals with made-up patients, or return a phrase why not."""
     if plan.prior is None or (private := plan.prior.private) is None:
         return "the plan has no private sums of federated-prior"
     unknowns = len(private.unknowns)
@@ -68,7 +68,7 @@ def made_up_prior(plan: Plan) -> MadeUpPrior | str:
 
 
 def sums_of(private: PrivateSums, site: int, patients: MadeUpPatients) -> Float64:
-    """Return a site's sums without noise, in the order of `private.names`, for patients with one row each.
+    """Return the sums that a site would send without noise, in the order of `private.names`, for one row per patient.
 
     A term has at most the norm 1 by its units, so only rows are shortened.
     """

@@ -56,7 +56,7 @@ class MadeUp:
 
 
 def made_up_training(plan: Plan, most_work: int = _MOST_WORK) -> MadeUp | str:
-    """Train a plan on made-up patients. Return a short phrase if this is not done.
+    """Train the plan's model on made-up patients, or return a short phrase why this training is not done.
 
     Fewer patients are made up if a step is slow. `most_work` limits rows times parameters times steps.
     """

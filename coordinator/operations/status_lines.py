@@ -16,7 +16,7 @@ _OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: every type that JSON has
-    """Print the status of a running coordinator. A coordinator of an earlier version reports fewer facts."""
+    """Print the status that a running coordinator reported. Coordinators of earlier versions report fewer facts."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:
@@ -26,12 +26,12 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: e
 
 
 def print_wide(table: Table, widest: int, console: Console) -> None:
-    """Print a table whose first column is `widest` characters wide. The table can be wider than the window."""
+    """Print a table to the terminal. Its first column has `widest` characters, even if the window is smaller."""
     Console(file=console.file, width=max(console.width, widest + _OTHER_COLUMNS)).print(table)
 
 
 def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines above the table of sites in the output of `coordinator status`, with rich's markup."""
+    """Yield the lines about the run that `coordinator status` prints above the table of sites."""
     run = answer["run"]
     if run is None:
         yield f"No run is active. {answer['runs_over']} runs are over, {answer['runs_waiting']} runs wait."
@@ -119,7 +119,7 @@ def span(seconds: float) -> str:
 
 
 def shown(status: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the text beside the progress bar, the number of completed rounds and the number of all rounds."""
+    """Return the text beside the progress bar, the number of completed rounds and the total number of rounds."""
     run = status["run"]
     if run is None:
         unaware = status["yet_to_hear_of_the_end"]

@@ -1,4 +1,4 @@
-"""Serves the status page of a coordinator, read-only, on loopback or a Unix socket, in a separate process.
+"""Shows the status of a coordinator on a read-only web page on this computer, from a separate process.
 
 The process sends the running coordinator the request of `coordinator status`, and reads its journals and register. So a
 person who looks cannot delay a round, and the page works while no coordinator runs.
@@ -73,7 +73,7 @@ class JournalView:
         self.seen: dict[str, datetime] = {}
 
     def look(self) -> None:
-        """Read the journal lines that were written since the previous call."""
+        """Read the lines of the run's journal that are new since the previous call of this function."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._size)
@@ -98,7 +98,7 @@ class JournalView:
 
 
 def checkpoints_in(folder: Path) -> list[tuple[datetime, str, int]]:
-    """Return when each snapshot in a run's folder and its result was written, its name and its bytes, newest first."""
+    """Return the time, the name and the bytes of each snapshot in a run's folder and of its result, newest first."""
     found = []
     for file in (*folder.glob("snapshots/*"), *folder.glob("parameters.safetensors")):
         with suppress(FileNotFoundError):  # a newer snapshot is replacing this one now
@@ -114,7 +114,7 @@ def site_rows(
     view: JournalView | None,
     now: datetime,
 ) -> tuple[SiteRow, ...]:
-    """Return a table row for every site in the register or in the run.
+    """Return one row of the page's table for each site in the register of sites or in the run.
 
     Args:
         status: the status from the running coordinator; empty if none runs.
@@ -165,7 +165,7 @@ class StatusPage:
         self._template = environment.get_template("status.html")
 
     async def main(self) -> str:
-        """Return the part of the status page that changes during a run, as HTML."""
+        """Return the HTML of the part of the status page that changes while a run continues."""
         now, state = self._now(), Path(self._configuration.state)
         status: dict[str, Any] = {}
         with suppress(UnavailableError):
@@ -191,7 +191,7 @@ class StatusPage:
         )
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole HTTP response to a request."""
+        """Return the complete HTTP response to a request of a browser."""
         return await live_answer(request, f"Federation {self._authority.federation}", self.main)
 
     def _view(self, state: Path, name: str) -> JournalView:

@@ -1,1 +1,1 @@
-"""Contains the state machine of a run, as pure functions, and the code that carries out its decisions."""
+"""Contains the functions that decide the next step of a run, and the code that carries out these decisions."""

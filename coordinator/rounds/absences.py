@@ -28,7 +28,7 @@ class Windows:
     _on_clock: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, site: str, begins: int, ends: int) -> bool:
-        """Store a site's absence, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
+        """Store a site's announced absence, in seconds since 1970; 0 and 0 remove it. Return whether it is new."""
         if self._heard.get(site, (0, 0)) == (begins, ends):
             return False  # removed also if the wall clock has jumped in the meantime
         self._heard[site] = (begins, ends)
@@ -45,11 +45,11 @@ class Windows:
         return True
 
     def on_clock(self) -> Mapping[str, tuple[float, float]]:
-        """Return the beginning and the end of each site's absence, in seconds of a monotonic clock."""
+        """Return the beginning and the end of each site's announced absence, in seconds of a monotonic clock."""
         return {site: window for site, window in self._on_clock.items() if self._told[site] != (0, 0)}
 
     def facts(self, site: str) -> dict[str, str] | None:
-        """Return a site's current or future absence, ready for JSON, or None."""
+        """Return a site's current or future announced absence for output as JSON. Return None if there is none."""
         begins, ends = self._told.get(site, (0, 0))
         if not ends or self._on_clock[site][1] <= self.clock():
             return None
@@ -57,7 +57,7 @@ class Windows:
 
 
 def excused_until(terms: Terms, absent: Sites, now: float) -> float | None:
-    """Return the time until which the coordinator waits for these absent sites, grace period included, or None."""
+    """Return the end of these sites' announced absences plus the grace period. Return None if no absence is current."""
     windows = [terms.away[site] for site in absent if site in terms.away]
     ends = [end for begin, end in windows if begin <= now < end]
     return max(ends) + terms.deadlines.grace_seconds if ends else None

@@ -25,7 +25,7 @@ class RunningSum:
         self.reset(Layout(0, 0), ())
 
     def reset(self, layout: Layout, sites: Iterable[str]) -> None:
-        """Begin an attempt with an empty sum for these contributors and this layout."""
+        """Begin an attempt at a round with an empty sum for these contributing sites and this list of values."""
         self._layout = layout
         self._words = [np.zeros(layout.words_in(index), np.int64) for index in range(layout.chunks)]
         self._updates = self._memory[: layout.parameters]
@@ -33,15 +33,15 @@ class RunningSum:
         self._arrived = dict.fromkeys(sites, 0)
 
     def awaits(self, site: str) -> bool:
-        """Return whether more chunks of this contributor must arrive."""
+        """Return whether the coordinator still waits for chunks of this site's contribution."""
         return self._arrived.get(site, self._layout.chunks) < self._layout.chunks
 
     def arrived(self, site: str) -> int:
-        """Return how many chunks of a contributor were added."""
+        """Return how many chunks of a site's contribution were added to the sum."""
         return self._arrived[site]
 
     def add(self, site: str, index: int, body: bytes | memoryview) -> bool:
-        """Add one chunk. Return whether the chunk was the last chunk of the site.
+        """Add one chunk of a site's contribution to the sum. Return whether it was the last chunk of this site.
 
         Raises:
             MalformedMessage: the site is not bound, the chunk is not the next one or not of its size.
@@ -62,25 +62,25 @@ class RunningSum:
 
     @property
     def sites(self) -> int:
-        """Return the number of contributors."""
+        """Return the number of sites that contribute to this sum."""
         return len(self._arrived)
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the last chunk of every contributor was added."""
+        """Return whether the contributions of all sites were added to the sum completely."""
         return all(arrived == self._layout.chunks for arrived in self._arrived.values())
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether each chunk's check words add up to the number of sites, so that all masks cancelled."""
+        """Return whether the check words in each chunk add up to the number of sites. Then all masks cancelled."""
         return all(int(words[0]) == len(self._arrived) for words in self._words)
 
     @property
     def updates(self) -> Integers32:
-        """Return the sum of the encoded updates, int32 of shape (the layout's parameters,). Valid once complete."""
+        """Return the sum of all encoded updates, int32 of shape (the layout's parameters,). Valid once complete."""
         return self._updates
 
     @property
     def scalars(self) -> tuple[int, ...]:
-        """Return the sum of each scalar, in the order of the vector."""
+        """Return, for each single number that sites send beside the updates, the sum over the sites."""
         return tuple(self._words[-1][1:].tolist())

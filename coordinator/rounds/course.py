@@ -1,4 +1,4 @@
-"""Decides from the sums how a run continues: layers, intervals, best round and early stopping.
+"""Decides from the sites' sums how a run continues: shared layers, intervals, best round and early end of training.
 
 A decision is made when a round closes. It takes effect from the round after the next offer, which is sent at the same
 moment. It follows from plan and sums alone, so a record of it can be replayed. The rules:
@@ -92,21 +92,21 @@ class Course:
 
     @property
     def best_round(self) -> int | None:
-        """Return the round in which the received model had the lowest validation loss."""
+        """Return the round at whose beginning the model had the lowest validation loss."""
         return None if self.best is None else self.best[0]
 
     def returned_to(self, *closed: int) -> int | None:
-        """Return the round to whose parameters the run returned, if the newest rollback was in one of `rounds`."""
+        """Return the round to whose parameters the run returned, if its newest rollback was in a round in `closed`."""
         last = self.rollbacks[-1] if self.rollbacks else None
         return last.returned_to if last is not None and last.round in closed else None
 
     def to_json(self) -> bytes:
-        """Return the decisions as JSON."""
+        """Return all decisions about this run as JSON text."""
         return _ADAPTER.dump_json(self)
 
     @classmethod
     def from_json(cls, raw: bytes) -> Course:
-        """Read the JSON of `to_json`. Raises pydantic's ValidationError for any other text."""
+        """Read the JSON text that `to_json` wrote. Raises pydantic's ValidationError for any other text."""
         return _ADAPTER.validate_json(raw, strict=True)
 
 
@@ -114,19 +114,19 @@ _ADAPTER: Final = TypeAdapter(Course)
 
 
 def begin_course(plan: Plan, manifest: Manifest) -> Course:
-    """Return the decisions before the first round: every layer is summed in every round."""
+    """Return the decisions with which a run begins: every layer of the model is summed in every round."""
     has_intervals = isinstance(plan.ingredients.server_rule, LayerIntervals)
     return Course(intervals=(1,) * len(manifest.layers) if has_intervals else ())
 
 
 def rounds_of(plan: Plan, course: Course) -> int:
-    """Return the total number of rounds, as far as the number is known yet."""
+    """Return the total number of rounds of a run, as far as this number is already known."""
     saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
     return plan.rounds - saved
 
 
 def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
-    """Return the layers that take part in a round, in the encoding of an offer."""
+    """Return which layers of the model are summed in a round, as bytes for the message that offers the round."""
     stage = stage_at(plan, round_number, course.training_rounds)
     if stage is Stage.TRAINING and course.intervals and not is_synchronised(plan, round_number):
         return pack_layers(tuple(interval == 1 for interval in course.intervals))
@@ -134,12 +134,12 @@ def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
 
 
 def layers_of_result(course: Course) -> bytes:
-    """Return the layers that the result contains, in the encoding of the last message."""
+    """Return which layers of the model the result contains, as bytes for the last message of the run."""
     return pack_layers(course.chosen)
 
 
 def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, sums: Sums) -> Course:
-    """Return the decisions after a round has closed.
+    """Return the decisions about the rest of the run, after a round is complete.
 
     Args:
         course: the decisions before the round.
@@ -168,7 +168,7 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
 
 
 def is_possible(sums: Sums) -> bool:
-    """Return whether these sums are possible if all sites are honest."""
+    """Return whether honest sites could have sent numbers that add up to these sums."""
     if all(scalar.occasion is not Occasion.REPORT for scalar in sums.exchange.scalars):
         return True
     try:
@@ -264,7 +264,7 @@ def _gain(sums: Sums) -> GainOverSites:
 
 
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the decisions made between two courses, as events for the log."""
+    """Yield an event for the log for each decision that is in `after` but not in `before`."""
     if after.sensitivities != before.sensitivities:
         layers = [layer for layer, is_in in zip(manifest.layers, after.chosen, strict=True) if is_in]
         yield "layers_chosen", {"layers": layers, "sensitivities": list(after.sensitivities)}
@@ -276,7 +276,7 @@ def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[st
 
 
 def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
-    """Write a round's sums into the vector that sites receive. Return the decisions after the round.
+    """Write the sums of a round into the vector that sites receive. Return the decisions after this round.
 
     Args:
         course: the decisions before the round.
@@ -305,7 +305,7 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
 
 
 def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
-    """Return the regression as named float32 arrays (outputs, columns): coefficients and standard errors.
+    """Return the fitted regression as named float32 arrays (outputs, columns): coefficients and standard errors.
 
     A run that ended early has the values after its last Newton round. Before the first Newton round the result is
     empty.

@@ -1,4 +1,4 @@
-"""Runs the rounds: converts sites' messages to events of the state machine, and its effects to messages.
+"""Runs the rounds: reacts to messages of sites, changes the state of the run, and sends messages to the sites.
 
 Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
 order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends: at
@@ -119,11 +119,11 @@ class Engine:
         self.finished = asyncio.Event()
 
     def start(self) -> None:
-        """Begin or continue the first run. Raises OperatorError if the files on disk are not correct."""
+        """Begin or continue the first run. Raises OperatorError if the files of the run on disk have errors."""
         self._next_run()
 
     def add(self, plans: Iterable[Plan]) -> None:
-        """Queue plans. The first plan begins immediately if no run is active."""
+        """Add plans to the plans that wait. The first plan begins immediately if no run is active."""
         added = list(plans)
         self._waiting += added
         self._plans += added
@@ -132,7 +132,7 @@ class Engine:
             self._guarded(self._next_run)
 
     def connected(self, site: str, peer: Peer) -> None:
-        """Handle a new stream of a site with an accepted certificate, after its Hello."""
+        """Handle a new connection of an accepted site, after its first message (Hello)."""
         earlier = self._peers.pop(site, None)
         if earlier is not None:
             self._lost(site)
@@ -145,18 +145,18 @@ class Engine:
             self._tell_all_over()
 
     def saw(self, site: str) -> None:
-        """Record that a site has sent something."""
+        """Record the time at which a site last sent a message."""
         self._contacts[site] = self._clock()
 
     def disconnected(self, site: str, peer: Peer) -> None:
-        """Handle the end of a site's stream, for any reason."""
+        """Handle the end of a site's connection, whatever the reason is."""
         if self._peers.get(site) is peer:
             del self._peers[site]
             self._log.info("site_disconnected", site=site)
             self._lost(site)
 
     def received(self, site: str, message: SiteMessage) -> bool:
-        """Handle a checked message of a site. Return whether the site's next message should be a chunk.
+        """Handle a checked message of a site. Return whether the next message must be a chunk of a contribution.
 
         Raises:
             MalformedMessage: the message is not expected here; the caller ends the stream.
@@ -192,13 +192,13 @@ class Engine:
         return isinstance(message, Ready | Chunk) and awaits_chunk(run, site)
 
     def status(self) -> dict[str, Any]:
-        """Return the status for operators, ready for JSON."""
+        """Return the coordinator's status for operators, as values for JSON."""
         around = Around(self._peers, self._joined, self._windows, self._contacts, self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "sweeps": self._sweeps}
 
     def away(self, site: str, begins: int, ends: int) -> None:
-        """Store the announced absence of a site, in seconds since 1970; 0 and 0 remove it."""
+        """Store the time of an announced absence of a site, in seconds since 1970; 0 and 0 remove the absence."""
         if not self._windows.take(site, begins, ends):
             return
         self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
@@ -207,13 +207,13 @@ class Engine:
             self._kept.note("maintenance", site=site, begins=begins, ends=ends)
 
     def recheck(self) -> None:
-        """Stop waiting for revoked sites after a change of the register."""
+        """Stop waiting for revoked sites, after the register of sites has changed."""
         for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
             self.removed(site)
         self._tell_all_over()
 
     def removed(self, site: str) -> None:
-        """Handle a site that is revoked, or whose hospital's own authority was removed."""
+        """End a site's part in the run, after it was revoked or its hospital's certificate authority was removed."""
         run, kept, revoked = self._run, self._kept, set(self._revoked())
         if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
             kept.note("revoked", site=site)
@@ -221,7 +221,7 @@ class Engine:
         self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
-        """Pause the run after the current round, or resume it. Return whether anything changed."""
+        """Pause the run after its current round, or resume the paused run. Return whether anything changed."""
         run, kept = self._run, self._kept
         if run is None or kept is None or run.terms.is_paused == pauses:
             return False
@@ -232,7 +232,7 @@ class Engine:
         return True
 
     def end_run(self) -> bool:
-        """End the run permanently on a person's command. Return whether there was a run."""
+        """End the current run permanently because a person ordered this. Return whether there was a run."""
         if self._run is None or self._kept is None:
             return False
         self._kept.note("stopped")
@@ -240,7 +240,7 @@ class Engine:
         return True
 
     def stop(self) -> None:
-        """Prepare the end of the program: save the run, and send each site the message to reconnect later."""
+        """Prepare the end of this program: save the run, and tell each site to reconnect later."""
         if self._timer:
             self._timer.cancel()
         for peer in list(self._peers.values()):
@@ -449,7 +449,7 @@ class Engine:
 
 
 def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:
-    """Return the state in which a restarted program continues a run. In this state no site is connected.
+    """Return the state from which the coordinator continues a run after a restart. No site is connected yet.
 
     Args:
         run: new, with its current terms.
@@ -468,7 +468,7 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
-    """Return to the newest round that the coordinator and all sites have on disk, as soon as all sites are connected.
+    """As soon as all sites are connected, return to the newest round that coordinator and sites have on disk.
 
     Raises:
         UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.

@@ -1,4 +1,4 @@
-"""Handles messages of sites: decides whether a site may take part, stores masking keys, and adds chunks.
+"""Handles messages of sites: decides if a site may take part, stores masking keys, and adds up contributions.
 
 A refusal is one clause with the reason, which the site's operator reads. It follows from the site's certificate, not
 from its own statements.
@@ -30,7 +30,7 @@ from protos.wire.messages import Chunk, Join, KeyAdvert, KeySessionAcknowledgeme
 
 
 def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
-    """Return the reason why a site may not take part in a plan, or None if the site may take part.
+    """Return why a site may not take part in the run of a plan. Return None if the site may take part.
 
     A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
     must have that key under the site's name.
@@ -44,7 +44,7 @@ def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> 
 
 
 def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
-    """Return the reason why the agreement that a site sent does not match the plan, or None if it matches."""
+    """Return why the agreement that a site sent does not match the plan. Return None if the agreement matches."""
     if join.plan_digest != plan.digest:
         return "the site agreed to another plan"
     if join.manifest_digest != manifest.digest:
@@ -53,7 +53,7 @@ def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
 
 
 def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
-    """Return whether a joining site can continue the current round from its memory or its disk."""
+    """Return whether a joining site has the state in memory or on disk from which the current round continues."""
     state = run.state
     if not isinstance(state, Working) or site not in state.attempt.bound:
         return True
@@ -61,7 +61,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
-    """Store a site's message about masking keys. Only the sites can check the content of the message.
+    """Store a site's message about masking keys. Only the other sites can check what the message contains.
 
     Raises:
         MalformedMessage: the message has another site's name.
@@ -79,12 +79,12 @@ def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledge
 
 
 def awaits_chunk(run: Run, site: str) -> bool:
-    """Return whether the next chunk of a site belongs to the current sum."""
+    """Return whether the next chunk of a site's contribution belongs to the sum of the current attempt."""
     return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
 
 
 def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
-    """Add a chunk to the sum of its attempt.
+    """Add a chunk of a site's contribution to the sum of the current attempt at the round.
 
     Raises:
         MalformedMessage: this attempt collects no chunks, or the chunk is not the site's next one.

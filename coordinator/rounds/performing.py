@@ -1,4 +1,4 @@
-"""Carries out the effects of the state machine: changes the run, writes its journal, and sends messages to sites.
+"""Carries out decisions about a run: changes the run, writes the journal of the run, and sends messages to sites.
 
 A message to a site is sent only after the journal has stored the decision.
 """
@@ -48,13 +48,13 @@ class Peer(Protocol):
     """Sends messages on one site's open stream."""
 
     def send(self, message: CoordinatorMessage) -> None:
-        """Queue a message."""
+        """Add a message to the messages that wait to be sent to this site."""
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
-        """Queue the vector as chunks. The vector is read when the chunks are sent."""
+        """Send parameters to the site in chunks. Each chunk is read from the vector just before it is sent."""
 
     def end(self, reason: CoordinatorReason, detail: str) -> None:
-        """Send the reason to the site and end the stream."""
+        """Send the site the reason for the end of the connection, then end the connection."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Performer:
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
-        """Carry out effects in sequence, then send the messages to sites. Return how the run ended, or None.
+        """Carry out decisions in sequence, then send messages to sites. Return how the run ended, or None.
 
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.
@@ -166,7 +166,7 @@ class Performer:
 
 
 def attempt_of(run: Run) -> Attempt:
-    """Return the run's current attempt. Raises ValueError if the run has no current attempt."""
+    """Return the run's current attempt at a round. Raises ValueError if there is no current attempt."""
     if isinstance(run.state, Gathering | Over):
         raise ValueError("no attempt is under way")
     return run.state.attempt

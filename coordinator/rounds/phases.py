@@ -1,4 +1,4 @@
-"""Defines frozen records: the phases of a run, the events, and the effects.
+"""Defines the phases of a run, the events that change a phase, and the actions that follow from an event.
 
 coordinator/rounds/round.py shows how one follows from the other. Times are seconds of the caller's monotonic clock.
 """
@@ -102,7 +102,7 @@ class Attempt:
     late: tuple[str, ...] = ()
 
     def at(self, number: int, past: Past) -> Attempt:
-        """Return the attempt that repeats an earlier round for the same sites. Other connected sites enter later."""
+        """Return an attempt that repeats an earlier round with the same sites. Other connected sites enter later."""
         return Attempt(
             round=number,
             number=past.attempt + 1,

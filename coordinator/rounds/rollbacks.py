@@ -1,4 +1,4 @@
-"""Decides whether a run returns to earlier parameters because sites refused the new ones, and describes each rollback.
+"""Decides if a run returns to earlier parameters because sites refused the new ones, and describes each rollback.
 
 Sites send their refusals in the sum of the round that they trained from the refused parameters. So one round decides
 about the parameters, and its updates are dropped with them. docs/design/acceptance.md has the reasons. The rules:
@@ -47,13 +47,13 @@ class RoundState:
     rule_state: Mapping[str, Float64] = field(repr=False)
 
     def copied(self) -> RoundState:
-        """Return a copy of this object, with copies of its arrays."""
+        """Return a copy of this state of a run, with copies of all its arrays."""
         rule_state = {name: array.copy() for name, array in self.rule_state.items()}
         return replace(self, values=self.values.copy(), rule_state=rule_state)
 
 
 def refusals_in(plan: Plan, course: Course, round_number: int, sums: Sums, *, resample: int) -> int | None:
-    """Return how many sites refused this round's starting parameters, or None if the sums do not contain it.
+    """Return how many sites refused this round's starting parameters, or None if the sums do not show this number.
 
     Args:
         course: before the round closes. Directly after a rollback no refusal counts.
@@ -74,7 +74,7 @@ def is_below_quorum(plan: Plan, refusals: int, contributors: int) -> bool:
 
 
 def roll_back(plan: Plan, accepted: RoundState, course: Course, round_number: int, sums: Sums, refusals: int) -> Course:
-    """Return the decisions after a round whose sum is dropped.
+    """Return the decisions about the run after a round whose sum is not used.
 
     Args:
         accepted: the state before the round whose parameters the sites accepted last.
@@ -102,7 +102,7 @@ def has_lost_patience(plan: Plan, rollbacks: tuple[Rollback, ...]) -> bool:
 
 
 def told_of_rollbacks(plan: Plan, course: Course) -> list[str]:
-    """Describe each rollback for an operator. Without rollbacks, the text is empty."""
+    """Return a text for an operator about each return to earlier parameters. Without returns, the text is empty."""
     if not course.rollbacks:
         return []
     last, count = course.rollbacks[-1], len(course.rollbacks)

@@ -1,4 +1,4 @@
-"""Defines the state machine of a run as pure functions: from a state and an event to the next state and effects.
+"""Decides by pure functions what happens in a run: an event and a state give the next state and the actions.
 
 It owns no clock, no socket and no number of the model. A deadline that has passed is an event like any other.
 
@@ -64,12 +64,12 @@ MOST_ATTEMPTS_AT_CORRUPTION: Final = 3
 
 
 def begin(terms: Terms, now: float) -> Gathering:
-    """Return the state before any site has joined."""
+    """Return the state of a run before any site has joined the run."""
     return Gathering(deadline=now + terms.deadlines.join_seconds)
 
 
 def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
-    """Return the next state and the effects of an event. Events of sites outside the plan change nothing."""
+    """Return the run's next state and the actions after an event. Events of sites outside the plan change nothing."""
     site = getattr(event, "site", None)
     heard = terms.sites | terms.receivers if isinstance(state, Finishing) else terms.sites
     if site is not None and site not in heard:

@@ -29,7 +29,7 @@ class RoundTimes:
 
     @property
     def newest(self) -> tuple[float, ...]:
-        """Return the durations of the newest rounds in seconds, the latest last."""
+        """Return how many seconds each of the newest rounds lasted, in the order of the rounds."""
         return tuple(self._seconds)
 
     @property
@@ -39,20 +39,20 @@ class RoundTimes:
 
     @property
     def under_way(self) -> float:
-        """Return the seconds since this attempt began; 0 after an interruption and between rounds."""
+        """Return the seconds since the current attempt began; 0 after an interruption and between rounds."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def offered(self, number: int, attempt: int) -> None:
-        """Start to measure an attempt. A repeated offer of the same attempt does not restart the measurement."""
+        """Start to measure the time of an attempt. A repeated offer of the same attempt does not restart this."""
         if self._attempt != (number, attempt):
             self._attempt, self._began = (number, attempt), self._clock()
 
     def disturbed(self) -> None:
-        """Mark the current attempt as interrupted, so that its time is not used."""
+        """Mark the current attempt at a round as interrupted, so that its time is not used."""
         self._began = None
 
     def closed(self) -> None:
-        """Record that the current round is closed."""
+        """Record that the current round is complete, with its duration."""
         if self._began is not None:
             self._seconds.append(self.under_way)
         self._attempt = self._began = None
@@ -66,7 +66,7 @@ class JournalTimes:
         self._offered: dict[int, datetime] = {}
 
     def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return the seconds of the round that this entry closes; None for an interrupted round or no round."""
+        """Return how many seconds a round lasted if this entry ends it. Return None if the round was interrupted."""
         kind, seconds = entry["kind"], None
         if kind == "offered":
             self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])

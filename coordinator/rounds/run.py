@@ -1,4 +1,4 @@
-"""Executes one run of one plan: its parameters, its running sum and its state.
+"""Executes one run of one plan: stores its parameters, the current sum of contributions, and its state.
 
 A run contains sums and never one site's values. The plan and the decisions of earlier rounds determine what is sent and
 collected in a round.
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def is_consistent(self) -> bool:
-        """Return whether all check words are correct, and honest sites could have sent numbers with these sums."""
+        """Return whether all check words are correct, and honest sites could have sent numbers that add up so."""
         assert self._offered is not None
         exchange, sites = self._offered.exchange, self.running_sum.sites
         sums = self._sums(exchange)
@@ -125,7 +125,7 @@ class Run:
         return -most <= int(sums.updates.min()) and int(sums.updates.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
-        """Return the parameters and facts that sites receive in every attempt at a round."""
+        """Return the parameters and facts that the coordinator sends to sites in every attempt at a round."""
         if self._offered is None or self._offered.offer.round != round_number:
             course = self.course
             stage = stage_at(self.plan, round_number, course.training_rounds)
@@ -140,7 +140,7 @@ class Run:
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
-        """Restore the run to its state before a round, from a snapshot. None means the state before the first round."""
+        """Restore the run's state before a round from a snapshot, or without a snapshot that before the first round."""
         if snapshot is None:
             self._become(new_run(self.plan, self.terms, self.state, self.manifest).before(0))
         else:
@@ -148,7 +148,7 @@ class Run:
         self.accepted = None if snapshot is None else snapshot.accepted
 
     def before(self, round_number: int) -> RoundState:
-        """Return the current state, which is the state before this round. The arrays are the run's own memory."""
+        """Return the run's current state, which is the state before this round. Its arrays are not copied."""
         return RoundState(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
 
     def take_new_memory(self) -> None:
@@ -165,12 +165,12 @@ class Run:
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
 
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
-        """Begin to sum the contributions of an attempt."""
+        """Begin an empty sum for the contributions of an attempt at a round."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
     def close_round(self, round_number: int, *, resample: int = 0) -> None:
-        """Apply the server rule to the complete and consistent sum, and decide how the run continues.
+        """Compute new shared parameters from the complete sum by the server rule. Decide how the run continues.
 
         If too few sites accept this round's starting parameters, the sum is dropped and the run returns to the
         parameters accepted last. `resample` is the number of the draw of batches in this sum.
@@ -206,7 +206,7 @@ class Run:
         return None if self._is_in_range(sums) else 0
 
     def result(self) -> tuple[Finish, Float32]:
-        """Return the last message of the run, and the result as the vector that is sent after this message."""
+        """Return the last message of the run, and the vector of result parameters that follows this message."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
         measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
@@ -217,14 +217,14 @@ class Run:
         return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to, chosen), values
 
     def views(self) -> dict[str, Float32]:
-        """Return the shared parameters as named arrays that use the run's memory."""
+        """Return the shared parameters as named arrays, without copying them."""
         views = self.manifest.views(self.parameters)
         if self.plan.prior is not None:
             return fitted(self.plan.prior, self.course, self.values, self.rounds_made)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
-        """Return the public facts of the run, ready for JSON."""
+        """Return the facts about the run that may be public, as values for JSON."""
         course, layers, promise = self.course, self.manifest.layers, self.plan.privacy
         return {
             "run": self.name,
@@ -276,7 +276,7 @@ class Run:
 
 
 def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = None) -> Run:
-    """Return a run before its first round, with the plan's initial parameters and an empty sum.
+    """Return a new run before its first round, with the plan's initial parameters and an empty sum.
 
     A plan with a starting file needs the manifest that has the file's values.
     """
@@ -299,7 +299,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
 
 
 def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return a curve with at most 202 points, which include the first, the last and the lowest point."""
+    """Return at most 202 points of a curve for a drawing. The first, last and lowest points are always included."""
     if len(curve) <= _MOST_POINTS:
         return list(curve)
     kept = {round(place * (len(curve) - 1) / (_MOST_POINTS - 1)) for place in range(_MOST_POINTS)}
@@ -308,7 +308,7 @@ def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def terms_of(plan: Plan) -> Terms:
-    """Return the parts of a plan that the state machine needs."""
+    """Return the parts of a plan that decide how its run proceeds."""
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,

@@ -1,4 +1,4 @@
-"""Computes the status report of a coordinator: the run, its speed, and each of its sites."""
+"""Computes the coordinator's status for operators: the current run, the speed of the run, and each site."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Around:
 
 
 def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
-    """Return the status for operators, ready for JSON."""
+    """Return the status of a run for operators, as values for JSON."""
     history = kept.history if kept else History()
     clock_seconds = around.windows.clock()
     ages = {site: round(clock_seconds - at, 1) for site, at in around.contacts.items()}
@@ -99,14 +99,14 @@ def waited_for(state: State, terms: Terms) -> Sites:
 
 
 def concluding_facts(state: State) -> dict[str, int] | None:
-    """Return how many sites have received the result, and the number of all sites; None while rounds remain."""
+    """Return how many sites have loaded the result, and how many should load it. Return None while rounds remain."""
     if not isinstance(state, Finishing):
         return None
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
 
 
 def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
-    """Return the speed of the newest rounds and the expected end; None before the first round.
+    """Return the speed of the newest rounds and the expected end of the run. Return None before the first round.
 
     No end is reported while the run is interrupted or paused. For a plan that can end early it is the latest possible
     end.

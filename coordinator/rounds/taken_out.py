@@ -1,4 +1,4 @@
-"""Handles sites that leave a run, because a person decided this or because the run no longer waits for them.
+"""Handles sites that no longer take part in a run, because a person decided this or because they were often missing.
 
 A site that the office revokes is treated like one that its own people withdrew: nobody waits for its contribution. The
 plan decides whether the others continue or wait. If they wait, a site that is invited again with the identity key in
@@ -30,35 +30,35 @@ MOST_LATE_ATTEMPTS: Final = 3
 
 
 def after_missing(terms: Terms, attempt: Attempt, missing: Sites) -> Attempt:
-    """Return the attempt without the missing sites. Add the missing sites to `late` if enough other sites remain."""
+    """Return the attempt without its missing sites. If enough other sites remain, add the missing sites to `late`."""
     late = sorted(missing) if len(attempt.bound - missing) >= terms.quorum else ()
     return replace(attempt, present=attempt.present - missing, late=(*attempt.late, *late))
 
 
 def after_giving(attempt: Attempt) -> Attempt:
-    """Return the attempt with its contributors removed from `late`, because they have sent everything."""
+    """Return the attempt with sites removed from `late` that have now sent their complete contribution."""
     return replace(attempt, late=tuple(site for site in attempt.late if site not in attempt.bound))
 
 
 def is_too_late(attempt: Attempt, site: str) -> bool:
-    """Return whether the run no longer waits for a site."""
+    """Return whether the run no longer waits for a site that was missing too often."""
     return attempt.late.count(site) >= MOST_LATE_ATTEMPTS
 
 
 def without_late(attempt: Attempt) -> Attempt:
-    """Remove from the attempt the sites that were to enter but for which the run no longer waits."""
+    """Return the attempt without the entering sites for which the run no longer waits."""
     return replace(attempt, entering=frozenset(site for site in attempt.entering if not is_too_late(attempt, site)))
 
 
 def goes_on_without_late(terms: Terms, attempt: Attempt, missing: Sites) -> bool:
-    """Return whether the run continues at once without the sites that were missing in the last attempt."""
+    """Return whether the run continues at once without the sites that were missing in its last attempt."""
     others = attempt.bound - missing
     may = terms.on_lost_site == "continue" and len(others) >= terms.quorum and not terms.is_paused
     return may and others <= attempt.present and all(is_too_late(attempt, site) for site in missing)
 
 
 def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[str]:
-    """Return the revoked sites that are still part of the run in the state machine."""
+    """Return the revoked sites that are still a part of the current run."""
     match state:
         case Gathering(declined=declined):
             counted = listed - declined
@@ -72,7 +72,7 @@ def yet_to_tell(state: State, listed: Sites, revoked: Collection[str]) -> list[s
 
 
 def explained(over: Over, history: History) -> Over:
-    """Return how a run ended. If a revoked site is the reason, the text gives the name of the site."""
+    """Return how and why a run ended. If a revoked site is the reason, the text names this site."""
     revoked = sorted(over.missing & history.revoked)
     if over.is_complete or not revoked:
         return over
@@ -82,7 +82,7 @@ def explained(over: Over, history: History) -> Over:
 
 
 def told(state: State, history: History, *, clock_seconds: float, now: datetime) -> list[str]:
-    """Describe each site that a person removed, or for which the run no longer waits.
+    """Return a text about each site that a person removed or for which the run no longer waits.
 
     Args:
         clock_seconds: the state machine's monotonic clock.
@@ -97,7 +97,7 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
 
 
 def told_of_removal(site: str, *, waits: bool) -> str:
-    """Describe a site that is no longer accepted, because its hospital's own authority was removed."""
+    """Return a text about a site that is refused because its hospital's certificate authority was removed."""
     waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
     return (
         f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."

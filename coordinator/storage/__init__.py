@@ -1,1 +1,1 @@
-"""Stores the coordinator's files: journal, snapshots and records of runs."""
+"""Stores the coordinator's files: the journal, the snapshots and the final record of each run."""

@@ -1,4 +1,4 @@
-"""Stores which sites are already informed that all studies are over, for sites that connect later.
+"""Stores which sites already know that all studies are over, so that the coordinator can inform the others later.
 
 A site is informed when the end was sent on its open stream. The coordinator does not wait for a site that left its
 study, is revoked, or was never a member.
@@ -39,22 +39,22 @@ class Ending:
         self._heard = _read(self._path)
 
     def follow(self, plan: Plan) -> None:
-        """Record that a study is active, or that it was over when this program started."""
+        """Record that a study is active, or that the study was already over when this program started."""
         self._sites[plan.run_name] = frozenset(plan.listed_names)
         self.under_way.set()
         self.all_heard.clear()
 
     def left(self, site: str) -> None:
-        """Record that a site has left and was informed."""
+        """Record that a site has left its study and was informed of the end."""
         self._gone.add(site)
 
     def joined(self, site: str) -> None:
-        """Record that a site takes part, even if the site left before."""
+        """Record that a site takes part in a study, even if the site left this study before."""
         self._gone.discard(site)
 
     @property
     def awaited(self) -> list[str]:
-        """Return the sites that are not yet informed."""
+        """Return the sites that were not yet informed that all studies are over."""
         missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
             missing |= sites - self._heard.get(run, set()) - self._gone - revoked
@@ -62,11 +62,11 @@ class Ending:
 
     @property
     def unaware(self) -> list[str]:
-        """Return the sites that are not informed of the end yet. The result is empty while a study is active."""
+        """Return the sites that were not informed that all studies are over. Empty while a study is active."""
         return [] if self.under_way.is_set() else self.awaited
 
     def tell(self, peers: Mapping[str, Peer]) -> None:
-        """End these streams with the message that all studies are over.
+        """Tell these sites that all studies are over, then end their connections.
 
         Raises:
             UnavailableError: the list of informed sites cannot be written to the disk.
@@ -86,8 +86,8 @@ class Ending:
     def _write(self) -> None:
         content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
         with on_disk(
-            what="The program cannot record which sites were informed of the end",
-            consequence="All studies are over and recorded. The coordinator stopped.",
+            what="The coordinator cannot record which sites were informed that all studies are over",
+            consequence="All studies are over, and their results are recorded. The coordinator stopped.",
         ):
             replace_file(self._path, json.dumps(content, indent=2).encode())
 

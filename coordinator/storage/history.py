@@ -1,4 +1,4 @@
-"""Converts a run's journal to values: the current round, its contributors, and the events of each site.
+"""Reads from the journal of a run: the current round, the sites that contribute to it, and the events of each site.
 
 Each written entry is applied at once, and a restarted program applies all of them, so both have the same state.
 """
@@ -63,21 +63,21 @@ class History:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the run cannot continue: it ended after a round was offered, or a person ended it."""
+        """Return whether the run cannot continue, because it ended after its first round began or a person ended it."""
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
 
     @property
     def reason(self) -> str:
-        """Return the reason why the run ended."""
+        """Return the reason for the end of the run."""
         return "" if self.over is None else str(self.over["reason"])
 
     @property
     def has_begun(self) -> bool:
-        """Return whether any round was offered."""
+        """Return whether the coordinator has offered any round of this run to sites."""
         return bool(self.past)
 
     def take(self, entry: Entry) -> None:
-        """Apply one entry of the journal to the state. Entries must be applied in their order."""
+        """Update the state of the run by one entry of its journal. The entries must be applied in their order."""
         kind = entry["kind"]
         self.counts[kind] += 1
         if kind in _TOLD:
@@ -127,28 +127,28 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Remove all rounds before `oldest` except the round just before it, whose contributors are still needed."""
+        """Delete all rounds before `oldest` from memory, except the last one, whose contributing sites are needed."""
         for number in [number for number in self.past if number < oldest - 1]:
             del self.past[number]
             self.digests.pop(number, None)
 
     def needed(self, number: int) -> frozenset[str]:
-        """Return the sites that a return to a round requires: the contributors of the round and of all later rounds."""
+        """Return the sites that must be connected for a return to a round: all that contributed to it or later."""
         needed = [past.bound for later, past in self.past.items() if later >= number]
         return frozenset[str]().union(*needed, self.bound_at(number))
 
     def bound_at(self, number: int) -> frozenset[str]:
-        """Return the contributors of a round from its offer, or from the previous round if it has no offer."""
+        """Return the contributing sites of a round from its offer. Without an offer, use the previous round."""
         past = self.past.get(number) or self.past.get(number - 1)
         return frozenset() if past is None else past.bound
 
     def resample_before(self, number: int) -> int:
-        """Return the resample number of the previous round. The states before this round depend on this number."""
+        """Return the number of the random draw in the previous round. The states before this round depend on it."""
         past = self.past.get(number - 1)
         return 0 if past is None else past.resample
 
     def facts(self) -> dict[str, object]:
-        """Return the events of each site, ready for JSON."""
+        """Return the recorded events of each site in this run, as values for JSON."""
         return {
             "void_attempts": self.counts["void"],
             "returns_to_an_earlier_round": self.counts["back"],
@@ -172,7 +172,7 @@ class KnownRun:
 
 
 def known_runs(state: Path) -> list[KnownRun]:
-    """Return the runs in a state directory, oldest first. Raises JournalDamaged: a journal was changed or damaged."""
+    """Return all runs in the state directory, oldest first. Raises JournalDamaged: a journal was changed or damaged."""
     runs = [_known(journal) for journal in (state / "runs").glob("*/journal.jsonl")]
     return sorted(runs, key=lambda run: run.began)
 

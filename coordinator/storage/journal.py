@@ -1,4 +1,4 @@
-"""Writes the journal of one run: every decision is synced to disk before this program acts on it.
+"""Writes the journal of one run. The coordinator writes every decision to disk before it acts on the decision.
 
 The journal is one append-only file of JSON lines. Each line has its number and a checksum over itself and the previous
 line, so that a changed, lost or exchanged line is detected. A crash can leave an incomplete last line. Its decision had
@@ -37,7 +37,7 @@ class JournalDamaged(OperatorError):
     def __init__(self, path: Path, finding: str) -> None:
         super().__init__(
             what=f"The journal {path} is damaged or was changed: {finding}.",
-            consequence="The run was not resumed and no site was contacted for this run. Nothing was changed.",
+            consequence="The coordinator did not continue the run and contacted no site for it. Nothing was changed.",
             remedy="Restore the run's whole folder from a backup, or remove the plan from coordinator.yaml.",
         )
 
@@ -69,7 +69,7 @@ class Journal:
             sync_folder(path.parent)
 
     def add(self, kind: str, **facts: object) -> None:
-        """Append a decision. The decision is on disk only after `sync` has returned."""
+        """Add a decision to the journal. The decision is on disk only after `sync` has returned."""
         time = self._now().isoformat(timespec="milliseconds")
         entry = {"line": self.lines, "kind": kind, "time": time} | facts
         self._check, text = _checked(self._check, entry)
@@ -78,7 +78,7 @@ class Journal:
         self.lines += 1
 
     def sync(self) -> None:
-        """Sync the appended decisions to disk.
+        """Write the added decisions to disk, and wait until they are stored.
 
         Raises:
             OperatorError: this disk or the record of `echo` cannot be written; the file is unchanged.
@@ -102,12 +102,12 @@ class Journal:
         self._waiting.clear()
 
     def close(self) -> None:
-        """Close the file. Decisions that were not synced may not be on disk."""
+        """Close the journal's file. Decisions that were added after the last `sync` may be lost."""
         self._file.close()
 
 
 def read_journal(path: Path) -> Iterator[Entry]:
-    """Yield the complete lines, even during a write. Raises JournalDamaged: a line was changed or lost."""
+    """Yield the complete lines of a journal that may still grow. Raises JournalDamaged: a line was changed or lost."""
     return (entry for _, _, entry in _checked_lines(path))
 
 
@@ -155,5 +155,5 @@ def _set_torn_tail_aside(path: Path, now: datetime) -> None:
 def _on_disk() -> AbstractContextManager[None]:
     return on_disk(
         what="The coordinator's journal cannot be written",
-        consequence="The coordinator stopped before the decision took effect. Nothing is lost.",
+        consequence="The coordinator stopped before its newest decision took effect. Nothing is lost.",
     )

@@ -1,4 +1,4 @@
-"""Stores one run on disk: its journal, its snapshots, and the states that sites have reported.
+"""Stores one run on disk: the journal and the snapshots of the run, and which states the sites have saved.
 
 After a crash the run returns to the newest round before which this program and every participating site have their
 state. The rules:
@@ -86,16 +86,16 @@ class Kept:
 
     @property
     def oldest(self) -> int:
-        """Return the oldest round to which the run can return."""
+        """Return the oldest round to which this run can return after a crash."""
         return self.rounds[0]
 
     def note(self, kind: str, **facts: object) -> None:
-        """Append a decision or an event to the journal and apply it."""
+        """Add a decision or an event to the journal of the run, and update the state of the run by it."""
         self.journal.add(kind, **facts)
         self.history.take({"kind": kind} | facts)
 
     def offer(self, attempt: Attempt) -> Offer:
-        """Return the offer of an attempt. A new attempt is written to the journal.
+        """Return the message that offers an attempt at a round to sites. Write a new attempt to the journal.
 
         Raises:
             UnavailableError: a repeated round would send other bytes than before.
@@ -123,7 +123,7 @@ class Kept:
         return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
 
     def bound(self, attempt: Attempt) -> None:
-        """Record the contributors of an attempt."""
+        """Record in the journal which sites contribute to an attempt at a round."""
         self.note(
             "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.resample
         )
@@ -134,7 +134,7 @@ class Kept:
             self._run.take_new_memory()
 
     def closed(self, number: int, contributors: Sites) -> None:
-        """Record a closed round, and write a snapshot if the sites have saved their states.
+        """Record that a round is complete. Write a snapshot if all contributing sites have saved their states.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -151,31 +151,31 @@ class Kept:
             self.hold(site, Saved(number + 1, resample))
 
     def joined(self, site: str, join: Join) -> None:
-        """Record from which states a joining site can continue."""
+        """Record from which saved states a joining site can continue the run."""
         # A site that has not begun can begin. Its saved states remain on its disk. Only its memory changes.
         begun = {Saved(0)} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
     def hold(self, site: str, state: Saved) -> None:
-        """Record that a site has a saved state."""
+        """Record that a site has reported a state that it saved on disk."""
         kept = {held for held in self.holds.get(site, ()) if held.round >= self.oldest}
         self.holds[site] = kept | {state}
 
     def is_behind(self, join: Join) -> bool:
-        """Return whether a site has a later round than this journal offered. The journal is then an older copy."""
+        """Return whether a site has a later round than the journal contains. The journal is then an older copy."""
         reached = max((state.round for state in join.saved), default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 
     def is_current(self, join: Join, number: int) -> bool:
-        """Return whether a site can continue with a round from its own memory or its own disk."""
+        """Return whether a site has the state in memory or on disk from which a round continues."""
         return join.next_round in (number, number + 1) or self._state(number) in join.saved
 
     def can_return(self, site: str) -> bool:
-        """Return whether there is a round to which the run can return together with this site."""
+        """Return whether the run can return to an earlier round whose state this site has also saved."""
         return any(self._has(site, number) for number in self.rounds)
 
     def find_return(self, present: Collection[str]) -> int | None:
-        """Return the newest round to which the run can return with the connected sites."""
+        """Return the newest round to which the run can return together with the connected sites."""
         for number in reversed(self.rounds):
             sites = self.history.bound_at(number)
             if self.history.needed(number) <= set(present) and all(self._has(site, number) for site in sites):
@@ -183,7 +183,7 @@ class Kept:
         return None
 
     def go_back(self, number: int) -> Past:
-        """Restore the run to its state before a round. Return the last offer of this round.
+        """Restore the state of the run before a round. Return the last offer of this round to sites.
 
         Raises:
             UnavailableError: the snapshot can no longer be read.
@@ -192,7 +192,7 @@ class Kept:
         snapshot = read_snapshot(self._folder, number) if number else None
         if number and snapshot is None:
             raise UnavailableError(
-                what=f"The snapshot before round {number + 1} cannot be read.",
+                what=f"The coordinator's saved state (snapshot) before round {number + 1} cannot be read.",
                 consequence="The coordinator stopped. The coordinator sent nothing to any site.",
                 remedy="Start the coordinator again. The coordinator then continues from the previous snapshot.",
             )
@@ -208,13 +208,13 @@ class Kept:
         )
 
     def is_at_result(self) -> bool:
-        """Restore the newest snapshot. Return whether no round remains."""
+        """Restore the newest snapshot of the run. Return whether all rounds are complete in this snapshot."""
         if self.rounds[-1]:
             self._run.go_back(read_snapshot(self._folder, self.rounds[-1]))
         return self._run.rounds_made >= self._run.terms.rounds
 
     def end(self, over: Over) -> None:
-        """Record the end of the run in the journal, and delete the snapshots that it no longer needs.
+        """Record the end of the run in its journal, and delete snapshots that are no longer needed.
 
         Raises:
             UnavailableError: the disk cannot be written.
@@ -227,7 +227,7 @@ class Kept:
             forget_after(self._folder, -1)
 
     def close(self) -> None:
-        """Finish the current write, if the disk permits, and close the journal."""
+        """Close the journal, after the snapshot that is being written is finished if the disk permits."""
         with suppress(UnavailableError):  # then the run continues from the previous snapshot
             self._settle(waits=True)
         self.journal.close()
@@ -292,9 +292,9 @@ class Kept:
 
 def _differs(number: int) -> UnavailableError:
     return UnavailableError(
-        what=f"Round {number + 1} was computed again, and its starting parameters differ from those of the first "
-        "computation.",
+        what=f"Round {number + 1} was computed again after a restart, and its starting parameters differ from the "
+        f"first time.",
         consequence="The coordinator stopped before it sent anything to a site. No wrong number was computed.",
-        remedy="Use the same kind of computer and the same versions of all programs as before. "
-        "Or give the study a new version.",
+        remedy="Use the same kind of computer and the same versions of all programs as before, or start the study "
+        "again as a new version.",
     )

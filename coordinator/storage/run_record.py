@@ -1,4 +1,4 @@
-"""Writes the permanent record of a run at the coordinator, and chooses the best alternative of a sweep from records.
+"""Writes the permanent record of a run, and chooses the best run of a sweep (a study with alternative settings).
 
 A record has the plan, the facts and the shared parameters. It is written after its parameters are on disk. The record
 of a complete run is never replaced.
@@ -30,7 +30,7 @@ from protos.plan.sweep import chosen_of
 
 
 def has_complete_record(directory: Path) -> bool:
-    """Return whether the run is complete according to its record. If the record is damaged, return False."""
+    """Return whether the record of a run states that the run is complete. If the record is damaged, return False."""
     try:
         return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
     except (FileNotFoundError, ValueError, TypeError, KeyError):
@@ -38,14 +38,14 @@ def has_complete_record(directory: Path) -> bool:
 
 
 def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    """Write the plan, the facts and the final parameters of a run.
+    """Write the permanent record of a run: its plan, its facts and its final parameters.
 
     Raises:
         UnavailableError: the disk cannot be written. The run ends only after the record is written.
     """
     with on_disk(
-        what="The run's record cannot be written",
-        consequence="The coordinator stopped. The run ends when its record is on disk.",
+        what="The permanent record of the run cannot be written",
+        consequence="The coordinator stopped. The run ends only when its record is on disk.",
     ):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(directory / "plan.json", run.plan.canonical)
@@ -69,7 +69,7 @@ def _facts(run: Run, over: Over) -> dict[str, Any]:
 
 
 def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
-    """Return the SHA-256 of the vector's little-endian bytes in hexadecimal, as in reports.
+    """Return the SHA-256 digest of a run's final parameters in hexadecimal, as reports show this digest.
 
     Args:
         parameters: float32 of shape (numbers,), the values that sites received as the last aggregate.
@@ -78,7 +78,7 @@ def sha256_of(parameters: npt.NDArray[np.float32]) -> str:
 
 
 def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-    """Yield each sweep among the plans with its complete runs. If all its runs are complete, also yield the chosen run.
+    """Yield each sweep (plan with alternatives) with its complete runs, and the best run if all are complete.
 
     Args:
         plans: all alternatives of each sweep; other plans are skipped.
@@ -102,7 +102,7 @@ def sweep_facts(state: Path, plans: Iterable[Plan]) -> Iterator[dict[str, Any]]:
 
 
 def earlier_losses(state: Path, plan: Plan) -> tuple[float, ...]:
-    """Return the lowest loss of each other alternative if this is the last alternative of a sweep, otherwise nothing.
+    """Return the lowest loss of each other run of a sweep. Return nothing if this plan is not the last alternative.
 
     The result is also empty while another alternative is not complete, because then none can be chosen.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes snapshots, from which a run continues after a crash: parameters, the server rule's state, decisions.
+"""Reads and writes snapshots. A snapshot is a saved state of a run, from which the run continues after a crash.
 
 There is one safetensors file for each round to which the run can return, mode 0600, and the last two are kept. The
 header has a digest of content and facts. A damaged file is skipped, and the run returns to the previous one. The start
@@ -50,19 +50,19 @@ class Snapshot:
 
     @property
     def number_bytes(self) -> int:
-        """Return the total size of all arrays in bytes."""
+        """Return the total size in bytes of all arrays in this snapshot."""
         return sum(array.nbytes for array in self.arrays.values())
 
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return all arrays by their names in the snapshot's file."""
+        """Return all arrays of this snapshot, each with its name in the file."""
         return _named(self.state, "") | ({} if self.accepted is None else _named(self.accepted, _ACCEPTED))
 
 
 def save_arrays(
     path: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], *, partial: Path, more_bytes: int = 0
 ) -> None:
-    """Write arrays to a safetensors file, directly from their memory, and sync it.
+    """Write arrays to a safetensors file (a file format for parameters), and wait until the disk has stored it.
 
     Args:
         partial: the name until the file is complete.
@@ -136,7 +136,7 @@ def end_snapshot(partial: Path) -> None:
 
 
 def read_snapshot(folder: Path, number: int) -> Snapshot | None:
-    """Read the snapshot before a round, or return None if it is damaged or from a later version."""
+    """Read the snapshot before a round. Return None if the snapshot is damaged or from a later program version."""
     try:
         raw = _path(folder, number).read_bytes()
         arrays = load(raw)
@@ -160,7 +160,7 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
 
 
 def forget_after(folder: Path, number: int) -> None:
-    """Remove the snapshots of later rounds. Raises UnavailableError: the disk does not delete them."""
+    """Delete the snapshots of later rounds. Raises UnavailableError: the disk does not delete them."""
     with _explained():
         for later in rounds_in(folder):
             if later > number:
@@ -168,14 +168,14 @@ def forget_after(folder: Path, number: int) -> None:
 
 
 def forget_partial(folder: Path) -> None:
-    """Remove a snapshot that a crash left incomplete. Raises UnavailableError if the disk does not delete it."""
+    """Delete a snapshot that is incomplete because of a crash. Raises UnavailableError: the disk does not delete it."""
     with _explained():
         for partial in folder.glob("before-*.partial"):
             partial.unlink()
 
 
 def rounds_in(folder: Path) -> list[int]:
-    """Return the rounds that have a snapshot, sorted."""
+    """Return the numbers of the rounds for which a snapshot is on disk, in ascending order."""
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
 
 
@@ -196,7 +196,7 @@ def _state(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], pre
 
 def _explained() -> AbstractContextManager[None]:
     return on_disk(
-        what="A snapshot of the run cannot be written",
+        what="A saved state (snapshot) of the run cannot be written",
         consequence="The coordinator stopped. After a restart the run continues from the previous snapshot.",
     )
 

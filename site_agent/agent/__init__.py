@@ -1,4 +1,4 @@
-"""Runs the agent, the process with network access.
+"""Runs the agent, the only process of a site with network access.
 
 The agent has the TLS key and relays messages without decoding them.
 """

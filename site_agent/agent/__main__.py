@@ -33,12 +33,12 @@ _PULSE_SECONDS: Final = 1.0
 
 @click.command()
 @click.option(
-    "--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` in the state directory."
+    "--folder", required=True, type=click.Path(path_type=Path), help="The folder `agent` in the site's state directory."
 )
-@click.option("--socket", "descriptor", type=int, help="Number of an open socket that is connected to the gate.")
-@click.option("--gate", "place", type=click.Path(path_type=Path), help="The Unix socket on which the gate listens.")
+@click.option("--socket", "descriptor", type=int, help="Number of an open socket to the gate process of this site.")
+@click.option("--gate", "place", type=click.Path(path_type=Path), help="Path of the Unix socket of the gate process.")
 def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
-    """Connect this site to its coordinator, and relay messages for the gate.
+    """Connect this site to its coordinator, and pass messages between the coordinator and the gate process.
 
     Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --gate /run/site-gate/gate.sock
     """
@@ -55,9 +55,9 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
         asyncio.run(_relay(connection, kept))
     except MalformedMessage as malformed:
         error = ProtocolError(
-            what=f"The gate of this site sent {malformed}.",
-            consequence="The agent did not send the message to the coordinator.",
-            remedy="Install the same version of all three programs.",
+            what=f"The gate process of this site sent {malformed} to the agent.",
+            consequence="The agent did not send the faulty message to the coordinator.",
+            remedy="Install the same version of the programs agent, gate and trainer.",
         )
         print(error.lines("site-agent"), file=sys.stderr)
         sys.exit(error.exit_status)
@@ -102,13 +102,13 @@ def _connected(place: Path | None) -> socket.socket:
             connection.close()
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    what=f"The gate does not accept connections on {place}: {cause.strerror}.",
-                    consequence="This site is not connected. Nothing was sent.",
-                    remedy="Start the service site-gate. This service restarts automatically.",
+                    what=f"The gate process does not accept connections on {place}: {cause.strerror}.",
+                    consequence="This site is not connected to the coordinator. Nothing was sent.",
+                    remedy="Start the service site-gate. The service site-agent then restarts by itself.",
                 ) from cause
         time.sleep(_POLL_SECONDS)
     raise UnavailableError(
-        what="The option --socket or --gate is missing.",
+        what="The command needs the option --socket or the option --gate.",
         consequence="The agent did not start. Nothing was sent.",
         remedy="Use --gate with the path of the gate's socket.",
     )

@@ -1,4 +1,4 @@
-"""Checks the agent for `site-agent doctor`: TLS key, certificate, clock and connection.
+"""Checks the agent for `site-agent doctor`: its TLS key, its certificate, the clock and the connection.
 
 It reads no patient's data and changes nothing. Every check has a limit of seconds.
 """
@@ -37,7 +37,7 @@ _RENEWAL: Final = (
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
-    """Return the findings of all checks of the agent."""
+    """Check the agent of this site, and return all findings."""
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [key_checks.judge_directory(keys.directory)]
@@ -112,7 +112,7 @@ def _closed_at_once(leaf: x509.Certificate, now: datetime) -> Finding:
     start, end = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     says = "The coordinator rejects this site's certificate. It closes the connection at once."
     if not start <= now < end:
-        return failure("D411", f"{says} The certificate is not valid now, see D404.", _RENEWAL)
+        return failure("D411", f"{says} The certificate of this site is not valid now, see D404.", _RENEWAL)
     ahead, behind = spelled((end - now).total_seconds()), spelled((now - start).total_seconds())
     says += (
         f" The certificate is valid from {at(start)} to {at(end)}, and this computer's clock shows {at(now)}."
@@ -163,5 +163,5 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return warning(
                 "D411",
                 says,
-                "The coordinator may have an earlier version. Check whether the agent joins.",
+                "The coordinator may have an earlier version. Check whether the agent can join.",
             ), None

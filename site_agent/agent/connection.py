@@ -1,4 +1,4 @@
-"""Opens gRPC and TLS connections to the coordinator. No other file of a site opens a network connection.
+"""Opens the network connections to the coordinator (gRPC, TLS). No other file of a site opens a network connection.
 
 A site opens one stream outwards and listens on no port. The coordinator must present a certificate of this federation's
 authority in the coordinator's name. The site presents its own certificate. This file handles messages as bytes. The
@@ -97,7 +97,7 @@ class Connection:
         self._stream = None  # gRPC closes the connection when no variable refers to the stream
 
     async def send(self, raw: bytes) -> None:
-        """Send the bytes of one message. Wait if the coordinator reads more slowly than this site writes.
+        """Send the bytes of one message to the coordinator. Wait if the coordinator reads too slowly.
 
         Raises:
             CallEnded: the stream has ended.
@@ -110,7 +110,7 @@ class Connection:
             raise _ended(cause) from cause
 
     async def receive(self) -> bytes:
-        """Return the bytes of the next message, unchanged. Raises CallEnded if the stream has ended."""
+        """Return the bytes of the coordinator's next message, unchanged. Raises CallEnded if the stream has ended."""
         assert self._stream is not None
         assert self._greeting is not None
         if not self._greeting.done():  # acceptance is reported before every message and every end
@@ -124,7 +124,7 @@ class Connection:
         return raw
 
     async def part(self) -> None:
-        """Stop sending, and wait at most a short time for the coordinator to end the stream.
+        """Send no more messages, and wait a short time until the coordinator ends the stream.
 
         gRPC cancels a stream that is closed at once. It then drops data that the other side has not read, also the
         reason for leaving.
@@ -148,12 +148,12 @@ class Connection:
 
 
 async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
-    """Request the next certificate on the enrolment port. Arguments and errors are those of call_enrol."""
+    """Request a new certificate on the enrolment port. The arguments and errors are the same as for call_enrol."""
     return await _call(RENEW, address, root, request)
 
 
 async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
-    """Request a certificate on the enrolment port, where only the coordinator has a certificate.
+    """Request a certificate on the enrolment port. There, only the coordinator must show a certificate.
 
     Raises:
         CallEnded: the coordinator cannot be reached, or is not of this federation.

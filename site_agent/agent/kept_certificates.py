@@ -1,4 +1,4 @@
-"""Stores the agent's TLS key and certificates, and changes them as the gate process commands.
+"""Stores the agent's TLS key and certificates, and replaces them when the gate process commands this.
 
 The gate decides and records all changes of a certificate. The agent checks each order again by the rules of
 pki/site_keys.py. So no order can install a certificate for another key, site or root.
@@ -33,7 +33,7 @@ class KeptCertificates:
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """Return the current certificates and the trusted root certificates, for the gate process."""
+        """Return this site's current certificates and the trusted root certificates, for the gate process."""
         keys, addresses = self._keys, self._addresses()
         staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
         parts = (
@@ -46,7 +46,7 @@ class KeptCertificates:
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
     def credentials(self) -> Credentials:
-        """Return the current key, certificate and roots."""
+        """Return this site's current TLS key and certificate, and the trusted root certificates."""
         keys = self._keys
         return Credentials(
             key=store.read_secret(keys.tls_key_path),
@@ -55,17 +55,17 @@ class KeptCertificates:
         )
 
     def roots(self) -> bytes:
-        """Return the trusted roots as PEM."""
+        """Return the trusted root certificates as PEM text."""
         return store.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
-        """Return the stored address of `coordinator` or `enrolment`. Return an empty text if no address is stored."""
+        """Return the stored network address of `coordinator` or `enrolment`, or an empty text if none is stored."""
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:
-        """Return a certificate signing request (PEM) for a key of this kind:
+        """Return a certificate signing request (PEM) for a new or waiting TLS key of this site.
 
-        `first`, `next` or `own`. See gate_socket.Make.
+        The kind of the key is `first`, `next` or `own`. See gate_socket.Make.
         """
         match key:
             case "first":
@@ -76,7 +76,7 @@ class KeptCertificates:
                 return own_keys.signing_request(self._keys, site_of(self._keys.leaf()))
 
     def install(self, order: Install) -> None:
-        """Start to use a new certificate. The previous key and certificate are kept until `settle` is called.
+        """Start to use a new certificate. The previous key and certificate remain on disk until `settle` is called.
 
         Raises:
             RefusedError: the certificate is not for this key, site and root.
@@ -100,7 +100,7 @@ class KeptCertificates:
         self._keys.hear_roots(roots, self._now())
 
     def settle(self, *, works: bool) -> None:
-        """Delete the previous key and certificate if the renewed ones work, otherwise restore the previous ones."""
+        """Delete the previous key and certificate if the new ones work. Otherwise restore the previous ones."""
         if self._keys.has_previous():
             if works:
                 self._keys.forget_previous()

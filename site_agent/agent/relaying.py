@@ -1,4 +1,4 @@
-"""Executes the commands of the gate process, and relays one stream to the coordinator.
+"""Carries out the commands of the gate process, and passes messages between gate process and coordinator.
 
 The agent decodes no message of a run and makes no decision about one. The rules:
 
@@ -59,13 +59,13 @@ class Relay:
 
     @property
     def line(self) -> str:
-        """Return one status line for the service manager."""
+        """Return one line about the agent's status for the service manager (systemd)."""
         if self._stream is None:
             return "the gate is here, no stream is wanted"
         return "connected to the coordinator" if self._stream.is_accepted else "connecting to the coordinator"
 
     async def run(self) -> None:
-        """Execute commands until the gate process disconnects.
+        """Carry out the commands of the gate process until the gate process disconnects.
 
         Raises:
             MalformedMessage: the other side of the socket is no gate of this version.
@@ -114,11 +114,11 @@ class _Stream:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, address: str, kept: KeptCertificates) -> None:
-        """Open the stream, and report to the gate process when and how the stream ends."""
+        """Open the stream to the coordinator. Report to the gate process when and how this stream ends."""
         self._task = asyncio.create_task(self._live(address, kept))
 
     def take(self, order: Up | Taken | Part) -> None:
-        """Execute the next command that the gate process has sent."""
+        """Carry out the next command of the gate process for this stream."""
         if isinstance(order, Taken):
             for _ in range(order.count):
                 self._room.release()
@@ -128,7 +128,7 @@ class _Stream:
             self._up.put_nowait(order)
 
     async def shut(self) -> None:
-        """End the stream immediately."""
+        """End the stream to the coordinator immediately."""
         # A cancelled task would keep references to its variables and so keep the connection open.
         task, self._task = self._task, None
         if task is not None:
@@ -174,7 +174,7 @@ class _Stream:
 
 
 async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
-    """Execute a command of the gate process about a certificate or a request to the coordinator. Log a failure."""
+    """Carry out a command of the gate process about a certificate or an enrolment request, and log a failure."""
     try:
         match order:
             case Look():

@@ -1,1 +1,1 @@
-"""Contains the commands of `site-agent`, one file for each subject. site_cli.py joins these commands."""
+"""Contains the commands of the program `site-agent`, one file per subject. site_cli.py combines these files."""

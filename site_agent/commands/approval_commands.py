@@ -1,4 +1,4 @@
-"""Runs the commands with which people decide about a plan, such as `site-agent review`, `approve` and `withdraw`.
+"""Contains the commands with which people decide about a plan: `site-agent review`, `approve`, `withdraw` and others.
 
 These commands open no connection. `review --dry-run` starts the trainer, which first gives up access to the network.
 """
@@ -38,10 +38,10 @@ _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 @click.command()
 @config_option
 @plan_option
-@click.option("--html", "page", type=PATH, help="Also write the review as a page for printing and signing.")
-@click.option("--dry-run", is_flag=True, help="Train one round without network, and show what would be sent.")
+@click.option("--html", "page", type=PATH, help="Also write the review to this file, as a page to print and to sign.")
+@click.option("--dry-run", is_flag=True, help="Train one round without network access, and show what would be sent.")
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
-    """Show what this site would send under a plan, and whether this hospital's policy allows it.
+    """Show what this site would send under a plan, and whether this hospital's policy allows the plan.
 
     The exit status is 77 if the policy refuses the plan. The exit status is 78 if this site's table has too few rows.
 
@@ -66,16 +66,16 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 @config_option
 @plan_option
 @by_option
-@click.option("--yes", is_flag=True, help="Approve without asking for y or n. Scripts need this option.")
+@click.option("--yes", is_flag=True, help="Approve the plan without asking for y or n. A script needs this option.")
 @click.option(
     "--until",
-    help="Last day of this approval, or the date and time when it ends. The time is in UTC if it has no time zone.",
+    help="Last day of this approval, or the date and time at which it ends. A time without a time zone is in UTC.",
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
     """Record that a person approves a plan. No training starts without an approval.
 
-    In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal, the command
-    requires --yes.
+    In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal (in a script),
+    the command requires the option --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "Anna Jones" --until 2027-06-30
     """
@@ -94,7 +94,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
 
         log.write("approval_refused", reason=reason, **facts)
         raise RefusedError(
-            what=f"This plan cannot be approved here: {reason}.",
+            what=f"This plan cannot be approved at this site: {reason}.",
             consequence=_NOTHING_APPROVED,
             remedy=remedy_of_refusal(hospital, plan, identity=identity, audit=log),
         )
@@ -123,7 +123,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
     """Show a summary of the plan. Raises UsageError unless a person at a terminal answers `y`."""
     if not sys.stdin.isatty():
         raise UsageError(
-            what="There is no terminal at which a person can answer.",
+            what="The command asks for y or n, but there is no terminal at which a person can answer.",
             consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
@@ -131,9 +131,10 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
-            what="The answer was not `y`.",
+            what="The question was not answered with `y`.",
             consequence=_NOTHING_APPROVED,
-            remedy="Read the whole plan with `site-agent review`, and run `site-agent approve` again to agree.",
+            remedy="Read the whole plan with `site-agent review`. If you agree with the plan, run `site-agent "
+            "approve` again.",
         )
 
 
@@ -147,7 +148,8 @@ def _in_words(hospital: Hospital, plan: Plan) -> Section:
 @plan_option
 @by_option
 def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
-    """Remove this site from a plan at once, even during training. The other sites continue or wait, as the plan sets.
+    """End this site's part in a plan at once, even during training. The plan sets whether the other sites continue or
+    wait.
 
     Example: site-agent withdraw --config hospital.yaml --plan plan.yaml --by "Anna Jones"
     """
@@ -156,9 +158,9 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     # First stop, then record the withdrawal: a full disk or a broken log must not keep a site in a study.
     if approving.withdraw(hospital.state_path, plan, by=by, at=datetime.now(UTC)) is None:
         raise UsageError(
-            what=f"Nobody has approved {plan.study} version {plan.version} here, so there is nothing to withdraw.",
-            consequence="Nothing was changed. Nothing is sent for this plan.",
-            remedy="Use --plan to name the approved plan.",
+            what=f"Nobody has approved {plan.study} version {plan.version} at this site, so it cannot be withdrawn.",
+            consequence="Nothing was changed. This site sends nothing for this plan.",
+            remedy="Name the file of the approved plan with the option --plan.",
         )
     log = audit_log_of(hospital)
     for alternative in plan.alternatives:
@@ -173,9 +175,9 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
 @config_option
 @plan_option
 @by_option
-@click.option("--because", required=True, help="Reason in a few words, for the audit log.")
+@click.option("--because", required=True, help="Reason for the refusal in a few words, written to the audit log.")
 def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
-    """Record that a person read a plan and refuses it. No training starts without an approval, so nothing else changes.
+    """Record that a person read a plan and refuses it. Nothing else changes, because training needs an approval anyway.
 
     To end an approval, use `site-agent withdraw`.
 
@@ -186,7 +188,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     approval = approvals.find_approval(hospital.state_path, plan)
     if approval is not None and approval.withdrawn is None:
         raise UsageError(
-            what=f"{approval.names} approved {plan.study} version {plan.version} here.",
+            what=f"{approval.names} approved {plan.study} version {plan.version} at this site.",
             consequence="Nothing was changed. The approval is still valid.",
             remedy="To end the approval, use `site-agent withdraw`.",
         )
@@ -210,7 +212,7 @@ def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
 
 
 def read_plan(hospital: Hospital, path: Path | None) -> Plan:
-    """Return the plan of --plan, or the last announced or approved. Raises OperatorError if it is wrong or missing."""
+    """Return the plan that --plan names, or this site's latest plan. Raises OperatorError: it is wrong or missing."""
     if path is not None:
         return read_document(path, Plan, consequence=_NOTHING_APPROVED)
     announced = approving.announced_plans(hospital.state_path)
@@ -218,7 +220,8 @@ def read_plan(hospital: Hospital, path: Path | None) -> Plan:
         raise UsageError(
             what="The coordinator has not announced a plan to this site yet, and the command names no plan.",
             consequence=_NOTHING_APPROVED,
-            remedy="Name the plan's file with --plan, or run `site-agent join` once to receive the plan.",
+            remedy="Name the file of the plan with --plan, or run `site-agent join` once to receive the plan from the "
+            "coordinator.",
         )
     return plan_from_wire(announced[-1].read_bytes())
 
@@ -387,18 +390,18 @@ def _no_end(text: str) -> UsageError:
     return UsageError(
         what=f"--until must be in the future: {text}.",
         consequence=_NOTHING_APPROVED,
-        remedy="Write a day as 2027-06-30, or a time as 2027-06-30T18:00+02:00.",
+        remedy="Write a day like 2027-06-30, or a time like 2027-06-30T18:00+02:00.",
     )
 
 
 @click.command()
 @config_option
 @plan_option
-@click.option("--html", "page", type=PATH, help="Also write the sheet as a page for printing.")
+@click.option("--html", "page", type=PATH, help="Also write the sheet to this file, as a page to print.")
 def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
-    """Print the sheet of all sites' identity keys, to compare with the other hospitals and to sign.
+    """Print a sheet with the fingerprints of all sites' identity keys, to compare with the other hospitals and to sign.
 
-    The exit status is 77 if the plan does not list this computer's own key for this site.
+    The exit status is 77 if the plan does not list this site with the identity key of this computer.
 
     Example: site-agent fingerprints --config hospital.yaml --plan plan.yaml --html fingerprints.html
     """

@@ -1,4 +1,4 @@
-"""Runs `site-agent audit`, which checks, prints and exports the audit log. Only `audit restart` changes files."""
+"""Contains `site-agent audit`, which checks, prints and exports this site's audit log, or starts a new audit log."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ audit = LogProgram(command="site-agent", file="hospital.yaml", desk_of=_desk_of,
 
 @audit.command()
 @config_option
-@click.option("--output", type=PATH, required=True, help="Output file for the checkpoints.")
+@click.option("--output", type=PATH, required=True, help="File to which the command writes the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
-    """Write the last checkpoint of the coordinator's log that this site cosigned. A person who verifies the log needs
-    this file.
+    """Write a file with the last checkpoint of the coordinator's audit log that this site cosigned. A person needs this
+    file to verify the log.
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """
@@ -59,9 +59,9 @@ def checkpoints(path: Path, output: Path) -> None:
 @audit.command(name="restart")
 @config_option
 @by_option
-@click.option("--because", required=True, help="Reason in a few words, for the audit log.")
+@click.option("--because", required=True, help="Reason for the restart in a few words, written to the audit log.")
 def restart_log(path: Path, by: str, because: str) -> None:
-    """Rename a lost or damaged audit log, and start a new log. The coordinator and every reader see the restart.
+    """Rename a damaged audit log, and start a new one. The coordinator and every reader of the log see this restart.
 
     Example: site-agent audit restart --config hospital.yaml --by "Anna Jones" --because "disk failed"
     """

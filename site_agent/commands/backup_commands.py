@@ -1,4 +1,4 @@
-"""Runs `site-agent backup` and `site-agent restore`, which save a site's whole state in one file and restore it.
+"""Contains `site-agent backup`, which saves a site's whole state in one file, and `site-agent restore`.
 
 The file has the site's keys, its private layers, models and reports. Protect it like patient data. The audit log
 records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,
@@ -34,7 +34,7 @@ PROGRAM: Final = "site agent"
 @click.argument("file", type=PATH)
 @config_option
 def backup(file: Path, path: Path) -> None:
-    """Write the state of a stopped site to one file. Protect this file like patient data.
+    """Write the whole state of a stopped site to one backup file. Protect the backup file like patient data.
 
     Example: site-agent backup /mnt/safe/st-mary.backup --config hospital.yaml
     """
@@ -42,9 +42,9 @@ def backup(file: Path, path: Path) -> None:
     state = hospital.state_path
     if not state.is_dir():
         raise ConfigurationError(
-            what=f"There is no directory {state}.",
+            what=f"The state directory {state} does not exist.",
             consequence="No backup was made.",
-            remedy="Name the site's own state directory in hospital.yaml.",
+            remedy="Correct the path of this site's state directory (`state`) in hospital.yaml.",
         )
     make_private_directory(gate_folder(state))
     hold_directory(gate_folder(state), PROGRAM)
@@ -68,7 +68,7 @@ def backup(file: Path, path: Path) -> None:
 @click.command("backup-key")
 @config_option
 def backup_key(path: Path) -> None:
-    """Print the key that seals this site's backups. Keep the key on paper, away from the backups.
+    """Print the key that protects this site's backups against forgery. Keep this key on paper, away from the backups.
 
     Example: site-agent backup-key --config hospital.yaml
     """
@@ -80,10 +80,10 @@ def backup_key(path: Path) -> None:
 @click.command()
 @click.argument("file", type=PATH)
 @config_option
-@click.option("--key-file", type=PATH, help="File with the backup key, written as on the printed sheet.")
+@click.option("--key-file", type=PATH, help="Text file with the backup key, written exactly as on the printed sheet.")
 @click.option("--unauthenticated", is_flag=True, help="Restore a backup even if the program cannot check who made it.")
 def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool) -> None:
-    """Check a backup and restore it. The command never replaces a newer state.
+    """Check a backup file, then restore the site's state from the file. A newer state is never replaced.
 
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """
@@ -94,7 +94,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         raise ConfigurationError(
             what=f"{file} is a backup of {catalogue.name or 'another'} {catalogue.program}, not of {hospital.site}'s.",
             consequence="Nothing was changed.",
-            remedy="Name a file that `site-agent backup` has made for this site.",
+            remedy="Use a backup file that `site-agent backup` wrote for this site.",
         )
     state, now = hospital.state_path, _now()
     if gate_folder(state).is_dir():

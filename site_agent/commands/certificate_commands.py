@@ -1,4 +1,4 @@
-"""Runs `site-agent renew`, `request-certificate` and `install-certificate`, for this site's TLS certificate.
+"""Contains `site-agent renew`, `request-certificate` and `install-certificate`, which replace this site's certificate.
 
 `request-certificate` and `install-certificate` are for a certificate of the hospital's own authority, and open no
 connection. The agent sends the new certificate to the coordinator on its stream. If no agent runs, `site-agent renew`
@@ -26,13 +26,13 @@ from site_agent.state_folders import agent_folder
 
 @click.command("request-certificate")
 @config_option
-@click.option("--output", type=PATH, required=True, help="Output file for the certificate request.")
-@click.option("--new-key", "has_new_key", is_flag=True, help="Use a new key and delete the earlier request.")
+@click.option("--output", type=PATH, required=True, help="File to which the command writes the certificate request.")
+@click.option("--new-key", "has_new_key", is_flag=True, help="Make a new key, and delete the earlier request.")
 def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
     """Write a certificate request for the hospital's own certificate authority. The private key stays at this site.
 
-    The current key and certificate do not change. A second request uses the same key. Run this command under the
-    agent's user account or as root.
+    The site's current key and certificate do not change. A second request uses the same new key as the first request.
+    Run this command under the agent's user account or as root.
 
     Example: site-agent request-certificate --config hospital.yaml --output st-mary.request
     """
@@ -56,12 +56,12 @@ def request_certificate(path: Path, output: Path, has_new_key: bool) -> None:
 @config_option
 @click.argument("chain", type=PATH)
 def install_certificate(path: Path, chain: Path) -> None:
-    """Install the certificate chain from the hospital's authority.
+    """Install a certificate for this site that the hospital's own certificate authority issued.
 
     CHAIN is a PEM file: first the site's certificate, last the authority's certificate.
 
-    The agent starts to use the new certificate by itself, without interrupting a study. If no agent runs, use
-    `site-agent renew`. The current certificate stays in use until the agent uses the new certificate.
+    The running agent starts to use the new certificate by itself, without interrupting a study. If the agent is not
+    running, use `site-agent renew`. The current certificate stays in use until the agent uses the new certificate.
 
     Example: site-agent install-certificate --config hospital.yaml st-mary.chain
     """
@@ -77,9 +77,10 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
     directory = agent_folder(hospital.state_path)
     if not SiteKeys.exists(directory) or not SiteKeys(directory).is_enrolled():
         raise ConfigurationError(
-            what="This site is not enrolled yet.",
+            what="This site has no certificate of the federation yet.",
             consequence="Nothing was written.",
-            remedy="Join first with the invitation: `site-agent join`. The office then receives the identity key.",
+            remedy="First run `site-agent join` with the invitation. The federation office then receives this site's "
+            "identity key.",
         )
     # The keys are not loaded, because loading them would complete a renewal that a running agent has begun.
     return SiteKeys(directory)
@@ -88,11 +89,11 @@ def _keys_of(hospital: Hospital) -> SiteKeys:
 @click.command()
 @config_option
 def renew(path: Path) -> None:
-    """Replace this site's TLS key and certificate now. Stop this site's gate process first. Certificates also renew by
-    themselves.
+    """Replace this site's TLS key and certificate now. Stop this site's gate process first. The site also renews its
+    certificate by itself.
 
-    The request is sent to the coordinator's enrolment port. The identity key does not change. If the programs run as
-    services, run this command as root.
+    The command sends a request to the coordinator's enrolment port. The site's identity key does not change. If the
+    programs run as services, run this command as root.
 
     Example: site-agent renew --config hospital.yaml
     """

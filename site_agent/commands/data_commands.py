@@ -1,4 +1,4 @@
-"""Runs `site-agent data`, which prepares a hospital's table for training. No data leaves the hospital.
+"""Contains `site-agent data`, which prepares a hospital's table for training. No data leaves the hospital.
 
 `describe` drafts a contract. A person corrects it. `check` compares the table with it. `accept` records that a person
 accepts warnings. `invent` makes up a table for a rehearsal. Each command first gives up access to the network.
@@ -24,22 +24,22 @@ from site_agent.trainer.isolation import give_up_network
 
 @click.group()
 def data() -> None:
-    """Prepare this hospital's table: describe, check, accept, invent. These commands send nothing."""
+    """Prepare this hospital's table of patients for training. These commands send nothing."""
 
 
 @data.command()
 @click.argument("table", type=PATH)
-@click.option("--output", type=PATH, help="Output file. Without this option, print the draft.")
-@click.option("--sheet", help="Name of the sheet in a workbook. Without this option, use the first sheet.")
-@click.option("--query", type=PATH, help="File with the SQL query, if TABLE is a database.")
+@click.option("--output", type=PATH, help="Output file for the draft contract. Without this option, print the draft.")
+@click.option("--sheet", help="Name of the sheet in a spreadsheet file. Without this option, use the first sheet.")
+@click.option("--query", type=PATH, help="File with the SQL query that reads the patients, if TABLE is a database.")
 @click.option(
     "--concepts",
     type=PATH,
-    help="File with a plan, or with its key `concepts`. Propose a column for each concept. A person must confirm each "
-    "proposal.",
+    help="File with a plan, or with its key `concepts`. The command proposes a column for each concept. A person must "
+    "confirm each proposed column.",
 )
 def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, concepts: Path | None) -> None:
-    """Write a draft contract for a table. A person must correct the draft.
+    """Write a draft contract, which describes each column of a table. A person must correct this draft.
 
     Example: site-agent data describe patients.csv --concepts plan.yaml --output contract.yaml
     """
@@ -64,14 +64,13 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
 @click.option(
     "--html",
     type=PATH,
-    help="Output file for the page. Without this option, the page is in the state folder.",
+    help="Output file for the page with the findings. Without this option, the page is written to the state folder.",
 )
-@click.option("--json", "json_path", type=PATH, help="Output file for the findings, as JSON.")
+@click.option("--json", "json_path", type=PATH, help="Output file for the findings in JSON format.")
 def check(path: Path, html: Path | None, json_path: Path | None) -> None:
-    """Compare the table with its contract and list every finding. Run this command before the first round.
+    """Compare the table with its data contract, and list every finding. Run this command before the first round.
 
-    The exit status is 78 if training is not possible because of an error, or because of a warning that nobody has
-    accepted.
+    The exit status is 78 if an error, or a warning that nobody has accepted, prevents training.
 
     Example: site-agent data check --config hospital.yaml
     """
@@ -112,10 +111,10 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
 @config_option
 @by_option
 @click.option(
-    "--digest", required=True, help="Digest of the examination that the person read, as printed by `data check`."
+    "--digest", required=True, help="Digest that `data check` printed for the findings that the person has read."
 )
 def accept(path: Path, by: str, digest: str) -> None:
-    """Record that a person read the warnings about this table and accepts them.
+    """Record that a person has read all warnings about this hospital's table and accepts these warnings.
 
     Example: site-agent data accept --config hospital.yaml --by "Anna Jones" --digest 0123456789abcdef
     """
@@ -150,7 +149,7 @@ def accept(path: Path, by: str, digest: str) -> None:
 @click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of patients.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the random numbers.")
 def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
-    """Write a made-up table that matches a contract, for a rehearsal without patient data.
+    """Write a table of made-up patients that matches a data contract, to practise without patient data.
 
     Example: site-agent data invent --contract contract.yaml --output invented.csv
     """
@@ -187,4 +186,4 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _refused(what: str, remedy: str) -> OperatorError:
-    return UsageError(what=what, consequence="Nothing was recorded or written. Nothing was sent.", remedy=remedy)
+    return UsageError(what=what, consequence="The command recorded and wrote nothing. Nothing was sent.", remedy=remedy)

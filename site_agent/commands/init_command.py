@@ -36,8 +36,8 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
 
 
 @click.command()
-@click.option("--site", prompt="Name of this hospital", help="Name of this hospital, as in the invitation.")
-@click.option("--table", prompt="Path of the table", type=PATH, help="The table with patients.")
+@click.option("--site", prompt="Name of this hospital", help="Name of this hospital, exactly as in the invitation.")
+@click.option("--table", prompt="Path of the table", type=PATH, help="Path of the table with this hospital's patients.")
 @click.option(
     "--policy",
     prompt="Policy (strict, usual, open)",
@@ -45,11 +45,11 @@ POLICIES: Final[dict[str, tuple[str, dict[str, object]]]] = {
     type=click.Choice(list(POLICIES)),
     help=" ".join(f"{name}: {words}" for name, (words, _) in POLICIES.items()),
 )
-@click.option("--invitation", type=PATH, help="File of the invitation, if this computer already has it.")
+@click.option("--invitation", type=PATH, help="Path of the invitation file, if the file is already on this computer.")
 def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     """Write hospital.yaml and a draft of contract.yaml for a new hospital into this folder.
 
-    The terminal asks for each option that you omit. No existing file is replaced.
+    The command asks for each option that you omit. The command never replaces an existing file.
 
     Example: site-agent init --site st-mary --table patients.csv --policy usual
     """
@@ -61,7 +61,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
     for file in files:
         if file.exists():
             raise UsageError(
-                what=f"{file} exists already.",
+                what=f"The file {file} already exists.",
                 consequence="No file was written, and nothing was sent.",
                 remedy=f"Move {file} away, or run this command in another folder.",
             )
@@ -76,7 +76,7 @@ def init(site: str, table: Path, policy: str, invitation: Path | None) -> None:
 
 
 def hospital_text(site: str, table: Path, policy: str, invitation: Path | None) -> str:
-    """Return the text of hospital.yaml with one of the prepared policies."""
+    """Return the text of a new file hospital.yaml with one of the prepared policies."""
     words, keys = POLICIES[policy]
     invited = [] if invitation is None else [f"invitation: {json.dumps(str(invitation))}"]
     lines = [

@@ -1,4 +1,4 @@
-"""Runs `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`. Everything stays on this computer."""
+"""Contains `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`, which use a model on this computer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 
 @click.command()
 @config_option
-@click.option("--input", "table", required=True, type=PATH, help="Table with the new rows.")
-@click.option("--output", required=True, type=PATH, help="Output file for the predictions.")
+@click.option("--input", "table", required=True, type=PATH, help="Table with the new rows that the model predicts.")
+@click.option("--output", required=True, type=PATH, help="File to which the command writes the predictions.")
 @run_option
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
-    """Apply the model in use to new rows. The command sends nothing.
+    """Predict the outcome for new rows of a table with the model in use. The command sends nothing.
 
-    The input is CSV, Parquet or the format of the contract. The output is CSV, or Parquet if its name ends with
-    .parquet. Masks are written to a new folder beside the output. The exit status is 78 if no row was predicted.
+    The input file is CSV, Parquet or the format of the contract. The output file is CSV, or Parquet if its name ends
+    with .parquet. Predicted image masks are written to a new folder beside the output file. The exit status is 78 if no
+    row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
@@ -53,9 +54,9 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
         click.echo(notice)
     if not done:
         raise DataError(
-            what=f"The model predicted none of the {predicted.rows} rows.",
-            consequence=f"{output} lists these rows with the reasons. Nothing was sent.",
-            remedy="Compare the columns above with the contract: codes, units and ranges. Then correct the table.",
+            what=f"The model could not predict any of the {predicted.rows} rows.",
+            consequence=f"The file {output} lists these rows and the reason for each row. Nothing was sent.",
+            remedy="Compare the codes, units and ranges of the columns above with the contract. Correct the table.",
         )
 
 
@@ -65,12 +66,12 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     "--kind",
     required=True,
     type=click.Choice(["platt", "isotonic", "none"]),
-    help="Kind of correction: `platt` or `isotonic`. `none` removes a saved correction.",
+    help="Kind of correction: `platt` or `isotonic`. The word `none` removes a saved correction.",
 )
-@click.option("--table", type=PATH, help="Table of later patients with known outcomes.")
+@click.option("--table", type=PATH, help="Table of patients from a later time, with their known outcomes.")
 @run_option
 def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
-    """Fit the model's probabilities to this site's patients. The model itself does not change.
+    """Correct the model's predicted probabilities for this site's patients. The model itself does not change.
 
     Example: site-agent recalibrate --config hospital.yaml --kind platt --table last-year.csv
     """
@@ -86,11 +87,11 @@ def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None)
 @click.command()
 @config_option
 @click.argument("model", required=False)
-@click.option("--by", help="Name of the person who decides, for the audit log.")
+@click.option("--by", help="Name of the person who decides. The audit log records this name.")
 @click.option("--run", "run_name", help="Name of the run whose model is used. Without this option, use the latest run.")
 @click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
 def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
-    """Put MODEL in use for predict, export and monitor. Without MODEL, list all models and the model in use.
+    """Use MODEL from now on for predict, export and monitor. Without MODEL, list all models and the model in use.
 
     A model stays in use until a person adopts another model. A new run does not change the model in use.
 
@@ -206,16 +207,17 @@ def _refused(what: str, remedy: str) -> UsageError:
 
 @click.command()
 @config_option
-@click.option("--output", required=True, type=PATH, help="New folder for the output.")
-@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx. This option needs the extra `onnx`.")
+@click.option("--output", required=True, type=PATH, help="New folder to which the command writes the model.")
+@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx (needs the optional packages `onnx`).")
 @run_option
 @click.option(
-    "--model", help="Name of the model as in `adopt`, such as siloed. Without this option, export the model in use."
+    "--model",
+    help="Name of the model as `adopt` lists it, such as siloed. Without this option, export the model in use.",
 )
 @click.option(
-    "--to", "recipient", help="Recipient and purpose, if you hand the folder to others. This option requires --by."
+    "--to", "recipient", help="Recipient and purpose, if you will give the folder to others. This option requires --by."
 )
-@click.option("--by", help="Name of the person who hands the folder over, for the audit log.")
+@click.option("--by", help="Name of the person who gives the folder to the recipient. The audit log records this name.")
 def export(
     path: Path,
     output: Path,
@@ -225,10 +227,10 @@ def export(
     recipient: str | None,
     by: str | None,
 ) -> None:
-    """Write a model with a loader that needs only PyTorch.
+    """Write a model to a folder, with a small program (loader) that needs only PyTorch to use the model.
 
-    First, the loader's predictions are compared with the model's predictions. With --to, the audit log records who
-    hands the folder to whom. Nothing is sent: a person delivers the folder.
+    First, the command checks that the loader predicts the same as the model. With --to, the audit log records who gives
+    the folder to whom. The command sends nothing: a person must deliver the folder.
 
     Example: site-agent export --config hospital.yaml --output model --onnx
     """
@@ -262,9 +264,9 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
         return None
     if recipient is None or by is None:
         raise UsageError(
-            what="Only one of --to and --by was given.",
+            what="The options --to and --by must be used together, but only one was used.",
             consequence="Nothing was written, and nothing was sent.",
-            remedy="Give both to hand a model over, or neither for an export that stays here.",
+            remedy="Use both options to give a model to others, or neither for an export that stays at this site.",
         )
     whom, who, log = person(recipient, "--to"), person(by), audit_log_of(hospital)
 
@@ -281,7 +283,7 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
 @click.option("--markdown", type=PATH, help="Output file for the model card, in Markdown.")
 @click.option("--json", "json_path", type=PATH, help="Output file for the model card, in JSON.")
 def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
-    """Write a model card of the model in use. Counts below 10 are not shown.
+    """Write a model card (a description) of the model in use. Counts of patients below 10 are not shown.
 
     Example: site-agent card --config hospital.yaml --markdown card.md
     """

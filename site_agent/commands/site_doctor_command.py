@@ -1,4 +1,4 @@
-"""Runs `site-agent doctor`, which lists every problem that prevents this site from taking part, with its remedy."""
+"""Contains `site-agent doctor`, which lists problems that prevent this site from taking part, each with its remedy."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _TRAINER_SECONDS = 600.0
     type=click.Choice(("all", "agent", "gate", "trainer")),
     default="all",
     show_default=True,
-    help="Process to check. Installed as services, the agent, the gate and the trainer run under three user accounts. "
-    "Check each process under its own account, or all three as root.",
+    help="Process to check. As services, the three processes run under three user accounts. Check each process under "
+    "its own account, or all three as root.",
 )
 def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
-    """Check everything that this site needs.
+    """Check whether this site has everything that it needs to take part.
 
-    You can run this command at any time. The command changes nothing and sends only handshakes.
+    You can run this command at any time. The command changes nothing. For a test of a connection, it sends only a TLS
+    handshake.
 
-    The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
+    The exit status is 0 if no problem was found, 3 if there are only warnings, and 1 if a check failed.
 
     Example: site-agent doctor --config hospital.yaml
     """
@@ -50,7 +51,7 @@ def _examine(path: Path, side: Side) -> list[Finding]:
         hospital = read_hospital(path)
     except OperatorError as wrong:
         return [failure("D401", wrong.what, wrong.remedy)]
-    found = [fine("D401", f"{path.name} is correct.")]
+    found = [fine("D401", f"{path.name} has no mistakes.")]
     if side in ("all", "gate"):
         from site_agent.service import gate_doctor
 
@@ -70,7 +71,7 @@ def _trainer(path: Path) -> list[Finding]:
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=_TRAINER_SECONDS)
     if done.returncode:
         remedy = "Read its message above. If there is no message, check whether memory ran out."
-        return [failure("D412", "The process that reads the table ended too early.", remedy)]
+        return [failure("D412", "The process that reads this hospital's table ended too early.", remedy)]
     return [
         Finding(
             identifier=facts["identifier"],

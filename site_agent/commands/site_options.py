@@ -1,4 +1,4 @@
-"""Defines the options that many commands of `site-agent` have, and reads the names that people type into them."""
+"""Defines options that many commands of `site-agent` have, and checks the names that people type for these options."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ plan_option: Final = click.option(
     "--plan",
     "plan_path",
     type=PATH,
-    help="File of the plan. Without this option, use the plan that was announced or approved last.",
+    help="File of the plan. Without this option, use the plan that was last announced or approved at this site.",
 )
-by_option: Final = click.option("--by", required=True, help="Name of the person, for the audit log.")
+by_option: Final = click.option("--by", required=True, help="Name of the person who decides, for the audit log.")
 run_option: Final = click.option(
-    "--run", "run_name", help="Name of the run whose model is used. If a model was adopted, it must be from this run."
+    "--run",
+    "run_name",
+    help="Name of the run whose model is used. If this site has adopted a model, the model must be from this run.",
 )
 _MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def person(by: str, option: str = "--by") -> str:
-    """Return the text of an option, with single blanks between words. Raises UsageError if the text is empty."""
+    """Return the text that a person typed for an option, with single blanks. Raises UsageError: the text is empty."""
     if not by.strip() or not by.isprintable():
         meant = _MEANT.get(option, "reason in a few words")
         raise UsageError(
@@ -42,7 +44,7 @@ def person(by: str, option: str = "--by") -> str:
 
 
 def account() -> str:
-    """Return the name of the computer account that runs the command. Environment variables cannot change it."""
+    """Return the name of the user account that runs the command. Environment variables cannot change this name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -50,5 +52,5 @@ def account() -> str:
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
-    """Open this site's audit log for a command that a person runs."""
+    """Open this site's audit log, so that a person's command can write to the log."""
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""Runs `site-agent page`, `curves` and `report`, which show the course and the results of this site's runs."""
+"""Contains `site-agent page`, `curves` and `report`, which show the progress and the results of this site's runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from site_agent.trainer.isolation import give_up_network
 @config_option
 @listen_option(8481)
 def page(path: Path, listen: str) -> None:
-    """Serve a read-only page about this site for browsers on this computer, until you stop the command.
+    """Show the state of this site on a read-only web page for browsers on this computer, until you stop the command.
 
-    The page shows what this site sent, from the audit log. `site-agent report` shows what the site gained.
+    The page shows from the audit log what this site sent. `site-agent report` shows what this site gained.
 
     Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
     """
@@ -38,11 +38,11 @@ def page(path: Path, listen: str) -> None:
 @config_option
 @listen_option(8482)
 def curves(path: Path, listen: str) -> None:
-    """Serve a live page with this site's losses and metric in each round, until you stop the command.
+    """Show this site's losses and metric in each round on a live web page, until you stop the command.
 
-    Run this command under the trainer's user account. The command sends nothing to other computers. If --listen names
-    a port, every user of this computer can open the page. If --listen names a Unix socket, only users with permission
-    for the socket can open the page.
+    Run this command under the trainer's user account. The command sends nothing to other computers. If --listen names a
+    port, every user of this computer can open the page. If --listen names a Unix socket, only users who may open this
+    socket can open the page.
 
     Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
     """
@@ -74,19 +74,19 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     "thresholds",
     multiple=True,
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="Predicted probability from which you would treat a patient, such as 0.2. "
-    "Repeat the option for more thresholds.",
+    help="Lowest predicted probability at which you would treat a patient, such as 0.2. Repeat the option for more "
+    "thresholds.",
 )
 @click.option(
     "--with",
     "received",
     multiple=True,
     type=PATH,
-    help="Folder with a model that another hospital exported and handed over. Test this model on the same test rows. "
-    "Repeat the option for more folders.",
+    help="Folder with a model that another hospital exported and gave to this site. The report tests this model on "
+    "the same test rows. Repeat the option for more folders.",
 )
-@click.option("--html", type=PATH, help="Output file for the page. The page needs no other file.")
-@click.option("--json", "json_path", type=PATH, help="Output file for all numbers and curves, as JSON.")
+@click.option("--html", type=PATH, help="Output file for the report as a web page. The page needs no other file.")
+@click.option("--json", "json_path", type=PATH, help="Output file for all numbers and curves of the report, as JSON.")
 def report(
     path: Path,
     run_name: str | None,

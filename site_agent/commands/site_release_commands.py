@@ -1,4 +1,4 @@
-"""Runs `site-agent release`, which approves recipients of a run's final parameters and records withdrawn data.
+"""Contains `site-agent release`, which approves a recipient of a run's final parameters or records withdrawn data.
 
 These commands open no connection: a site's approval is a signed file, which people send.
 """
@@ -20,12 +20,12 @@ from site_agent.commands.site_options import audit_log_of, by_option, config_opt
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_folder
 
-_run_option = click.option("--run", required=True, help="Name of the run, as in the audit log.")
+_run_option = click.option("--run", required=True, help="Name of the run, as the audit log shows it.")
 
 
 @click.group()
 def release() -> None:
-    """Approve a recipient of a study's result, or withdraw this site's data from the study."""
+    """Approve that somebody receives the result of a study, or withdraw this site's data from the study."""
 
 
 @release.command()
@@ -35,7 +35,7 @@ def release() -> None:
 @click.option("--to", "recipient", required=True, help="Recipient of the parameters and the purpose, in one line.")
 @click.option("--output", required=True, type=PATH, help="Output file. Send the file to the federation office.")
 def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None:
-    """Approve that a recipient receives the final shared parameters of a run. Every site must approve.
+    """Approve that a recipient receives the final shared parameters of a run. Every site of the run must approve.
 
     Example: site-agent release approve --config hospital.yaml --run RUN --by "Anna Jones" --to "Ben Lee" --output a.txt
     """
@@ -48,8 +48,8 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
             what=f"This site has not received a result of the run {run}.",
-            consequence="Nothing was signed. Nothing was sent.",
-            remedy="List the runs that ended here with `site-agent audit show --event run_finished`.",
+            consequence="The command signed no approval. Nothing was sent.",
+            remedy="To list the runs that ended at this site, use `site-agent audit show --event run_finished`.",
         )
     digest, at = ends[-1]["parameters_sha256"], datetime.now(UTC).isoformat(timespec="seconds")
     approval = approve_release(
@@ -71,9 +71,9 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
 @config_option
 @_run_option
 @by_option
-@click.option("--reason", required=True, help="Reason in one line. Do not name a patient.")
+@click.option("--reason", required=True, help="Reason for the withdrawal in one line. Do not write a patient's name.")
 def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
-    """Record that this site withdraws its data after training. The output shows what can be undone and what cannot.
+    """Record that this site withdraws its data after training. The output shows what can be undone and what not.
 
     Example: site-agent release withdraw-data --config hospital.yaml --run RUN --by "Anna Jones" --reason "no consent"
     """
@@ -83,8 +83,8 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     if not sent:
         raise UsageError(
             what=f"This site sent nothing in the run {run}.",
-            consequence="Nothing was recorded. Nothing needs to be undone.",
-            remedy="List the runs of this site with `site-agent audit show --event run_joined`.",
+            consequence="Nothing was recorded. There is nothing to undo in this run.",
+            remedy="To list the runs of this site, use `site-agent audit show --event run_joined`.",
         )
     log.write("data_withdrawn", run=run, rounds=len(sent), by=by, reason=reason)
     for line in _consequences(run, sent):
@@ -116,8 +116,8 @@ def _line(text: str, option: str) -> str:
     words = " ".join(text.split())
     if not words or not words.isprintable() or len(words) > 200:
         raise UsageError(
-            what=f"{option} must be one line of 1 to 200 printable characters.",
+            what=f"The text of {option} must be one line of 1 to 200 printable characters.",
             consequence="Nothing was recorded. Nothing was sent.",
-            remedy="Shorten the text to one line.",
+            remedy="Shorten the text of this option to one line.",
         )
     return words

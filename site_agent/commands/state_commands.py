@@ -1,4 +1,4 @@
-"""Runs `site-agent status`, `privacy`, `maintenance` and `move-state`, which show or change this site's state."""
+"""Contains `site-agent status`, `privacy`, `maintenance` and `move-state`, which show or change this site's state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SEPARATION: Final = {
 @config_option
 @json_option
 def status(path: Path, as_json: bool) -> None:
-    """Show the state of the running agent, and what this site sent.
+    """Show what the running agent of this site does, and what this site has sent.
 
     Example: site-agent status --config hospital.yaml --json
     """
@@ -42,7 +42,8 @@ def status(path: Path, as_json: bool) -> None:
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
         raise UnavailableError(
-            what="No site agent is running with this configuration, or your user account may not connect to the agent.",
+            what="No site agent is running with this configuration, or your user account is not allowed to read its "
+            "status.",
             consequence="Nothing was changed.",
             remedy="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
             code="E030",
@@ -111,10 +112,10 @@ def _ago(at: str | None) -> str:
 @click.command()
 @config_option
 @click.option("--from", "begins", help="Start of the absence, such as 2026-05-01T22:00, in this computer's time zone.")
-@click.option("--until", "ends", help="End of the absence.")
-@click.option("--cancel", is_flag=True, help="Cancel the announced absence.")
+@click.option("--until", "ends", help="End of the absence, in the same form as --from.")
+@click.option("--cancel", is_flag=True, help="Cancel the absence that was announced before.")
 def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
-    """Announce a time in which this site may be absent. The coordinator waits and does not treat the site as lost.
+    """Announce a time in which this site may be absent. In this time the coordinator waits for this site.
 
     Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
     """
@@ -123,9 +124,9 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
     hospital, now = read_hospital(path), datetime.now(UTC)
     if cancel == bool(begins or ends) or bool(begins) != bool(ends):
         raise UsageError(
-            what="Give --from and --until, or give --cancel.",
-            consequence="Nothing was announced.",
-            remedy="Read `site-agent maintenance --help`.",
+            what="The command needs either both options --from and --until, or the option --cancel.",
+            consequence="The command announced no absence.",
+            remedy="Read the help of this command with `site-agent maintenance --help`.",
         )
     window = window_from(begins, ends, now) if begins and ends else None
     log = audit_log_of(hospital)
@@ -152,10 +153,10 @@ def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) 
 )
 @click.option("--by", help="Name of the person who ends this site's part in the run. The audit log records the name.")
 def move_state(path: Path, gives_up: bool, by: str | None) -> None:
-    """Divide a state of an earlier version into one folder for each of the three programs.
+    """Move the state files of an earlier program version to separate folders for the agent, the gate and the trainer.
 
-    In a terminal, `site-agent join` does this by itself. If the programs run as services, stop the earlier services
-    and install the packages first. Then run this command as root.
+    If you start the programs in a terminal, `site-agent join` moves the files by itself. If the programs run as
+    services, stop the earlier services and install the packages first. Then run `site-agent move-state` as root.
 
     Example: site-agent move-state --config hospital.yaml
     """
@@ -164,21 +165,22 @@ def move_state(path: Path, gives_up: bool, by: str | None) -> None:
     hospital = read_hospital(path)
     if gives_up != bool(by and by.strip() and by.isprintable()):
         raise UsageError(
-            what="--give-up-run and --by must be used together.",
-            consequence="Nothing was moved.",
-            remedy="Use both options, or neither option.",
+            what="The options --give-up-run and --by must be used together.",
+            consequence="The command moved no file.",
+            remedy="Use both options, or use none of the two.",
         )
     if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
         click.echo("The state of an earlier version is divided into the folders agent and gate.")
     else:
-        click.echo("This state has these folders already. Nothing was moved.")
+        click.echo("This state has these folders already. The command moved no file.")
 
 
 @click.command()
 @config_option
 @json_option
 def privacy(path: Path, as_json: bool) -> None:
-    """Show how much of the patients' privacy budget (epsilon) was spent, by whom and for what, and the limits.
+    """Show how much of the patients' privacy budget (epsilon) was spent on which study, who approved it, and the
+    limits.
 
     Run this command under the gate's user account or as root.
 

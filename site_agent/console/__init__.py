@@ -1,1 +1,1 @@
-"""Contains the console: local web pages on which people read and decide. Each button runs a command of `site-agent`."""
+"""Contains the console: web pages for people at a hospital. Each button on a page runs a command of `site-agent`."""

@@ -56,12 +56,12 @@ class Act:
     is_decision: bool = False
 
     def require_fields(self, form: Mapping[str, str]) -> None:
-        """Check that a form has the fields that the command needs. Raises RefusedRequest: a field is missing."""
+        """Check that a form has all fields that its command needs. Raises RefusedRequest: a field is missing."""
         if missing := [name for name in self.needs if name not in form]:
             raise RefusedRequest(400, f"The form lacks: {', '.join(missing)}.")
 
     def command(self, config: Path, folder: Path, form: Mapping[str, str]) -> list[str]:
-        """Return the command of this action with its options, as a list of words.
+        """Return the command that this action runs, with its options, as a list of words.
 
         Args:
             config: hospital.yaml.
@@ -133,7 +133,7 @@ _OPTION: Final = re.compile(rf"(?<![\w-])--({'|'.join(_FIELDS)})\b")
 
 
 def for_buttons(text: str, roles: frozenset[Role]) -> str:
-    """Return the text with the names of the console's buttons and fields instead of commands and options.
+    """Return the text of a command with the names of the console's buttons and fields instead of commands and options.
 
     Args:
         text: what a command printed.

@@ -1,4 +1,4 @@
-"""Runs `site-agent console`, which serves pages for a local browser on which people read and decide."""
+"""Contains `site-agent console`, which shows web pages on this computer for the persons who decide at a hospital."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _ROLES = ("data-manager", "officer", "clinician")
     "roles",
     multiple=True,
     type=click.Choice(_ROLES),
-    help="Print a link for only this role. Repeat the option for more roles. Without this option, one link has all "
-    "roles.",
+    help="Print a link to pages for only this role. Repeat the option for more roles. Without this option, one link "
+    "is for all roles.",
 )
 @click.option(
-    "--by", help="Name of the person, for the audit log. Without this option, people type their name on the page."
+    "--by",
+    help="Name of the person who decides, for the audit log. Without this option, people type their name on the page.",
 )
 @listen_option(8483, has_socket=False)
 @click.option(
@@ -41,11 +42,12 @@ _ROLES = ("data-manager", "officer", "clinician")
     help="End a session after this many minutes without a request.",
 )
 def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
-    """Serve pages with the table, plans, the audit log, the report and the models.
+    """Show web pages about this site: the table, the plans, the audit log, the report and the models.
 
-    People read these pages, and decide there with buttons. Open the printed link in a browser on this computer. Each
-    link works once. Every button runs a command of site-agent under the user account that started the console. Ctrl-C
-    ends the command. The command also ends by itself when all sessions have ended.
+    People at the hospital read these pages and decide with buttons. Open the printed link in a browser on this
+    computer. Each printed link works only once. Every button on a page runs a command of site-agent under the user
+    account that started the console. Ctrl-C ends the command. The command also ends by itself when all sessions have
+    ended.
 
     Example: site-agent console --config hospital.yaml --role officer
     """
@@ -53,7 +55,7 @@ def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idl
     check_local(listen, "Nothing was started and nothing was sent.")
     if listen.startswith("unix:"):
         raise UsageError(
-            what="A browser cannot open a Unix socket.",
+            what="A browser cannot open the Unix socket in the option --listen.",
             consequence="Nothing was started. Nothing was sent.",
             remedy="Use --listen with an address of this computer, such as 127.0.0.1:8483.",
         )

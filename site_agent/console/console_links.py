@@ -1,4 +1,4 @@
-"""Decides which browser session may request which action of the console. A session starts with a one-time link.
+"""Decides which browser may use which action of the console. A browser's session starts with a link that works once.
 
 The rules:
 
@@ -89,37 +89,37 @@ class Session:
 
     @property
     def address(self) -> str:
-        """Return the beginning of the paths of all pages in this session."""
+        """Return the beginning of the web addresses of all pages in this session."""
         return f"/{self.folder}/"
 
     @property
     def next_number(self) -> int:
-        """The number that the next result of this session will have."""
+        """The number for the next result of an action in this session."""
         return self._count + 1
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a command of this session is still running."""
+        """Return whether a command that this session started is still running."""
         return any(not act.done() for act in self.acts.values())
 
     def keep(self, shown: Shown) -> int:
-        """Store a result for this session's pages and return its number. Only the latest results are kept."""
+        """Store an action's result for this session's pages and return its number. Only the latest results remain."""
         self._count += 1
         self._shown[self._count] = shown
         self._shown.pop(self._count - _MOST_SHOWN, None)
         return self._count
 
     def find(self, number: str) -> Shown | None:
-        """Return the result with this number, or None if it is not stored."""
+        """Return the result of an action with this number. Return None if this result is not stored."""
         return self._shown.get(int(number)) if _is_number(number) else None
 
     def new_form(self) -> int:
-        """Return the number of a new form on a page of this session."""
+        """Return a number for a new form on a page of this session."""
         self._forms += 1
         return self._forms
 
     def form_number(self, key: str, number: str) -> int | None:
-        """Return the form's number as an integer, or None if no page of this session contains that form."""
+        """Return the number of a sent form as an integer, or None if no page of this session contains this form."""
         is_own = _is_same(key, self.form_key) and _is_number(number) and 0 < int(number) <= self._forms
         return int(number) if is_own else None
 
@@ -134,11 +134,11 @@ class Links:
         self._sessions: list[Session] = []
 
     def unused(self) -> list[tuple[str, frozenset[Role]]]:
-        """Return the secret and the roles of each one-time link that nobody has used."""
+        """Return the secret and the roles of each link that nobody has used yet."""
         return list(self._unused.items())
 
     def open(self, given: str, now_seconds: float) -> Session | None:
-        """Use a one-time link and return its new session; None if it was used, has expired or never existed."""
+        """Open a new session with a link and return it. Return None if the link is used, expired or unknown."""
         known = next((link for link in self._unused if _is_same(given, link)), None)
         if known is None or now_seconds >= self._ends_seconds:
             return None
@@ -147,7 +147,7 @@ class Links:
         return session
 
     def session(self, path: str, cookies: Iterable[str], now_seconds: float) -> Session | None:
-        """Return the active session of a request, by the request's path and cookies, or None."""
+        """Return the active session to which the path and the cookies of a request belong, or None."""
         folder = path.split("/")[1]
         for session in self._sessions:
             if _is_same(folder, session.folder) and any(_is_same(cookie, session.cookie) for cookie in cookies):
@@ -155,7 +155,7 @@ class Links:
         return None
 
     def has(self, session: Session) -> bool:
-        """Return whether this console session has not ended."""
+        """Return whether this session of the console is still active."""
         return any(one is session for one in self._sessions)
 
     def end(self, session: Session) -> None:
@@ -163,14 +163,14 @@ class Links:
         self._sessions.remove(session)
 
     def end_idle(self, now_seconds: float) -> list[Session]:
-        """End all console sessions that are no longer used, and return these sessions."""
+        """End all sessions of the console that nobody has used for too long, and return these sessions."""
         idle = [session for session in self._sessions if self._is_idle(session, now_seconds)]
         for session in idle:
             self.end(session)
         return idle
 
     def is_over(self, now_seconds: float) -> bool:
-        """Return whether all sessions have ended and no link is valid."""
+        """Return whether the console can end, because all sessions have ended and no link is valid."""
         return not self._sessions and (not self._unused or now_seconds >= self._ends_seconds)
 
     def _is_idle(self, session: Session, now_seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Makes the console's own pages: the actions that a role can request, and the result of an action.
+"""Makes the console's own pages, which show the actions for a person's role and the result of an action.
 
 Pure markup, in the style of all pages.
 
@@ -23,8 +23,8 @@ _REPEATED: Final = (
 )
 _VERDICTS: Final = {
     0: "This hospital's policy allows the plan.",
-    77: "This hospital's policy refuses the plan, so you cannot approve it. The review shows the reasons.",
-    78: "This hospital's table has too few rows for the plan. The review shows how many rows the plan needs.",
+    77: "This hospital's policy refuses the plan, so you cannot approve it. The review of the plan shows the reasons.",
+    78: "This hospital's table has too few rows for the plan. The review of the plan shows how many rows are needed.",
 }
 
 
@@ -77,7 +77,7 @@ class Desk:
     fixed_name: str
 
     def home(self, shelf: Shelf) -> str:
-        """Return the first page with every action that this session's roles can request."""
+        """Return the first page of the console, with every action for the roles of this session."""
         mine = [role for role in Role if role in self.session.roles]
         sections = [section for role in mine for section in self._sections(role, shelf)]
         roles = " and ".join(ROLE_NAMES[role] for role in mine)
@@ -85,8 +85,8 @@ class Desk:
         opening = [
             paragraph(f"You are here as {roles}.{name}"),
             paragraph(
-                f"Each button starts a program on this computer, under the user account {self.account}. Some programs "
-                "need a minute.",
+                f"Each button starts a program on this computer, under the user account {self.account}. Some of these "
+                "programs need a minute.",
                 "soft",
             ),
             self._form("leave", label="Leave the console"),
@@ -94,7 +94,7 @@ class Desk:
         return page(f"Console of {shelf.site}", opening, sections, has_forms=True)
 
     def plan(self, plan: KnownPlan, status: int, document: int) -> str:
-        """Return the page of a reviewed plan, with the form for a decision."""
+        """Return the page on which a person decides about a reviewed plan."""
         known, name = {"plan": plan.digest}, self._name()
         reading = [paragraph(_VERDICTS.get(status, "")), self._link(document, "Read the review")]
         sections = [Section(heading="1. Read the review", parts=reading)]
@@ -106,26 +106,26 @@ class Desk:
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
                 words = (
-                    "Another person can also approve the plan. The person who approved first can change the last "
-                    "day of the approval."
+                    "Another person can also approve the plan. The person who approved the plan first can change the "
+                    "last day of the approval."
                 )
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"
             sections.append(Section(heading=heading, parts=parts))
         if plan.is_approved:
-            words = "This site stops at once, even during training. Numbers that were already sent stay in the sums."
+            words = "This site stops at once, even during training. Numbers that it already sent remain in the sums."
             parts = [paragraph(words), self._form("withdraw", hidden=known, fields=name)]
             sections.append(Section(heading="Or end the approval", parts=parts))
         elif not plan.is_damaged:
             because = '<label>Reason <input name="because" required maxlength="300"></label>'
-            words = "The audit log records your name and your reason. Nothing is trained under a plan without approval."
+            words = "The audit log records your name and your reason. No training starts under a plan without approval."
             parts = [paragraph(words), self._form("refuse", hidden=known, fields=name + because)]
             sections.append(Section(heading="Or refuse the plan", parts=parts))
         opening = [self._back(), paragraph(f"Plan digest {plan.digest}", "soft")]
         return page(plan.title, opening, sections, has_forms=True)
 
     def examination(self, done: Done, document: int) -> str:
-        """Return the page of the examined table: its findings, and a form to accept the open warnings on this page."""
+        """Return the page with the findings about the hospital's table, and a form to accept open warnings."""
         read = self._link(document, "Read the examination")
         sections = [Section(heading="What was found", parts=[read, *self._lines(done.text)])]
         digest = _to_accept(done)
@@ -138,7 +138,7 @@ class Desk:
         return page(title, [self._back()], sections, has_forms=True)
 
     def models(self, text: str) -> str:
-        """Return the page of a run's models, as `adopt --json` lists them."""
+        """Return the page on which a person compares the models of a run and adopts a model."""
         listed: dict[str, Any] = json.loads(text)
         rows = [(model["title"], "in use" if model["in_use"] else "") for model in listed["models"]]
         notices = [paragraph(for_buttons(notice, self.session.roles)) for notice in listed["notices"]]
@@ -155,7 +155,7 @@ class Desk:
         return page(f"Models of the run {listed['run']}", [self._back()], sections, has_forms=True)
 
     def result(self, done: Done) -> str:
-        """Return a page with a command's output, and whether the command succeeded."""
+        """Return a page that shows a command's output, and whether the command succeeded."""
         parts = [*self._lines(done.text), *self._lines(done.problems)]
         if done.status:
             parts.append(paragraph(f"The program ended with exit status {done.status}.", "soft"))
@@ -163,21 +163,21 @@ class Desk:
         return page(title, [self._back()], [Section(heading="What the program reported", parts=parts)], has_forms=True)
 
     def message(self, text: str) -> str:
-        """Return a page that explains why a request of this session was refused."""
+        """Return a page that explains why the console refused a request of this session."""
         return page("This was not done", [self._back()], [Section(heading="The reason", parts=list(self._lines(text)))])
 
     def with_way_back(self, document: str) -> str:
-        """Return the page that a command wrote, with a link to the console's first page added."""
+        """Return a page that a command wrote, with an added link to the console's first page."""
         return document.replace("<body>", f"<body>{self._back()}", 1)
 
     def repeated(self, shown: str) -> str:
-        """Return the page `shown` with a warning that the same form was sent a second time."""
+        """Return the page `shown` with a warning that the person sent the same form a second time."""
         return shown.replace("<body>", f"<body>{paragraph(_REPEATED, 'warning')}", 1)
 
     def _sections(self, role: Role, shelf: Shelf) -> Iterator[Section]:
         match role:
             case Role.DATA_MANAGER:
-                words = "Compare the table with its contract, and see every finding. Nothing is sent."
+                words = "Compare the hospital's table with its contract, and see every finding. Nothing is sent."
                 yield Section(heading="The table", parts=[paragraph(words), self._form("examine")])
             case Role.OFFICER:
                 yield from self._plans(shelf.plans)
@@ -190,7 +190,7 @@ class Desk:
 
     def _plans(self, plans: Sequence[KnownPlan] | None) -> Iterator[Section]:
         if not plans:
-            words = "No plan has arrived yet. A plan appears here after the coordinator has announced it to this site."
+            words = "No plan has arrived yet. A plan appears on this page after the coordinator has announced it."
             if plans is None:
                 words = f"The user {self.account} cannot read the plans. Ask the operator to start the console as root."
             yield Section(heading="Plans", parts=[paragraph(words)])
@@ -202,11 +202,11 @@ class Desk:
     def _models(self, runs: Sequence[str]) -> Section:
         heading = "Report and models"
         if not runs:
-            words = "No training has ended here yet. The report and the models appear here after the first run."
+            words = "No run has ended at this hospital yet. Reports and models appear here after the first run."
             return Section(heading=heading, parts=[paragraph(words)])
         options = "".join(f'<option value="{run}">{run}</option>' for run in map(escape, runs))
         form = self._form("report", "compare", fields=f'<label>Run <select name="run">{options}</select></label>')
-        return Section(heading=heading, parts=[paragraph("The latest run is first."), form])
+        return Section(heading=heading, parts=[paragraph("The latest run is first in this list."), form])
 
     def _name(self) -> str:
         if self.fixed_name:
@@ -233,7 +233,7 @@ class Desk:
         lines = [for_buttons(line, self.session.roles) for line in text.splitlines() if line.strip()]
         yield from map(paragraph, lines[:_MOST_LINES])
         if len(lines) > _MOST_LINES:
-            yield paragraph(f"{len(lines) - _MOST_LINES} more lines are not shown here.", "soft")
+            yield paragraph(f"{len(lines) - _MOST_LINES} more lines of the output are not shown on this page.", "soft")
 
 
 def _to_accept(done: Done) -> str | None:

@@ -1,4 +1,4 @@
-"""Parses requests of a browser to the console, and builds the responses, by pure functions on bytes.
+"""Reads the requests that a browser sends to the console, and builds the responses, by functions on bytes.
 
 A request that no page of this console sends is refused. The head is checked before a byte of the body is read. The
 rules:
@@ -60,7 +60,7 @@ class Head:
 
 
 def read_head(raw: bytes, host: str) -> Head:
-    """Parse and check the head of a request.
+    """Read and check the first part (head) of a browser's request.
 
     Args:
         raw: the bytes up to its empty line, at most as long as the server reads.
@@ -84,7 +84,7 @@ def read_head(raw: bytes, host: str) -> Head:
 
 
 def read_form(body: bytes) -> dict[str, str]:
-    """Return the fields of a form's body. Raises RefusedRequest: it is no form, or a field occurs twice."""
+    """Return the fields of a form that a browser sent. Raises RefusedRequest: no form, or a field occurs twice."""
     try:
         pairs = parse_qsl(body.decode("ascii"), True, True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as cause:
@@ -100,7 +100,7 @@ def read_form(body: bytes) -> dict[str, str]:
 
 
 def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[str, ...] = ()) -> bytes:
-    """Return the whole HTTP response: a page, or a line of plain text.
+    """Return a complete HTTP response, with a web page or with a line of plain text.
 
     Args:
         status: of HTTP.
@@ -132,7 +132,7 @@ def answer(status: int, content: str, *, is_page: bool = False, fields: tuple[st
 
 
 def go_to(path: str, *fields: str) -> bytes:
-    """Return a response that sends the browser to another page of the console."""
+    """Return an HTTP response that sends the browser to another page of the console."""
     return answer(303, "", fields=(f"Location: {path}", *fields))
 
 

@@ -1,4 +1,4 @@
-"""Runs the console: responds to requests on loopback, stores the sessions, and runs commands.
+"""Runs the console: answers requests of browsers on this computer, stores their sessions, and runs commands.
 
 It reads neither a table nor a model.
 
@@ -76,7 +76,7 @@ class Console:
         self._acts: dict[asyncio.Task[str], Act] = {}
 
     def body_bytes(self, head: bytes) -> int:
-        """Return the largest accepted size of the request's body in bytes; 0 if the head belongs to no session."""
+        """Return how many bytes the body of a request may have; 0 if the request belongs to no session."""
         try:
             found = read_head(head, self._setting.host)
         except RefusedRequest:
@@ -84,7 +84,7 @@ class Console:
         return found.body_bytes if self._session(found) else 0
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole HTTP response to one request."""
+        """Return the complete HTTP response to one request of a browser."""
         raw, _, body = request.partition(b"\r\n\r\n")
         try:
             head = read_head(raw, self._setting.host)

@@ -1,1 +1,1 @@
-"""Runs the process with the keys: policy, approvals, limits, encoding, masks and audit log."""
+"""Runs the gate process, which has the keys of a site and checks everything that the site sends."""

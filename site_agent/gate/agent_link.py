@@ -80,7 +80,7 @@ class AgentLink:
         return await asyncio.shield(asyncio.ensure_future(self._ask(order)))
 
     def stream(self, address: Callable[[], str], accepted: Accepted) -> Stream:
-        """Return a stream to the coordinator, to use as an asynchronous context.
+        """Return a new stream to the coordinator. Use it as an asynchronous context (`async with`).
 
         Args:
             address: HOST:PORT, or empty for the address that came with enrolment.
@@ -90,23 +90,23 @@ class AgentLink:
         return Stream(self, address, accepted)
 
     async def begin(self, stream: Stream) -> int:
-        """Make this stream the current one and return its number. Only Stream calls this."""
+        """Make this stream the current stream to the coordinator, and return its number. Only Stream calls this."""
         await self._connected()
         self._number, self._stream = self._number + 1, stream
         return self._number
 
     def end(self, stream: Stream) -> None:
-        """Accept no more messages for this stream. Only Stream calls this."""
+        """Stop accepting messages for this stream, because it has ended. Only Stream calls this."""
         if self._stream is stream:
             self._stream = None
 
     def post(self, order: Order, body: bytes | memoryview = b"") -> None:
-        """Send a command that has no reply, with `body` at the end of its payload. Only Stream calls this."""
+        """Send the agent a command that has no reply. The bytes `body` end its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
 
     def close(self) -> None:
-        """Close the connection. The agent then ends its stream."""
+        """Close the connection to the agent. The agent then ends its stream to the coordinator."""
         if self._reader is not None:
             self._reader.cancel()
         if self._socket is not None:
@@ -182,7 +182,7 @@ class Stream:
         self._link.post(Shut(self.number))
 
     async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
-        """Send one message. Wait if the coordinator reads more slowly than this site writes.
+        """Send one message to the coordinator. Wait if the coordinator reads too slowly.
 
         After the wait `check` is called. It raises an error if the message may no longer be sent.
 
@@ -233,7 +233,7 @@ class Stream:
         return decode_coordinator_message(self._parts.popleft())
 
     async def part(self) -> None:
-        """Stop sending, and wait a short time until the coordinator ends the stream.
+        """Send no more messages, and wait a short time until the coordinator ends the stream.
 
         gRPC cancels a stream that is closed at once. It then drops data that the other side has not read, also the
         reason for leaving.
@@ -242,7 +242,7 @@ class Stream:
         await asyncio.wait({asyncio.ensure_future(self._is_over.wait())}, timeout=PARTING_SECONDS)
 
     def take(self, report: Opened | Down | Sent | Ended) -> None:
-        """Handle the agent's report about this stream. Raises MalformedMessage if it is unexpected.
+        """Handle the agent's report about this stream. Raises MalformedMessage: the report is unexpected.
 
         Only AgentLink calls this.
         """
@@ -264,7 +264,7 @@ class Stream:
                 raise MalformedMessage("a report that the stream has no place for")
 
     def fail(self, failure: OperatorError) -> None:
-        """End the stream, for any reason. Only AgentLink calls this."""
+        """Mark this stream as ended, for any reason. Only AgentLink calls this."""
         if self._end is None:
             self._end = failure
             self._came.put_nowait(failure)

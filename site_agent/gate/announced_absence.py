@@ -1,4 +1,4 @@
-"""Stores the announced absence of this site, which a person enters and each connection reports.
+"""Stores the absence that a person announced for this site. The site reports it to the coordinator when it connects.
 
 `site-agent maintenance` writes it to a small file in the state directory. When the file changes, the agent reconnects
 and its greeting reports the begin and the end.
@@ -29,12 +29,12 @@ class Window:
 
     @property
     def seconds(self) -> tuple[int, int]:
-        """Return begin and end in seconds since 1970."""
+        """Return the begin and the end of the absence, in seconds since 1970."""
         return int(self.begins.timestamp()), int(self.ends.timestamp())
 
 
 def window_from(begins: str, ends: str, now: datetime) -> Window:
-    """Parse begin and end of an absence as ISO times. A time without a zone is in this computer's zone.
+    """Read the begin and the end of an absence from ISO times. A time without a zone is in this computer's time zone.
 
     Raises:
         UsageError: a time is invalid, or the period is over, has no length, or is longer than LONGEST_DAYS.
@@ -51,7 +51,7 @@ def window_from(begins: str, ends: str, now: datetime) -> Window:
 
 
 def keep_window(state: Path, window: Window | None) -> None:
-    """Store the announced absence on disk in place of the previous one; None removes it.
+    """Store the announced absence on disk, in place of the previous one. The value None removes the absence.
 
     Raises:
         UnavailableError: the disk cannot be written.
@@ -61,14 +61,14 @@ def keep_window(state: Path, window: Window | None) -> None:
         replace_file(state / FILE, json.dumps(content).encode())
     except OSError as cause:
         raise UnavailableError(
-            what=f"The maintenance window cannot be written: {cause.strerror}.",
-            consequence="Nothing was announced.",
+            what=f"The announced absence cannot be written to the disk: {cause.strerror}.",
+            consequence="No absence was announced.",
             remedy="Free space on the disk of the state directory, or correct its permissions, and try again.",
         ) from cause
 
 
 def kept_window(state: Path) -> Window | None:
-    """Return the stored absence, even if the time of the absence is over.
+    """Return the announced absence from the disk, even if the time of this absence is over.
 
     Raises:
         ConfigurationError: the file is not one of this program's.
@@ -80,20 +80,20 @@ def kept_window(state: Path) -> Window | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise ConfigurationError(
-            what=f"{state / FILE} is not what `site-agent maintenance` writes.",
-            consequence="No maintenance window was announced.",
-            remedy="Announce the maintenance window again, or run `site-agent maintenance --cancel`.",
+            what=f"The file {state / FILE} is damaged or was not written by `site-agent maintenance`.",
+            consequence="No absence was announced to the coordinator.",
+            remedy="Announce the absence again, or cancel it with `site-agent maintenance --cancel`.",
         ) from cause
 
 
 def window_seconds(state: Path) -> tuple[int, int]:
-    """Return begin and end of the stored absence in seconds since 1970; 0 and 0 if no absence is stored."""
+    """Return the begin and the end of the stored absence in seconds since 1970; 0 and 0 if no absence is stored."""
     window = kept_window(state)
     return (0, 0) if window is None else window.seconds
 
 
 def require_window(state: Path, told: tuple[int, int]) -> None:
-    """Check that the absence on disk is the absence that was reported to the coordinator.
+    """Check that the absence on disk is the same as the absence that was reported to the coordinator.
 
     Raises:
         UnavailableError: the absence has changed; the stream must restart with it.
@@ -101,15 +101,15 @@ def require_window(state: Path, told: tuple[int, int]) -> None:
     if window_seconds(state) == told:
         return
     raise UnavailableError(
-        what="A person here has announced or cancelled a maintenance window.",
-        consequence="Nothing is lost. This site reconnects and tells the coordinator the time of the maintenance.",
+        what="A person at this hospital has announced or cancelled an absence of this site.",
+        consequence="Nothing is lost. This site reconnects to report the change to the coordinator.",
         remedy="You need not do anything.",
     )
 
 
 def _unfit(what: str) -> UsageError:
     return UsageError(
-        what=f"The maintenance window cannot be announced: {what}.",
-        consequence="Nothing was announced.",
-        remedy="Correct the times and try again.",
+        what=f"The absence cannot be announced: {what}.",
+        consequence="No absence was announced.",
+        remedy="Correct the times of --from and --until, then try again.",
     )

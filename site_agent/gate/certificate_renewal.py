@@ -1,4 +1,4 @@
-"""Renews this site's certificate: signs the request, and checks and records the reply.
+"""Renews this site's certificate: signs the request for a new one, and checks and records the coordinator's reply.
 
 Here the gate signs only two kinds of statement: that this site requests a certificate for a signing request
 (`renewal`), and that a certificate of the hospital's own authority should be accepted (`own certificate`). Both name
@@ -25,7 +25,7 @@ from site_agent.gate.site_certificates import SiteCertificates
 async def renewal_due(
     certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey, now: datetime, *, is_own_refused: bool
 ) -> RenewalAsked | None:
-    """Return the request for a certificate that is due now, or None. A waiting certificate has priority.
+    """Return the request for a new certificate if it is due now, otherwise None. A waiting certificate has priority.
 
     `is_own_refused`: whether the coordinator has refused the waiting certificate.
     """
@@ -38,20 +38,20 @@ async def renewal_due(
 
 
 async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
-    """Return a request for this site's next certificate, with a new key, signed with its identity key."""
+    """Return a request for this site's next certificate, with a new key. The site's identity key signs it."""
     federation = federation_name(certificates.shown.federation())
     request = await certificates.make("next")
     return enrolment_decisions.renewal_request(federation, SiteName(site), request, identity_key)
 
 
 def own_certificate_of(shown: ShownCertificates, site: str, identity_key: Ed25519PrivateKey) -> RenewalAsked:
-    """Return a request to accept the waiting certificate of the hospital's own authority."""
+    """Return a request that the coordinator accepts the certificate which the hospital's own authority issued."""
     federation, name = federation_name(shown.federation()), SiteName(site)
     return own_certificate_request(federation, name, shown.staged_request, shown.staged_chain, identity_key)
 
 
 def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked) -> None:
-    """Record a request for a certificate before it is sent."""
+    """Record a request for a certificate in the audit log, before this request is sent."""
     if asked.chain:
         audit.write("own_certificate_shown", certificate_sha256=sha256_of_chain(asked.chain))
     else:
@@ -60,7 +60,7 @@ def write_request(audit: AuditLog, shown: ShownCertificates, asked: RenewalAsked
 
 
 async def trust_roots(certificates: SiteCertificates, roots: bytes, now: datetime, audit: AuditLog) -> None:
-    """Trust the next root that the trusted root has signed, after this is recorded."""
+    """Trust a new root certificate that the trusted root has signed, after the audit log has recorded this."""
     if _record_roots(certificates, roots, now, audit):
         await certificates.trust(roots)
 
@@ -73,7 +73,7 @@ async def install_renewed(
     now: datetime,
     audit: AuditLog,
 ) -> None:
-    """Start to use a renewed certificate and its root certificates, after these are recorded.
+    """Start to use a renewed certificate and its root certificates, after the audit log has recorded them.
 
     Raises:
         RefusedError: the certificate is not for this site's key.

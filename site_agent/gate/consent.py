@@ -24,7 +24,7 @@ class ConsentEnded(RefusedError):
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
             consequence="Nothing more is sent for this study. The audit log lists what was sent before.",
-            remedy="Restart the site agent for other studies. To return to this study, run `site-agent approve`.",
+            remedy="For other studies, restart the site agent. To return to this study, run `site-agent approve`.",
         )
         self.because = because
 
@@ -52,7 +52,7 @@ class Consent:
         self._approval: Approval | None = None
 
     def why_not(self) -> str | None:
-        """Return in one clause why no training and no sending is allowed under the plan, or None.
+        """Return why no training and no sending is allowed under this plan now, or None if both are allowed.
 
         Raises:
             RefusedError: the file of the approval is no approval.
@@ -69,7 +69,7 @@ class Consent:
         return why_not(self._approval, approvers=self.approvers, now=self._now())
 
     def require(self) -> None:
-        """Check that persons here approve. Raises ConsentEnded if they do not approve, or no longer."""
+        """Check that the persons at this hospital approve the plan. Raises ConsentEnded: they do not, or no longer."""
         because = self.why_not()
         if because is not None:
             raise ConsentEnded(self.plan.study, because)
@@ -81,7 +81,7 @@ def refuse_replay(
     finished: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
     now: datetime,
 ) -> str | None:
-    """Return in one clause why an approved plan is too old to follow, or None.
+    """Return why an approved plan is too old for this site to follow. Return None if it is not too old.
 
     Args:
         finished: the audit log's records of runs that were finished here; the run's own file is read too.

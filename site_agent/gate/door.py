@@ -1,4 +1,4 @@
-"""Builds and releases every contribution of a site. This module is the only way out of a site.
+"""Builds and releases every contribution of a site. No contribution leaves the site in another way.
 
 No other file of the site agent builds a contribution, and the connection sends only chunks of one. The rules:
 
@@ -45,7 +45,7 @@ Noise: TypeAlias = Callable[[list[int]], list[int]]
 
 
 def unexpected_answer() -> GateRefusal:
-    """Return the error for an unexpected reply from the trainer."""
+    """Return the error that the trainer of this site sent an unexpected reply."""
     what = "The trainer of this site sent an unexpected answer."
     return GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
 
@@ -87,7 +87,7 @@ class Gate:
     def build(
         self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, resample: int
     ) -> Contribution:
-        """Encode and check the trainer's reply. See Builder.
+        """Check the trainer's reply, and return it as a contribution in encoded form. See Builder.
 
         Raises:
             GateRefusal: the contribution may not leave.
@@ -97,23 +97,23 @@ class Gate:
         return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
 
     def own_sums(self, position: bytes | None) -> bytes:
-        """Return the total of the private layers' noisy sums before a step, or of all steps, as little-endian int64."""
+        """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
         return self._permission.own_sums(position)
 
     def follow(self, policy: Policy) -> None:
-        """Apply a changed policy to what is built from now on."""
+        """Apply the hospital's changed policy to all contributions that are built from now on."""
         self._builder.smallest_rows = policy.smallest_training_rows
 
     def require_open(self, bind: Bind) -> None:
-        """Check that an allowed contribution may still be sent: approval and hours. Raises as `release`."""
+        """Check that the approval and the hours still permit sending. Raises the same errors as `release`."""
         self._permission.require(self._permission.still_open(), bind)
 
     def finish(self) -> None:
-        """Handle the end of the run. See Permission."""
+        """Record that the run has ended for this site. See Permission."""
         self._permission.finish()
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """Record the release in the audit log, then yield the contribution's chunks that the coordinator lacks.
+        """Record a contribution in the audit log, then yield those of its chunks that the coordinator does not have.
 
         Raises:
             AuditError: the log cannot be written; no chunk is handed out.
@@ -193,7 +193,7 @@ class Builder:
         resample: int,
         noise: Noise | None = None,
     ) -> Contribution:
-        """Encode and check the trainer's reply.
+        """Check the trainer's reply, and return it as a contribution in encoded form.
 
         Args:
             position: digest of the inputs of the computation.
@@ -298,5 +298,5 @@ def _listed(exchange: Exchange) -> list[str]:
 
 
 def payload_bytes(exchange: Exchange) -> int:
-    """Return how many bytes the trainer's reply must have for an exchange."""
+    """Return how many bytes the trainer's reply must have for the values of a round."""
     return 4 * exchange.updates + 8 * (exchange.counted_scalars + exchange.own_numbers)

@@ -1,4 +1,4 @@
-"""Implements `site-agent review --dry-run`: one round is made and checked as in a run, and nothing is sent.
+"""Implements `site-agent review --dry-run`, which makes and checks one round as in a run, but sends nothing.
 
 The trainer is started with `--rehearse`: it requires no approval, stores nothing on disk and answers for one round. A
 person who can start it can read the table anyway. The service, which other processes can reach, is never started in
@@ -40,7 +40,7 @@ class Made:
 
 
 async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> tuple[Made, ...]:
-    """Make the first round of a plan, and also the first training round if the plan starts with a probe.
+    """Compute the first round of a plan without sending it. After a probe, also compute the first training round.
 
     Args:
         path: its file, which the trainer reads itself.

@@ -1,4 +1,4 @@
-"""Counts this site's sums under other plans, from their ledgers, and compares the ledgers with the audit log.
+"""Counts the sums in which this site took part under other plans, and checks these counts against the audit log.
 
 A sum of one plan can be subtracted from a sum of another (docs/design/sets.md). So every plan for which this site ever
 masked counts, whatever its study is called. The rules:
@@ -27,12 +27,12 @@ _LEDGERS: Final = "masking"
 
 
 def ledger_path(state: Path, run: str) -> Path:
-    """Return the path of a run's ledger."""
+    """Return the path of the file that records the sums of a run in which this site took part."""
     return gate_folder(state) / _LEDGERS / f"{run}.json"
 
 
 def masked_releases(audit: AuditLog) -> Iterator[tuple[str, Mark]]:
-    """Yield the run, and the round and attempt, of every masked release in the audit log."""
+    """Yield the run, the round and the attempt of every masked contribution in the audit log."""
     for facts in audit.records("contribution_released"):
         if facts["masked"]:
             yield facts["run"], Mark(facts["round"], facts["attempt"])
@@ -46,7 +46,7 @@ class EarlierRuns:
         self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
 
     def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
-        """Count how often each sum was answered in other runs.
+        """Count how often this site contributed to each sum in other runs.
 
         Args:
             run: the current run, which is not counted.

@@ -1,4 +1,4 @@
-"""Decides from the site's own records which rounds a coordinator may offer in one run.
+"""Decides which rounds of a run a coordinator may offer, from this site's own records of the earlier rounds.
 
 The rules, in addition to those of the plan (protos/plan/exchange.py):
 
@@ -62,7 +62,7 @@ class Itinerary:
         self._highest = max(self._known, default=-1)
 
     def accept(self, offer: Offer) -> Exchange:
-        """Return what an offered round sends and receives.
+        """Check a round that the coordinator offers, and return what this site sends and receives in this round.
 
         Raises:
             MalformedMessage: an honest coordinator would not offer this.
@@ -87,7 +87,7 @@ class Itinerary:
         return exchange
 
     def accept_result(self, finish: Finish) -> tuple[TensorSpec, ...]:
-        """Return the tensors that a site receives with a result.
+        """Check the announced result of a run, and return which tensors (number arrays) this site receives with it.
 
         Raises:
             MalformedMessage: the result comes too early, or names other layers or a round that was not measured.

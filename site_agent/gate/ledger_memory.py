@@ -1,4 +1,4 @@
-"""Remembers that this site has a ledger of its patients' privacy budget, so that a lost ledger is not an empty one.
+"""Detects that this site's record of the spent privacy budget was lost, so that spent budget is not spent again.
 
 A site writes a mark when it enrols, before it has a certificate: a file beside the ledger, and a record in the audit
 log. Either is enough. A member of a federation without a mark has lost its ledger, and what was spent is not known.
@@ -45,7 +45,7 @@ class Loss(Document):
 
     @property
     def until(self) -> datetime:
-        """Return when the budget of a year is available again."""
+        """Return the time at which the privacy budget of a year is available again after this loss."""
         return datetime.fromisoformat(self.at) + YEAR
 
 
@@ -55,7 +55,7 @@ class _Mark(Document):
 
 
 def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Loss, ...]:
-    """Write the mark of the ledger where it is missing, and record a loss. Return all losses, oldest first.
+    """Write the ledger's mark if it is missing, and record a loss of the ledger. Return all losses, oldest first.
 
     Args:
         is_member: this site has a certificate, or the coordinator reports that it had one before.
@@ -77,7 +77,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     mark = _Mark(begun=kept.begun if kept else now, losses=losses)
     if mark != kept:
         with on_disk(
-            what="The file ledger.mark of the privacy ledger cannot be written",
+            what="The file ledger.mark, which protects the record of the spent privacy budget, cannot be written",
             consequence="Nothing was sent.",
             kind=AuditError,
         ):
@@ -86,7 +86,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
 
 
 def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
-    """Return the losses that the mark, the audit log or an earlier log beside it has, oldest first.
+    """Return all losses of the privacy ledger that its mark or an audit log of this site records, oldest first.
 
     Raises:
         RefusedError: the mark cannot be read.
@@ -99,7 +99,7 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
 
 
 def why_spent(losses: tuple[Loss, ...], study: str, now: datetime) -> str | None:
-    """Return in one clause why the losses leave no budget for a study at `now`, or None."""
+    """Return why no privacy budget remains for a study after losses of the ledger. Return None if budget remains."""
     if any(study in loss.studies for loss in losses):
         return f"the record of what the study {study} has spent was lost, so its whole epsilon is treated as spent"
     until = max((loss.until for loss in losses), default=now)
@@ -143,7 +143,7 @@ def _read(state: Path) -> _Mark | None:
 
 
 def read_record(path: Path, kind: type[Record], what: str) -> Record | None:
-    """Return the record in a file of the privacy ledger, or None if there is no file.
+    """Return the content of a file of the privacy ledger. Return None if the file does not exist.
 
     Raises:
         RefusedError: the file cannot be read; `what` is the first sentence of the error.
@@ -155,6 +155,6 @@ def read_record(path: Path, kind: type[Record], what: str) -> Record | None:
     except (OSError, ValueError) as cause:
         raise RefusedError(
             what=what,
-            consequence="Nothing of a private study is sent.",
-            remedy="Restore the state from a backup, and inform the data protection officer.",
+            consequence="Nothing is sent for a study with a privacy budget.",
+            remedy="Restore this site's state from a backup, and inform the data protection officer.",
         ) from cause

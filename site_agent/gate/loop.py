@@ -1,4 +1,4 @@
-"""Runs the main loop of the gate process: it passes messages between stream, trainer and the run's rounds.
+"""Runs the main loop of the gate process, which passes messages between the coordinator, the trainer and the rounds.
 
 The gate never sees a patient. This file opens no answer of the trainer and no contribution. run_admission.py decides
 about runs, and site_rounds.py about rounds. Messages and the trainer's answers arrive in one inbox and are handled one
@@ -109,7 +109,7 @@ class SiteGate:
         self._admission = Admission(hospital, identity_key=identity_key, audit=audit, turns=turns)
 
     async def run(self) -> None:
-        """Take part until the coordinator reports that all runs are over.
+        """Take part in runs until the coordinator reports that all runs are over.
 
         Raises:
             OperatorError: this site cannot or must not continue.
@@ -151,7 +151,7 @@ class SiteGate:
             self._trainer.close()
 
     def adopt(self, hospital: Hospital) -> None:
-        """Use this configuration from now on. A study that its policy refuses ends."""
+        """Use this changed configuration from now on. If its policy refuses the current study, end the study here."""
         self._admission.hospital = hospital
         self._spawn(self._inbox.put(Adopted()))
 

@@ -1,4 +1,4 @@
-"""Defines the errors that end a run or a stream at a site, in words for an operator."""
+"""Defines the error messages for operators when a run or a connection ends too early at a site."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class TrainerFailed(OperatorError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(
-            what="The trainer of this site stopped. The trainer's own message explains the reason.",
+            what="The trainer of this site stopped. The trainer's own message in its log explains the reason.",
             consequence="Nothing from this round was sent.",
-            remedy="Follow the trainer's message, then start the site agent again.",
+            remedy="Do what the trainer's message recommends, then start the site agent again.",
         )
         self.failed = failed
         self.exit_status = failed.exit_status  # a restart of the gate does not correct it either
 
     @property
     def can_continue(self) -> bool:
-        """Return whether the operator can remove the cause, for example a full disk.
+        """Return whether an operator can remove the cause of the trainer's error, for example a full disk.
 
         Then the run waits for the trainer.
         """
@@ -48,7 +48,7 @@ class AgentGone(UnavailableError):
 
 
 def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
-    """Return the error for a study that the policy in hospital.yaml does not allow."""
+    """Return the error that this hospital's policy does not allow a study."""
     return RefusedError(
         what=f"This site's policy refuses the study {study}: {reason}.",
         consequence="Nothing more is sent for this study.",
@@ -58,29 +58,29 @@ def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
 
 
 def masks_nothing(refused: MaskingRefused) -> OperatorError:
-    """Return the error that this site refuses to mask."""
+    """Return the error that this site refuses to mask a contribution, with a remedy for the operator."""
     if refused.reason in OF_THE_DISK:
         return ConfigurationError(
-            what=f"This site refuses to mask: {refused}.",
-            consequence="Nothing is sent. The study waits for this site.",
+            what=f"This site refuses to mask its contribution: {refused}.",
+            consequence="This site sends nothing. The study waits for this site.",
             remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
         )
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
-            what=f"This site refuses to mask: {refused}.",
+            what=f"This site refuses to mask its contribution: {refused}.",
             consequence="Nothing more is sent. Another sum could reveal the updates of a few sites.",
-            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used "
-            "other patients' rows, add its name to uncounted_runs in hospital.yaml.",
+            remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used other "
+            "patients, add the name of this run to uncounted_runs in hospital.yaml.",
         )
     return ProtocolError(
-        what=f"This site refuses to mask: {refused}.",
+        what=f"This site refuses to mask its contribution: {refused}.",
         consequence="Nothing more is sent.",
         remedy="Inform the federation office and the security officer. The audit log records the reason.",
     )
 
 
 def of_certificate(address: str, status: str, now: datetime, code: str) -> UnavailableError | None:
-    """Return the error of a coordinator's certificate that is expired, not yet valid or not trusted; otherwise None.
+    """Return the error if the coordinator's certificate is expired, not yet valid or not trusted, otherwise None.
 
     Args:
         address: HOST:PORT of the coordinator.
@@ -103,17 +103,17 @@ def of_certificate(address: str, status: str, now: datetime, code: str) -> Unava
     return UnavailableError(
         what=what,
         consequence="No connection was made and nothing was sent.",
-        remedy=f"{remedy} `site-agent doctor` shows the certificate's times and its issuer.",
+        remedy=f"{remedy} `site-agent doctor` shows when the certificate is valid and who issued it.",
         code=code,
     )
 
 
 def misbehaved(malformed: MalformedMessage) -> ProtocolError:
-    """Return the error that the coordinator sent a message that breaks the protocol."""
+    """Return the error that the coordinator sent a message that is not allowed."""
     return ProtocolError(
         what=f"The coordinator sent {malformed}.",
-        consequence="This site has stopped. This site sent no reply.",
-        remedy="Tell the federation office. Start the site again after the office has found the cause.",
+        consequence="This site has stopped, and sent no reply to the coordinator.",
+        remedy="Tell the federation office. Start the site agent again after the office has found the cause.",
     )
 
 
@@ -124,27 +124,27 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
     if (run := unfinished_run(audit)) is not None:
         raise RefusedError(
             what=f"All studies of the coordinator are over, and {run} has ended without this site.",
-            consequence="Nothing more is sent. This site has no model and no report of that study.",
-            remedy="Ask the federation office for the result. Another version of the plan is a new study.",
+            consequence="Nothing more is sent. This site has no model and no report of this study.",
+            remedy="Ask the federation office for the result. A repeated study needs a new version of its plan.",
             code="E026",
         )
     return True
 
 
 def unfinished_run(audit: AuditLog) -> str | None:
-    """Return the newest run that this site has joined and neither finished nor left, or None."""
+    """Return the newest run in which this site still takes part according to its audit log, or None."""
     joined = [str(facts["run"]) for facts in audit.records("run_joined")][-1:]
     ended = {facts["run"] for event in ("run_finished", "participation_ended") for facts in audit.records(event)}
     return joined[0] if joined and joined[0] not in ended else None
 
 
 def parted(farewell: Farewell) -> OperatorError:
-    """Return the error that the coordinator ended the stream too early."""
+    """Return the error that the coordinator ended the connection before the run was over."""
     if farewell.reason.is_final:
         return RefusedError(
-            what=f"The coordinator ended this site's part: {farewell.detail}.",
+            what=f"The coordinator ended this site's part in the run: {farewell.detail}.",
             consequence="Nothing more is sent.",
-            remedy="Ask the federation office, then start the site agent again.",
+            remedy="Ask the federation office for the reason, then start the site agent again.",
             code="E026",
         )
     return UnavailableError(
@@ -156,7 +156,7 @@ def parted(farewell: Farewell) -> OperatorError:
 
 
 def stream_ended(address: str, status: str) -> OperatorError:
-    """Return the error that explains to an operator how a stream ended."""
+    """Return the error that explains to an operator why the connection to the coordinator ended."""
     at = f" at {address}" if address else ""
     if status in REFUSALS:
         return RefusedError(
@@ -169,15 +169,15 @@ def stream_ended(address: str, status: str) -> OperatorError:
     return UnavailableError(
         what=f"The coordinator{at} cannot be reached ({told}).",
         consequence="Nothing is lost. The round continues when the connection works again.",
-        remedy="You need not do anything. This site retries by itself. `site-agent doctor` finds the cause.",
+        remedy="You need not do anything. This site tries again by itself. `site-agent doctor` shows the cause.",
         code="E020",
     )
 
 
 def agent_gone() -> AgentGone:
-    """Return the error that the agent has ended."""
+    """Return the error that the agent process of this site has ended."""
     return AgentGone(
-        what="The agent of this site, the process with the network, has ended.",
+        what="The agent of this site (the process with network access) has ended.",
         consequence="Nothing is lost. The round continues when the agent runs again.",
         remedy="Read the agent's last message. An agent that runs as a service restarts automatically. Check the "
         "service with `systemctl status site-agent`.",
@@ -185,10 +185,10 @@ def agent_gone() -> AgentGone:
 
 
 def agent_misbehaved(malformed: MalformedMessage) -> ProtocolError:
-    """Return the error that the agent sent a report that breaks the protocol of the gate socket."""
+    """Return the error that the agent sent a message to the gate process that is not allowed."""
     return ProtocolError(
-        what=f"The agent of this site, the process with the network, sent {malformed}.",
-        consequence="This site has stopped. No reply was sent to the agent.",
-        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
+        what=f"The agent of this site (the process with network access) sent {malformed}.",
+        consequence="This site has stopped, and sent no reply to the agent.",
+        remedy="Install the same version of agent, gate and trainer. If the versions are equal, inform the security "
         "officer.",
     )

@@ -1,4 +1,4 @@
-"""Decides about every release: of a plan, a contribution, a draw of noise and a chunk.
+"""Decides whether this site may follow a plan, add noise, and send a contribution or a part of it.
 
 The decision never relies on the coordinator. It has every reason against the release:
 
@@ -43,7 +43,7 @@ class GateRefusal(OperatorError):
         super().__init__(
             what=what,
             consequence="Nothing from this round was sent.",
-            remedy="Tell the study's researcher. This site ends its part in the run here.",
+            remedy="Tell the researcher of the study. This site ends its part in the run.",
         )
         self.reason, self.tensor = reason, tensor
 
@@ -59,8 +59,8 @@ class OutsideHours(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__(
-            what="The policy does not allow sending at this time of day.",
-            consequence="Nothing was sent. The training state is kept.",
+            what="This hospital's policy does not allow sending at this time of day.",
+            consequence="Nothing was sent. The training state of this site is not lost.",
             remedy="You need not do anything. This site connects when the allowed hours start.",
         )
 
@@ -81,7 +81,7 @@ class Decision:
 
     @property
     def reasons(self) -> str | None:
-        """Return all reasons in one line, or None."""
+        """Return all reasons against sending in one line of text, or None if there are none."""
         closed = (_CLOSED,) if self.is_closed else ()
         withdrawn = () if self.withdrawn is None else (self.withdrawn,)
         return "; ".join((*withdrawn, *closed, *self.forbidden)) or None
@@ -96,7 +96,7 @@ def decide_plan(
     audit: AuditLog,
     announced_at: datetime | None = None,
 ) -> Decision:
-    """Decide whether this hospital's policy and its patients' budget allow a plan. The approval is separate.
+    """Decide whether this hospital's policy and its patients' privacy budget allow a plan. Approval is separate.
 
     Args:
         identity: the fingerprint of this site's key; None skips the check that the plan lists it.
@@ -132,21 +132,21 @@ class Permission:
 
     @property
     def has_noise(self) -> bool:
-        """Return whether every number that is sent has noise added and its privacy cost recorded."""
+        """Return whether this site adds noise to every number that it sends, and records the privacy cost."""
         return self._spending is not None
 
     def still_open(self) -> Decision:
-        """Decide about the next chunk of an allowed contribution. This check is fast."""
+        """Decide whether the next chunk of an allowed contribution may still be sent. This check is fast."""
         return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
 
     def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
-        """Decide whether a contribution may be sent in a sum with these contributors."""
+        """Decide whether this site's contribution may be sent to a sum with these other sites."""
         now = self.still_open()
         forbidden = self._allowance.reasons(exchange, bind, masked=masked)
         return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
-        """Check that a decision has no reason against the release. Otherwise record all reasons and raise.
+        """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
 
         Raises:
             AuditError: the refusal cannot be recorded.
@@ -166,7 +166,7 @@ class Permission:
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
-        """Return the numbers of a round with noise. The privacy cost was recorded, now or before a restart.
+        """Return the numbers of a round with noise, after the cost in privacy budget was recorded.
 
         Raises:
             AuditError: the payment cannot be recorded.
@@ -182,7 +182,7 @@ class Permission:
         return self._spending.pay(self._plan, position, numbers)
 
     def own_sums(self, position: bytes | None) -> bytes:
-        """Return the total of the private layers' noisy sums before a step. See PrivacyLedger.
+        """Return the noisy sums of the private layers, added up over all steps before a step. See PrivacyLedger.
 
         Raises:
             RefusedError: the total was lost.
@@ -190,7 +190,7 @@ class Permission:
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record a contribution before it is sent.
+        """Record that a contribution will be sent. This happens before the contribution is sent.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.
@@ -198,7 +198,7 @@ class Permission:
         self._allowance.take(exchange, bind, position)
 
     def finish(self) -> None:
-        """Record the end of the run. The noisy numbers of the run are not sent again.
+        """Record that the run has ended. The noisy numbers of this run are then not sent again.
 
         Raises:
             AuditError: the end cannot be recorded.
@@ -234,16 +234,16 @@ class Allowance:
 
     @property
     def trains(self) -> bool:
-        """Return whether this site's updates can differ from zero."""
+        """Return whether this site trains under this plan, so that its updates can differ from zero."""
         return self._plan.tier_of(self._site) == "training"
 
     @property
     def is_open(self) -> bool:
-        """Return whether contributions may be sent at this time of day."""
+        """Return whether this hospital's policy allows sending at this time of day."""
         return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Count a release. A round is counted once, even if the bytes of the round are sent several times.
+        """Count a sent contribution. A round is counted once, even if its bytes are sent several times.
 
         Raises:
             AuditError: the release cannot be recorded; the contribution must not leave.
@@ -264,7 +264,7 @@ class Allowance:
             self._spent.take(self._bytes[bind.round], release)
 
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
-        """Yield a short description of every rule that a contribution breaks."""
+        """Yield a short text about every rule of the policy that a contribution breaks."""
         policy, plan = self.policy, self._plan
         if plan.tier_of(self._site) == "receiving":
             yield "this site only receives under the plan, so it may not send a contribution"

@@ -24,7 +24,7 @@ _MOST_NAMES: Final = 3  # tensors in one clause; the review lists all of them
 
 
 def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, identity: str | None) -> tuple[str, ...]:
-    """Return every rule that a plan breaks at this site, one clause each, without repetition.
+    """Return a short text about every rule of this hospital's policy that a plan breaks, without repetition.
 
     Args:
         manifest: computed from the plan here.
@@ -34,7 +34,7 @@ def refusals(policy: Policy, plan: Plan, manifest: Manifest, *, site: str, ident
 
 
 def listing_refusals(plan: Plan, site: str, identity: str | None) -> tuple[str, ...]:
-    """Return why the plan does not list this site with its identity key, as one clause, or nothing."""
+    """Return a short text if the plan does not list this site with its identity key, otherwise nothing."""
     listed = {entry.name: entry.identity for entry in plan.sites}.get(site)
     if listed is None:
         known = "" if identity is None else f". This site's identity key is {identity}"
@@ -128,7 +128,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
 
 
 def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield the reasons why a tensor's update may not be sent, one clause each."""
+    """Yield a short text for each tensor (number array) whose update the policy does not allow to be sent."""
     for name in names:
         if _is_private(policy, name):
             yield f"the policy keeps {name} private"
@@ -137,7 +137,7 @@ def forbidden_tensors(policy: Policy, names: Iterable[str]) -> Iterator[str]:
 
 
 def forbidden_scalars(policy: Policy, names: Iterable[str]) -> Iterator[str]:
-    """Yield the reasons why a scalar may not be sent, one clause each."""
+    """Yield a short text for each scalar (single number) that the policy does not allow to be sent."""
     if policy.scalars is None:
         return
     for name in names:

@@ -1,4 +1,4 @@
-"""Records how much of the patients' privacy budget this site has spent, and for which noise.
+"""Records how much of the patients' privacy budget this site has spent for which noisy numbers.
 
 Each run has a file of payments below `privacy/` in the gate's folder, and a folder with the noisy numbers of each step.
 The rules:
@@ -71,7 +71,7 @@ class Payment(Document):
 
     @property
     def ratio(self) -> float:
-        """Return the ratio mu of the draw."""
+        """Return the ratio mu, which measures the privacy cost of the added noise."""
         return ratio_of(self.epsilon, self.delta)
 
 
@@ -103,7 +103,7 @@ class PrivacyLedger:
         self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
 
     def payments(self) -> tuple[Payment, ...]:
-        """Return every recorded privacy cost, the oldest first.
+        """Return every payment from the privacy budget that this site has recorded, the oldest first.
 
         Raises:
             RefusedError: a file cannot be read, so nobody knows what was spent.
@@ -118,7 +118,7 @@ class PrivacyLedger:
         return tuple(sorted(found.values(), key=lambda payment: payment.at))
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
-        """Return a short text why the policy's limits forbid further noise for a plan, or None."""
+        """Return why the policy's limits leave no privacy budget for a plan. Return None if budget remains."""
         if plan.privacy is None:
             return None
         if limits is None:
@@ -129,15 +129,15 @@ class PrivacyLedger:
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """Return every known loss of this ledger, oldest first. Raises RefusedError if the mark cannot be read."""
+        """Return all known losses of this ledger, oldest first. Raises RefusedError: its mark cannot be read."""
         return known_losses(self._state, self._audit)
 
     def has_paid(self, run: str) -> bool:
-        """Return whether the cost of a draw in this run was recorded."""
+        """Return whether this site has recorded a privacy cost for this run."""
         return any(payment.run == run for payment in self.payments())
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
-        """Return the noisy numbers that were paid for at a step, or None."""
+        """Return the stored noisy numbers of a step whose privacy cost was recorded, or None."""
         if all(draw.position != position.hex() for draw in self._read(self._path(run))):
             return None  # the numbers may exist, but were not paid for
         try:
@@ -146,7 +146,7 @@ class PrivacyLedger:
             return None
 
     def is_paid(self, plan: Plan, position: bytes) -> bool:
-        """Return whether a payment of this run covers a draw at a step that had none yet."""
+        """Return whether the recorded privacy cost of this run covers a step that has no noise yet."""
         draws = self._read(self._path(plan.run_name))
         paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
         known, here = {draw.position for draw in draws}, position.hex()
@@ -194,7 +194,7 @@ class PrivacyLedger:
         return noisy
 
     def own_sums(self, plan: Plan, position: bytes | None) -> npt.NDArray[np.int64]:
-        """Return the total of the private layers' noisy sums of all steps before a step.
+        """Return the noisy sums of the private layers, added up over all steps before a step.
 
         A repeated step has the same total as the first time. `position` is None after the last step.
 
@@ -213,15 +213,15 @@ class PrivacyLedger:
         # Version 0.1 trained no private layers under privacy, so its rounds have no total.
         if kept is None or len(kept) != len(training.names) + plan.own_numbers:
             raise RefusedError(
-                what=f"The numbers of an earlier round of {plan.run_name} are missing in the gate's folder.",
-                consequence="The private layers of this site cannot be computed, so nothing more of this run is sent.",
-                remedy="Restore the state from a backup, or start a new version of the plan. The new version spends "
-                "privacy budget (epsilon) again.",
+                what=f"The stored numbers of an earlier round of {plan.run_name} are missing in the gate's folder.",
+                consequence="This site cannot compute its private layers, so it sends nothing more of this run.",
+                remedy="Restore this site's state from a backup, or start a new version of the plan. A new version of "
+                "the plan spends privacy budget (epsilon) again.",
             )
         return np.array(kept[-plan.own_numbers :], np.int64)
 
     def forget_numbers(self, plan: Plan) -> None:
-        """Delete the noisy numbers of a finished run. The recorded cost and the last total of private layers remain.
+        """Delete the noisy numbers of a finished run. The recorded privacy cost and the private layers' total remain.
 
         Raises:
             AuditError: the file cannot be written.
@@ -253,9 +253,9 @@ class PrivacyLedger:
                 if run is None:
                     continue
                 raise RefusedError(
-                    what=f"The stored plan of the run {run} cannot be read, so its epsilon is not known.",
-                    consequence="Nothing of a private study is sent.",
-                    remedy="Restore the state from a backup, and inform the data protection officer.",
+                    what=f"The stored plan of the run {run} cannot be read, so the spent privacy budget is not known.",
+                    consequence="Nothing is sent for a study with a privacy budget.",
+                    remedy="Restore this site's state from a backup, and inform the data protection officer.",
                 ) from cause
             if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
                 yield self._payment(plan, plan.privacy, f"lost {plan.run_name}")
@@ -302,7 +302,7 @@ def _recorded() -> AbstractContextManager[None]:
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
-    """Return a site's sums with the noise that this site adds. The caller records the privacy budget that was spent."""
+    """Return this site's sums with noise added. The calling function must record the spent privacy budget."""
     if plan.private_training is not None and plan.private_training.is_local:
         return list(numbers)  # the trainer has added noise in each of its steps
     sent = len(numbers) - plan.own_numbers  # the sums after them have the trainer's noise and do not leave
@@ -314,7 +314,7 @@ def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = o
 def overspends(
     limits: PrivacyLimits, study: str, asked: Privacy, payments: Sequence[Payment], now: datetime
 ) -> str | None:
-    """Return in one clause why one more draw exceeds a limit, or None."""
+    """Return why one more payment would exceed a limit of the privacy budget. Return None if it would not."""
     after = standing(limits, study, payments, now, asked)
     for what, epsilon, largest in (
         (f"the study {study}", after.of_study, limits.largest_epsilon_per_study),
@@ -328,7 +328,7 @@ def overspends(
 def standing(
     limits: PrivacyLimits, study: str, payments: Sequence[Payment], now: datetime, asked: Privacy | None = None
 ) -> Standing:
-    """Return the epsilon of a study and of the last 365 days, at the policy's delta.
+    """Return the spent privacy budget (epsilon) of a study and of the last 365 days, at the policy's delta.
 
     `asked` is a plan that would pay in addition, if there is one.
     """

@@ -14,7 +14,7 @@ from site_agent.hospital import Hospital
 
 
 def remedy_of_refusal(hospital: Hospital, plan: Plan, *, identity: str | None, audit: AuditLog) -> str:
-    """Return the remedy after `decide_plan` refused a plan: a backup, another plan, or another policy.
+    """Return what a person can do after this site refused a plan: restore a backup, change the plan or the policy.
 
     Args:
         identity: the fingerprint of this site's identity key, if it has one.

@@ -1,4 +1,4 @@
-"""Admits the runs of a coordinator, and refuses or ends this site's part in a run.
+"""Decides whether this site takes part in a run of the coordinator, and ends this site's part in a run.
 
 A run begins in this order: the plan, the policy, the persons here, the trainer's network, the run's rounds
 (site_rounds.py). loop.py only passes messages to this module. The rules:
@@ -74,7 +74,7 @@ class Admission:
         self._tensors = frozenset[str]()  # the shared tensors of the newest run
 
     def announced(self, message: Announcement) -> Plan:
-        """Return the plan of an announcement.
+        """Return the plan that the coordinator announced with a message.
 
         Raises:
             ProtocolError: this version cannot read the plan.
@@ -90,7 +90,7 @@ class Admission:
         return plan
 
     async def admit(self, plan: Plan) -> Rounds:
-        """Start a run as soon as policy and persons here allow it.
+        """Start a run as soon as this hospital's policy and persons allow the run.
 
         Raises:
             OperatorError: the policy refuses the plan, or the trainer cannot follow it.
@@ -100,7 +100,7 @@ class Admission:
         return await self._begin(plan.run_name, plan)
 
     async def check_policy(self, plan: Plan, manifest: Manifest) -> None:
-        """End this site's part if this hospital's current policy does not allow the study. Raises RefusedError."""
+        """End this site's part in the run if the current policy does not allow the study. Raises RefusedError."""
         identity, now = self._identity, datetime.now(UTC)
         decision = decide_plan(self.hospital, plan, manifest, identity=identity, audit=self._audit, announced_at=now)
         refusal = decision.reasons
@@ -141,7 +141,7 @@ class Admission:
         )
 
     async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
-        """Let the trainer build the site's network. Return the states that it has on disk.
+        """Let the trainer build this site's neural network. Return the training states that the trainer has on disk.
 
         Raises:
             ProtocolError: the trainer's network has other shared tensors.
@@ -152,7 +152,7 @@ class Admission:
             raise ProtocolError(
                 what="The shared parameters of this site's neural network differ from the list in the plan.",
                 consequence="Nothing was sent.",
-                remedy="Install the same version of global-layers everywhere.",
+                remedy="Install the same version of global-layers at the coordinator and at all sites.",
             )
         try:
             pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
@@ -177,7 +177,7 @@ class Admission:
     async def end_part(
         self, run: str, ended: MalformedMessage | MaskingRefused | GateRefusal | ConsentEnded | TrainerFailed
     ) -> None:
-        """Record why this site's part in a run ends, and send the reason. `run` is empty before the first run."""
+        """Record why this site's part in a run ends, and send the coordinator the reason. `run` may be empty."""
         match ended:
             case MalformedMessage():
                 self._audit.write("coordinator_refused", reason=str(ended))

@@ -1,4 +1,4 @@
-"""Checks how the kernel separates the patients' data from the gate process, which has the keys.
+"""Checks if the operating system prevents the gate process, which has the keys, from reading patients' data.
 
 As services, agent (network), gate (keys) and trainer (patients) run under three user accounts. The trainer's user owns
 the table, and the kernel refuses it to the others. In a terminal one user starts all three. Then only the programs' own
@@ -19,7 +19,7 @@ from site_agent.hospital import Hospital
 
 
 def may_read(table: Path) -> bool:
-    """Return whether the kernel permits this process to open a file. The file is opened, but not read."""
+    """Return whether the operating system lets this process open a file. The file is opened, but not read."""
     try:
         os.close(os.open(table, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as refused:
@@ -29,7 +29,7 @@ def may_read(table: Path) -> bool:
 
 
 def tell_guard(hospital: Hospital) -> None:
-    """Refuse approvals that a service could have written. In a terminal, only log a warning.
+    """Raise an error if a service could have written the approvals. In a terminal, only log a warning.
 
     Raises:
         ConfigurationError: a service could have written them; the message has the command that corrects it.
@@ -44,7 +44,7 @@ def tell_guard(hospital: Hospital) -> None:
 
 
 def tell_separation(hospital: Hospital) -> bool:
-    """Log and return whether the kernel prevents this process from reading the table."""
+    """Log and return whether the operating system prevents this process from reading the patients' table."""
     log = structlog.get_logger()
     if may_read(Path(hospital.data.table)):
         log.warning(

@@ -1,4 +1,4 @@
-"""Manages this site's certificates in the gate process. The agent process has the key and the files.
+"""Decides about this site's certificates in the gate process. The agent process has the TLS key and the files.
 
 The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
@@ -46,10 +46,10 @@ class AgentUnable(OperatorError):
 
     def __init__(self, unable: Unable) -> None:
         super().__init__(
-            what="The agent of this site could not use its TLS key or certificates. The agent's own message has the "
-            "reason.",
+            what="The agent of this site could not use its TLS key or certificates. The agent's own message in its "
+            "log has the reason.",
             consequence="Nothing was sent, and the certificates of this site are unchanged.",
-            remedy="Follow the agent's message, then start again.",
+            remedy="Do what the agent's message recommends, then start the site agent again.",
         )
         self.exit_status = unable.exit_status
 
@@ -71,7 +71,7 @@ class SiteCertificates:
         self.coordinator = self.enrolment = ""  # the addresses that came with enrolment
 
     def check(self, federation: str, roots: bytes) -> None:
-        """Check that a federation is the same as this site's federation, if this site belongs to a federation.
+        """Check that a federation is the one to which this site belongs. A new site belongs to none.
 
         Raises:
             ConfigurationError: it is another federation, or the file with this site's federation cannot be read.
@@ -81,7 +81,7 @@ class SiteCertificates:
             return
         other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
         raise ConfigurationError(
-            what=f"This site belongs to the federation {known.name}, but received the name {other}.",
+            what=f"This site belongs to the federation {known.name}, but the invitation or certificate names {other}.",
             consequence="Nothing was sent or signed for the other federation. The keys and certificates of this "
             "site are unchanged.",
             remedy=f"Ask the federation office of {known.name} for an invitation, or install a second site with a "
@@ -89,7 +89,7 @@ class SiteCertificates:
         )
 
     def remember(self, federation: str, roots: bytes) -> None:
-        """Record this site's federation and its roots, in addition to the current roots."""
+        """Record to which federation this site belongs, and the root certificates of this federation."""
         known = _fingerprints(self.shown.roots) if self.shown.roots else frozenset()
         kept = _Federation(name=federation, roots=_fingerprints(roots) | known)
         if kept != self._remembered():
@@ -104,11 +104,11 @@ class SiteCertificates:
             raise ConfigurationError(
                 what=f"The file {self._memory} with the name of this site's federation cannot be read.",
                 consequence="Nothing was sent or signed.",
-                remedy="Restore the state from a backup, and inform the security officer.",
+                remedy="Restore this site's state from a backup, and inform the security officer.",
             ) from cause
 
     async def look(self) -> ShownCertificates:
-        """Return the current certificates and trusted roots.
+        """Return the agent's current certificates and its trusted root certificates.
 
         Raises:
             OperatorError: the agent has ended, or could not carry out the order. All methods here raise this.
@@ -116,14 +116,14 @@ class SiteCertificates:
         return await self._shown(Look())
 
     async def make(self, key: str) -> bytes:
-        """Return a signing request (PEM) for a key of this kind. See gate_socket.Make."""
+        """Return a certificate signing request (PEM) for a key of this kind. See gate_socket.Make."""
         answer = await self._ask(Make(key))
         if not isinstance(answer, Requested):
             raise _failed(answer)
         return bytes(answer.payload)
 
     async def call(self, name: str, address: Address | None, roots: bytes, request: bytes) -> bytes:
-        """Return the reply to a call on the enrolment port, as bytes.
+        """Send a request to the enrolment port through the agent, and return the bytes of the reply.
 
         Args:
             name: `enrol` or `renew`.
@@ -152,15 +152,15 @@ class SiteCertificates:
         federation: str,
         addresses: tuple[str, str] = ("", ""),
     ) -> None:
-        """Let the agent start to use a certificate that is verified and recorded."""
+        """Let the agent start to use a new certificate, after the gate has verified and recorded it."""
         await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, roots))))
 
     async def trust(self, roots: bytes) -> None:
-        """Let the agent trust the roots that the coordinator names, after this is recorded."""
+        """Let the agent trust the coordinator's root certificates, after the audit log has recorded this."""
         await self._shown(Trust(roots))
 
     async def settle(self, *, works: bool) -> None:
-        """Instruct the agent to delete or to restore the certificate that the last renewal replaced."""
+        """Let the agent delete the certificate that the last renewal replaced, or restore it if the new one fails."""
         await self._shown(Settle(works))
 
     async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:
@@ -188,9 +188,9 @@ def _failed(answer: Answer) -> OperatorError:
     if isinstance(answer, Unable):
         return AgentUnable(answer)
     return ProtocolError(
-        what="The agent of this site, the process with network access, returned an unexpected answer.",
+        what="The agent of this site (the process with network access) returned an unexpected answer.",
         consequence="This site has stopped. Nothing was sent.",
-        remedy="Install the same version of all three programs. If the versions are equal, inform the security "
+        remedy="Install the same version of agent, gate and trainer. If the versions are equal, inform the security "
         "officer.",
     )
 
@@ -198,8 +198,8 @@ def _failed(answer: Answer) -> OperatorError:
 def _unreached(address: str, status: str) -> UnavailableError:
     return UnavailableError(
         what=f"The enrolment port {address} cannot be reached ({status}).",
-        consequence="This site tried to connect, and sent nothing else. The site's invitation or certificate is still "
+        consequence="This site only tried to connect, and sent no data. The site's invitation or certificate is still "
         "valid.",
-        remedy="`site-agent doctor` finds the cause. A running `site-agent join` retries by itself.",
+        remedy="`site-agent doctor` shows the cause. A running `site-agent join` tries again by itself.",
         code="E022",
     )

@@ -1,4 +1,4 @@
-"""Masks this site's contributions: agrees on keys for a key session, and makes the masks of a round.
+"""Masks this site's contributions: agrees on keys with the other sites, and makes the masks of a round.
 
 Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before a
 byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics is
@@ -62,7 +62,7 @@ class MaskingLimits(TypedDict):
 
 
 def masking_limits(plan: Plan, policy: Policy) -> MaskingLimits:
-    """Return the stricter of plan and policy."""
+    """Return the limits for masking. Of the plan's and the policy's limit, the stricter one applies."""
     return MaskingLimits(
         quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
         smallest=smallest_set(plan, policy.smallest_sites),
@@ -119,7 +119,7 @@ class SiteMasking:
         self.key_session = 0
 
     def limit(self, *, quorum: int, smallest: int, budget: int, uncounted_runs: tuple[str, ...]) -> None:
-        """Apply these limits from now on. See the constructor.
+        """Apply these limits for masking from now on. See the constructor.
 
         Raises:
             MaskingRefused: the ledger of another run cannot be read.
@@ -129,7 +129,7 @@ class SiteMasking:
         self._compared = Comparison(smallest, earlier.answered_beside(self._run, self._listing.identities))
 
     def require_memory(self, step: int, attempt: int) -> None:
-        """Check that the ledger contains the newest release that the audit log records.
+        """Check that the masking ledger contains the newest contribution that the audit log records.
 
         Raises:
             MaskingRefused: the ledger is missing, or an older version was restored.
@@ -137,7 +137,7 @@ class SiteMasking:
         self._ledger.refuse_if_older(Mark(step, attempt))
 
     def open(self, message: KeySessionOpen) -> KeyAdvert:
-        """Create keys for a new key session, and delete those of the previous one.
+        """Create this site's masking keys for a new key session, and delete the keys of the previous session.
 
         Raises:
             MaskingRefused: the key session is not new, or its sites are too few, not the plan's, or without this site.
@@ -160,7 +160,7 @@ class SiteMasking:
         return self._advert
 
     def check(self, message: KeySessionRoster) -> KeySessionAcknowledgement:
-        """Check every site's key and sign the list.
+        """Check the masking key of every site, and sign the list of these keys.
 
         Raises:
             MaskingRefused: a key is not in the plan, or the roster does not belong to this key session.
@@ -172,7 +172,7 @@ class SiteMasking:
         return acknowledge(terms, self._site, self._transcript, self._identity_key.sign)
 
     def seal(self, message: KeySessionSeal) -> None:
-        """Derive the key of each pair after every site has signed the same transcript.
+        """Compute the shared masking key with each other site, after all sites have signed the same list of keys.
 
         Raises:
             MaskingRefused: a site is missing or has received another roster.
@@ -185,14 +185,14 @@ class SiteMasking:
         self.key_session = message.key_session
 
     def forget(self) -> None:
-        """Delete this key session's keys."""
+        """Delete this site's masking keys of the current key session."""
         if self._secret is not None:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
         self._ledger = self._ledger.void()
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Check that this round may be masked for these contributors with this draw, before any training for it.
+        """Check that this site may mask a round for these contributing sites, before it trains for this round.
 
         Raises:
             MaskingRefused: the round may not be masked.
@@ -203,7 +203,7 @@ class SiteMasking:
         self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
-        """Write to disk what will be masked. Nothing may be sent before this function returns.
+        """Record on disk which vector will be masked. Nothing may be sent before this function returns.
 
         Args:
             position: digest of the inputs of the vector.
@@ -223,7 +223,7 @@ class SiteMasking:
         self._keep(self._ledger.freeze(ask, context, vector, self._compared, self._budget), bind.round)
 
     def forget_before(self, oldest: int) -> None:
-        """Close all rounds before `oldest`, because the run can no longer return to them.
+        """Close all rounds before `oldest` in the masking ledger, because the run can no longer return to them.
 
         Raises:
             OperatorError: the disk cannot be written.
@@ -235,7 +235,7 @@ class SiteMasking:
     def _keep(self, ledger: Ledger, step: int | None) -> None:
         """Write a ledger to disk: a line for the step that was just masked, or the whole ledger."""
         with on_disk(
-            what="The next masked contribution cannot be recorded",
+            what="The next masked contribution of this site cannot be recorded",
             consequence="Nothing from this round was sent.",
             kind=OperatorError,
         ):
@@ -250,7 +250,7 @@ class SiteMasking:
         self._ledger, self._check = ledger, check
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
-        """Yield the masked chunks of a frozen vector that the coordinator lacks."""
+        """Yield those masked chunks of a recorded vector that the coordinator does not have."""
         assert self._secret is not None
         masker = Masker(
             own=self._site,

@@ -1,4 +1,4 @@
-"""Carries out one run at one site: checks and executes each request of the coordinator.
+"""Carries out one run at this site: checks each request of the coordinator, then does what it requests.
 
 itinerary.py decides what a round may request. A message that breaks a rule is a MalformedMessage or a MaskingRefused,
 and the caller stops.
@@ -110,11 +110,11 @@ class Download:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all chunks have arrived."""
+        """Return whether all chunks of the announced parameters have arrived."""
         return self._next == down_chunks(self.vector.size)
 
     def add(self, chunk: Chunk) -> None:
-        """Add the next chunk. Raises MalformedMessage if the chunk is not the next one, or does not have its size."""
+        """Add the next chunk of parameters. Raises MalformedMessage: the chunk is not the next, or has a wrong size."""
         attempt = self.announced.attempt if isinstance(self.announced, Offer) else 0
         if (chunk.round, chunk.attempt, chunk.index) != (self.announced.round, attempt, self._next) or self.is_complete:
             raise MalformedMessage("a chunk out of order")
@@ -126,7 +126,7 @@ class Download:
         self._next += 1
 
     def check(self) -> None:
-        """Check that the complete vector is the announced vector. Raises MalformedMessage if it is not."""
+        """Check that the complete parameters have the announced digest. Raises MalformedMessage if they do not."""
         if self._hash.digest() != self.announced.parameters_digest:
             raise MalformedMessage("parameters that are not what was announced")
 
@@ -178,12 +178,12 @@ class Rounds:
 
     @property
     def key_session(self) -> int:
-        """Return the key session whose masking keys this site has; 0 for none."""
+        """Return the number of the key session whose masking keys this site has; 0 for none."""
         return self._masking.key_session if self._masking else 0
 
     @property
     def chosen(self) -> tuple[str, str] | None:
-        """Return the run that a sweep chose, and its values, or None."""
+        """Return the best run of a sweep (a study with alternative settings) and its settings, or None."""
         sweep, number = self.plan.sweep, self._alternative
         if sweep is None or number is None:
             return None
@@ -195,11 +195,11 @@ class Rounds:
 
     @property
     def saved(self) -> tuple[Saved, ...]:
-        """Return the states on the trainer's disk, or only the newest states if there are many."""
+        """Return the training states on the trainer's disk, or only the newest states if there are many."""
         return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
-        """Apply this policy to everything that is sent from now on."""
+        """Apply this changed policy to everything that this site sends from now on."""
         self._allowance.policy, self.consent.approvers = policy, policy.approvers
         if self._gate is not None:
             self._gate.follow(policy)
@@ -207,24 +207,24 @@ class Rounds:
             self._masking.limit(**masking_limits(self.plan, policy))
 
     def trainer_restarted(self, saved: tuple[Saved, ...]) -> None:
-        """Handle a restart of the trainer. Contributions from its lost memory are not sent."""
+        """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
         self._position, self._contribution, self._asked_resample = b"", None, 0
 
     def end(self) -> None:
-        """Delete this run's keys, because another run starts."""
+        """Delete the masking keys of this run, because another run starts."""
         self._stop_upload()
         if self._masking is not None:
             self._masking.forget()
 
     def stream_ended(self) -> None:
-        """Delete the state of the closed stream. Finished training and contributions remain."""
+        """Delete the data about the closed stream. Finished training and contributions remain."""
         self._stop_upload()
         self._download, self._offer, self._bind = None, None, None
 
     async def handle(self, message: RoundMessage) -> None:
-        """Carry out the request of a message.
+        """Do what a message of the coordinator requests.
 
         Raises:
             MalformedMessage: an honest coordinator would not request this.
@@ -251,7 +251,7 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """Send a contribution that the gate process has built, or report that the contribution is ready."""
+        """Send a contribution that the gate has built, or report to the coordinator that the contribution is ready."""
         if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
             return  # a draw from before the contributors changed
         self._contribution = contribution
@@ -261,7 +261,7 @@ class Rounds:
             await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
     async def concluded(self, rounds: int) -> None:
-        """Handle the trainer's report that it has loaded the last aggregate."""
+        """Handle the trainer's report that it has loaded the final shared parameters of the run."""
         self._is_concluded = True
         self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
         return_memory()

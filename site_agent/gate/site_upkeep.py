@@ -1,4 +1,4 @@
-"""Does the work outside the rounds: site and coordinator cosign each other's logs, and certificates are renewed.
+"""Cosigns the coordinator's audit log, lets the coordinator cosign this site's log, and renews certificates.
 
 It begins only after the coordinator has reported that it supports this. If a log does not continue from its earlier
 position, this site's part ends, because people must examine the log.
@@ -64,7 +64,7 @@ class SiteUpkeep:
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
-        """Send the messages that are due, once a second, from the beginning of a stream to its end."""
+        """Once a second, send the messages about audit logs and certificates that are due, until the stream ends."""
         self.begin()
         while True:
             await asyncio.sleep(PULSE_SECONDS)
@@ -72,28 +72,28 @@ class SiteUpkeep:
             await self.tell(send)
 
     def begin(self) -> None:
-        """Handle the start of a new stream."""
+        """Prepare the messages about audit logs and certificates for a new stream to the coordinator."""
         self._session, self._asked, self._roots = None, None, None
         self._has_warned = self._is_own_refused = False
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
-        """Send the messages that are due once the log has this many new records."""
+        """Send the messages about audit logs and certificates that are due once the log has this many new records."""
         for message in await self.due(at_least):
             await send(message)
 
     async def take(self, message: Upkeep, send: Send) -> None:
-        """Handle a message and send the replies. See `heard`."""
+        """Handle a message about audit logs or certificates, and send the replies. See `heard`."""
         for answer in await self.heard(message):
             await send(answer)
 
     async def accepted(self) -> None:
-        """Record that the coordinator accepted a stream, so the certificate works."""
+        """Record that this site's certificate works, because the coordinator accepted the connection."""
         if self._certificates.shown.previous:
             self._audit.write("certificate_in_use", certificate_sha256=self._certificates.shown.certificate_sha256())
             await self._certificates.settle(works=True)
 
     async def heard(self, message: Upkeep) -> list[Upkeep]:
-        """Handle a message and return the replies.
+        """Handle a message about audit logs or certificates, and return the replies.
 
         Raises:
             RefusedError: the earlier records of one of the two logs have changed.
@@ -117,7 +117,7 @@ class SiteUpkeep:
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
-        """Return the messages that are due once the log has this many new records. Raises RefusedError as `heard`."""
+        """Return the messages that are due once the log has this many new records. Raises RefusedError like `heard`."""
         if self._session is None:
             return []
         try:

@@ -1,4 +1,4 @@
-"""Records outside the audit log how much each run has sent, so that limits remain when log files are deleted.
+"""Records outside the audit log how much this site sent in each run. So limits still work if log files are deleted.
 
 There is one small file per run, synced before the announced step happens. Its first line has everything until this
 process started, and each further line one contribution. The step of an incomplete last line did not happen.
@@ -62,23 +62,23 @@ class Spent:
             raise RefusedError(
                 what=f"The file {self._path} cannot be read. This file counts the bytes that this site sent in a run.",
                 consequence="Nothing of this run is sent.",
-                remedy="Restore the state from a backup, and inform the data protection officer.",
+                remedy="Restore this site's state from a backup, and inform the data protection officer.",
             ) from cause
         self._takes_lines = False  # true only if this process has written the whole file
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
-        """Return the bytes sent in each round. A repeated contribution counts once."""
+        """Return how many bytes this site sent in each round. A repeated contribution counts once."""
         return dict(self._bytes)
 
     def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: every type that JSON has
-        """Return the facts of the newest release, if these records of the audit log end before it."""
+        """Return the facts of the newest sent contribution if the given records of the audit log do not contain it."""
         last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
         newest = self.newest
         return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
 
     def take(self, count: int, release: Release) -> None:
-        """Record that this number of bytes will be sent.
+        """Record how many bytes this site will send, before it sends them.
 
         Raises:
             AuditError: the release cannot be recorded, so nothing may leave.
@@ -91,7 +91,7 @@ class Spent:
         self._write(sent)
 
     def finish(self, at: datetime) -> None:
-        """Record the end of the run, at an aware time. Raises AuditError if the end cannot be recorded."""
+        """Record that the run ended at an aware time. Raises AuditError: the end cannot be recorded."""
         self.finished = at
         self._write()
 
@@ -115,7 +115,7 @@ class Spent:
             False,
         )  # a line that is written in part is replaced next time
         with on_disk(
-            what="The number of sent bytes cannot be recorded",
+            what="The number of bytes that this site will send cannot be recorded",
             consequence="Nothing from this round was sent.",
             kind=AuditError,
         ):

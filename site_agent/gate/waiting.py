@@ -1,4 +1,4 @@
-"""Waits for people or the clock: an approval, a withdrawal, or the policy's hours."""
+"""Waits until persons have approved a plan or withdrawn from it, or until the policy's hours allow sending."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def await_approval(
     hours: Callable[[], Hours | None],
     require_trainer: Callable[[], None],
 ) -> None:
-    """Wait until enough persons here have approved exactly this plan, as the policy requires.
+    """Wait until as many persons of this hospital have approved exactly this plan as the policy requires.
 
     `tell` is called if the approval is missing; the audit log has the reason, and every change of it.
 
@@ -56,20 +56,20 @@ def _named_alike(consent: Consent) -> str | None:
 
 
 async def watch(check: Callable[[], None], seconds: float) -> None:
-    """Repeat a check at this interval, in seconds, until it raises an error."""
+    """Repeat a check after each interval of this many seconds, until the check raises an error."""
     while True:
         check()
         await asyncio.sleep(seconds)
 
 
 async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
-    """Wait this number of seconds. Raise TrainerGone as soon as an idle trainer has ended."""
+    """Wait this many seconds. Raise TrainerGone earlier if the waiting trainer process ends."""
     with suppress(TimeoutError):
         await asyncio.wait_for(watch(require_trainer, APPROVAL_POLL_SECONDS), seconds)
 
 
 def require_hours(hours: Hours | None) -> None:
-    """Check that the policy permits sending at this time, by this computer's clock.
+    """Check that the hospital's policy permits sending at this time of this computer's clock.
 
     Raises:
         OutsideHours: the policy does not permit sending now.
@@ -79,7 +79,7 @@ def require_hours(hours: Hours | None) -> None:
 
 
 async def await_hours(current: Callable[[], Hours | None], require_trainer: Callable[[], None]) -> None:
-    """Wait until the policy permits sending, by this computer's clock.
+    """Wait until the hospital's policy permits sending at the time of this computer's clock.
 
     Raises:
         TrainerGone: the trainer has ended in the meantime.

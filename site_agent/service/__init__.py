@@ -1,1 +1,1 @@
-"""Runs the gate process as a service: starts and stops agent and trainer, enrols, and reports the site's state."""
+"""Runs the gate process of a site: starts agent and trainer, gets the certificate, and reports the site's state."""

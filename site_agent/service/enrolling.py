@@ -1,4 +1,4 @@
-"""Requests a site's first certificate, or a new certificate after expiry, through the enrolment port.
+"""Requests a site's first certificate, or a new certificate after the old one expired, on the enrolment port.
 
 The gate reads the invitation, signs with the identity key and verifies the replies. The agent makes the TLS key and
 sends the calls.
@@ -34,12 +34,12 @@ ENROLMENT_POLL_SECONDS: Final = 2.0
 
 
 def now() -> datetime:
-    """Return the current time, aware, in UTC."""
+    """Return the current time in UTC, as an aware time."""
     return datetime.now(UTC)
 
 
 def site_identity_key(folder: Path) -> Ed25519PrivateKey:
-    """Return the identity key in the gate's folder. The first call creates the key."""
+    """Return this site's identity key from the gate's folder. The first call creates this key."""
     if not has_identity_key(folder):
         try:
             return make_identity_key(folder)
@@ -52,7 +52,7 @@ def site_identity_key(folder: Path) -> Ed25519PrivateKey:
 async def enrol_where_needed(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Ensure that this site has a valid certificate: enrol or renew if necessary.
+    """Ensure that this site has a valid certificate. If necessary, request the first or a new certificate.
 
     Raises:
         ConfigurationError: there is neither a certificate nor an invitation.
@@ -124,7 +124,7 @@ def _reply(raw: bytes) -> EnrolmentReply:
     if reply.refusal:
         raise RefusedError(
             what=f"The coordinator refused the invitation: {reply.refusal}",
-            consequence="This site has no certificate. No data was read.",
+            consequence="This site has no certificate. No patient data was read.",
             remedy="Ask the federation office for a new invitation.",
             code="E024",
         )
@@ -134,15 +134,15 @@ def _reply(raw: bytes) -> EnrolmentReply:
 def _invalid_answer(malformed: MalformedMessage, certificate: str) -> ProtocolError:
     return ProtocolError(
         what=f"The enrolment port returned an invalid answer: {malformed}.",
-        consequence=f"{certificate} No data was read.",
-        remedy="Tell the federation office. Start again after the office has found the cause.",
+        consequence=f"{certificate} No patient data was read.",
+        remedy="Tell the federation office. Start the site agent again after the office has found the cause.",
     )
 
 
 async def renew(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
-    """Request the next certificate on the enrolment port, after expiry or at a person's request.
+    """Request a new certificate on the enrolment port, after the old one expired or because a person ordered this.
 
     Raises:
         RefusedError: this site is no longer a member.
@@ -165,8 +165,8 @@ async def renew(
     if answer.refusal:
         audit.write("renewal_refused", reason=answer.refusal)
         raise RefusedError(
-            what=f"This site's certificate ends on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
-            consequence="The certificate is unchanged. No stream was opened and no data was sent.",
+            what=f"This site's certificate expires on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
+            consequence="The certificate of this site is unchanged. This site sent no data to the coordinator.",
             remedy="If the hospital's own authority issues the certificate, run `site-agent request-certificate`, then "
             "`site-agent install-certificate`. Otherwise ask the federation office whether this site is still "
             "a member.",
@@ -177,18 +177,18 @@ async def renew(
 def _invitation(hospital: Hospital) -> Invitation:
     if hospital.invitation is None:
         raise ConfigurationError(
-            what="This site has no certificate, and hospital.yaml names no invitation.",
+            what="This site has no certificate, and hospital.yaml contains no path of an invitation.",
             consequence="Nothing was sent.",
-            remedy="Ask the federation office for an invitation. Write the path of the invitation file under "
-            "`invitation`.",
+            remedy="Ask the federation office for an invitation. Write the path of its file under `invitation` in "
+            "hospital.yaml.",
             code="E023",
         )
     invitation = Invitation.load(Path(hospital.invitation))
     invitation.check_not_expired(now())
     if invitation.site != hospital.site:
         raise ConfigurationError(
-            what=f"The invitation is for {invitation.site}, but hospital.yaml is for {hospital.site}.",
+            what=f"The invitation is for site {invitation.site}, but hospital.yaml is for site {hospital.site}.",
             consequence="Nothing was sent.",
-            remedy="Use the invitation for this site, or correct `site`.",
+            remedy="Use the invitation for this site, or correct `site` in hospital.yaml.",
         )
     return invitation

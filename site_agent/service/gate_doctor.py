@@ -23,7 +23,7 @@ _MANY_RECORDS: Final = 5000
 
 
 async def examine(hospital: Hospital) -> list[Finding]:
-    """Return the findings of all checks of the gate process."""
+    """Check the gate process of this site, and return all findings."""
     folder = gate_folder(hospital.state_path)
     found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))
@@ -44,16 +44,16 @@ def _policy(hospital: Hospital) -> list[Finding]:
     if policy.lost_site_budget:
         loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate an update")
     says = "No key of the policy reduces the default protection."
-    remedy = "Change it in hospital.yaml, unless your data protection officer decided so."
+    remedy = "If your data protection officer did not decide this, change the key in hospital.yaml."
     return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]
 
 
 async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
-    found = [fine("D418", f"The gate is running: {json.loads(answer)['phase']}.")] if answer else []
+    found = [fine("D418", f"The gate process is running: {json.loads(answer)['phase']}.")] if answer else []
     if not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
-        found.append(warning("D418", "No gate is running here.", remedy))
+        found.append(warning("D418", "No gate process of this site is running.", remedy))
     if hospital.trainer_socket is not None and not answer:  # a running gate uses the trainer's only connection
         found.append(_trainer_socket(Path(hospital.trainer_socket)))
     return found
@@ -62,10 +62,10 @@ async def _program(hospital: Hospital) -> list[Finding]:
 def _trainer_socket(place: Path) -> Finding:
     if not place.is_socket():
         remedy = "Run `systemctl start site-trainer`. The path must be the path in its unit."
-        return failure("D419", f"There is no socket at {place}.", remedy)
+        return failure("D419", f"There is no socket of the trainer at {place}.", remedy)
     if not os.access(place, os.W_OK):
         remedy = "Put this user into the socket's group, as the packages do."
-        return failure("D419", f"This user may not use {place}.", remedy)
+        return failure("D419", f"This user account may not use the trainer's socket {place}.", remedy)
     return fine("D419", f"The trainer's socket is at {place}.")
 
 
@@ -73,5 +73,5 @@ def _audit(state: Path) -> list[Finding]:
     left = LeftCount(audit_log_path(state)).now()
     says = f"{left.not_cosigned} of {left.records} records are not cosigned."
     if left.not_cosigned > _MANY_RECORDS:
-        return [warning("D422", says, "Let the agent connect, and ask the office to update the coordinator.")]
+        return [warning("D422", says, "Let the agent connect. Ask the federation office to update the coordinator.")]
     return [fine("D422", says)]

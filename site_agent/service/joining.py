@@ -50,7 +50,7 @@ TAKEN_OVER: Final = ("policy", "coordinator")
 
 
 def adopted(held: Hospital, read: Hospital) -> tuple[Hospital, tuple[str, ...]]:
-    """Return the configuration with the keys that can change now, and the names of changed keys that need a restart."""
+    """Return the configuration with the settings that can change now, and the changed settings that need a restart."""
     waiting = tuple(
         name for name in Hospital.model_fields if name not in TAKEN_OVER and getattr(held, name) != getattr(read, name)
     )
@@ -156,7 +156,7 @@ async def _take_part(
 
 
 def hold_state(state: Path, site: str) -> int:
-    """Lock the state directory for this process, and convert its format if needed.
+    """Lock the state directory for this process, and convert an older format of the directory if needed.
 
     Return the lock's file descriptor.
     """
@@ -179,7 +179,7 @@ class _Greeting:
         self._standing, self._upkeep = standing, upkeep
 
     def address(self) -> str:
-        """Return the coordinator's address from the current configuration.
+        """Return the coordinator's network address from the current configuration.
 
         If it has none, return the one from enrolment.
         """
@@ -187,7 +187,7 @@ class _Greeting:
         return self._standing.address
 
     async def accepted(self, their_seconds: float | None) -> None:
-        """Update the status after the coordinator accepted the stream, and warn if the clocks differ."""
+        """Record that the coordinator accepted the connection, and warn if the two computers' clocks differ."""
         self._standing.connected()
         await self._upkeep.accepted()
         apart = 0.0 if their_seconds is None else now().timestamp() - their_seconds
@@ -197,14 +197,14 @@ class _Greeting:
 
 
 async def check_table(trainer: GateEnd) -> None:
-    """Let the trainer check the table before anything is sent."""
+    """Let the trainer check the hospital's table, before this site sends anything."""
     answer = await trainer.ask(Check())
     if isinstance(answer, Failed):
         raise TrainerFailed(answer)
 
 
 async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
-    """Renew the certificate at once, with a new key, while no gate process of this site runs. Return the certificates.
+    """Replace this site's certificate and TLS key now, while no gate process runs. Return the certificates.
 
     Raises:
         OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.
@@ -236,9 +236,9 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
 
 def _no_certificate() -> ConfigurationError:
     return ConfigurationError(
-        what="This site has no certificate to renew.",
+        what="This site has no certificate yet, so there is nothing to renew.",
         consequence="Nothing was sent.",
-        remedy="Get the first certificate with `site-agent join`.",
+        remedy="Request the first certificate with `site-agent join`.",
     )
 
 
@@ -256,7 +256,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
 
 
 def handle_signals(reload: Callable[[], None]) -> None:
-    """Cancel the current task on SIGTERM and SIGINT, and reload the configuration on SIGHUP."""
+    """On the signals SIGTERM and SIGINT, cancel the current task. On SIGHUP, reload the configuration."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()

@@ -41,7 +41,7 @@ class Neighbours:
         self._listener: socket.socket | None = None
 
     def start_agent(self) -> None:
-        """Start the agent early, so that it loads its libraries in the meantime.
+        """Start the agent process early, so that it loads its libraries while the gate process starts.
 
         Do nothing if the agent runs as a service.
         """
@@ -50,7 +50,7 @@ class Neighbours:
             self._next_agent = _Child(words)
 
     async def agent(self) -> socket.socket:
-        """Return a socket that is connected to the agent.
+        """Return a socket that is connected to the agent process of this site.
 
         Raises:
             ConfigurationError: the agent that was started here has ended and must not be started again.
@@ -66,7 +66,7 @@ class Neighbours:
         return self._agent.ours
 
     async def trainer(self) -> GateEnd:
-        """Return the gate's end of a trainer socket, connected to the trainer."""
+        """Return the gate process's end of a socket that is connected to the trainer."""
         if self._hospital.trainer_socket is not None:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
@@ -75,7 +75,7 @@ class Neighbours:
         return GateEnd(self._trainer.ours)
 
     def end(self) -> None:
-        """End the processes that this object started. Wait for each process for a limited time."""
+        """End the agent and trainer processes that this object started. Wait for each process for a limited time."""
         for child in (self._agent, self._next_agent, self._trainer):
             if child is not None:
                 child.end()
@@ -103,7 +103,7 @@ class _Child:
         theirs.close()
 
     def end(self) -> int:
-        """Close the socket so that the process ends, wait for it, and return its exit status."""
+        """Close the socket so that the child process ends. Wait for the process, and return its exit status."""
         with suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self.ours.close()
@@ -136,8 +136,8 @@ def _listening(place: Path) -> socket.socket:
     except OSError as cause:
         listener.close()
         raise ConfigurationError(
-            what=f"The gate cannot listen on {place}: {cause.strerror}.",
-            consequence="The gate did not start. Nothing was sent.",
+            what=f"The gate process cannot listen on its socket {place}: {cause.strerror}.",
+            consequence="The gate process did not start. Nothing was sent.",
             remedy="Set gate_socket in hospital.yaml to an unused path to which the gate's user may write.",
         ) from cause
     listener.setblocking(False)
@@ -156,9 +156,9 @@ async def _found_trainer(place: str) -> GateEnd:
             connection.close()
             if asyncio.get_running_loop().time() > deadline:
                 raise UnavailableError(
-                    what=f"The trainer does not listen on {place}: {cause.strerror}.",
+                    what=f"The gate process cannot connect to the trainer's socket {place}: {cause.strerror}.",
                     consequence="Nothing was sent.",
-                    remedy="Start the service site-trainer, then start the site gate again.",
+                    remedy="Start the service site-trainer, then start the service site-gate again.",
                     code="E027",
                 ) from cause
         await asyncio.sleep(_POLL_SECONDS)
@@ -167,10 +167,10 @@ async def _found_trainer(place: str) -> GateEnd:
 def _refuse_ended(status: int) -> None:
     if status in (77, ConfigurationError.exit_status):
         error = ConfigurationError(
-            what="The agent of this site, the process with network access, ended. The agent's own message has the "
-            "reason.",
+            what="The agent of this site (the process with network access) ended. The agent's own message in its log "
+            "has the reason.",
             consequence="Nothing more is sent.",
-            remedy="Follow the agent's message, then start again.",
+            remedy="Do what the agent's message recommends, then start the site agent again.",
         )
         error.exit_status = status
         raise error

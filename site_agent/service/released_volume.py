@@ -40,7 +40,7 @@ class Left:
     epsilons: tuple[float, ...] = ()
 
     def after(self, event: str, byte_count: int, epsilon: float = 0.0) -> Left:
-        """Return the totals after one more record of the log."""
+        """Return the totals of sent data after one more record of the audit log was counted."""
         is_handed = event == _HANDED_OVER
         return Left(
             self.contributions + is_handed,
@@ -60,7 +60,7 @@ class GrowingLog:
         self._sizes: dict[int, int] = {}
 
     def read(self, take: Callable[[bytes], None], begin: Callable[[], None]) -> None:
-        """Pass each new line to `take`. If the log was replaced by another log, call `begin` first."""
+        """Pass each new line of the log to `take`. If another log has replaced this log, call `begin` first."""
         for path in all_files(self._path):
             with suppress(FileNotFoundError), path.open("rb") as file:  # a renamed file is found at the next reading
                 found = os.fstat(file.fileno())
@@ -84,7 +84,7 @@ class LeftCount:
         self._log, self._left = GrowingLog(path), Left()
 
     def now(self) -> Left:
-        """Return the current totals of the audit log. All totals are zero if there is no log yet."""
+        """Return how much data this site has sent until now according to the audit log. Without a log, all are zero."""
         self._log.read(self._take, self._begin)
         return self._left
 

@@ -1,4 +1,4 @@
-"""Serves metrics and health of a site for local monitoring, on loopback or a Unix socket.
+"""Reports measurements and the health of a site to monitoring software on the same computer.
 
 Metrics are computed when they are requested. No label names a column, a file or a patient.
 """
@@ -33,7 +33,7 @@ class SiteCollector(Collector):
         self._facts, self._state = facts, state
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every current metric. A metric without a known value is absent."""
+        """Yield every metric with its current value. A metric whose value is not known is omitted."""
         facts = self._facts()
         info = GaugeMetricFamily(f"{_PREFIX}_info", "Always 1.", labels=("site", "version", "phase"))
         info.add_metric((facts["site"], facts["version"], facts["phase"]), 1)
@@ -67,7 +67,7 @@ def _seconds(facts: Mapping[str, Any]) -> float | None:
 
 
 def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
-    """Return the pages that a site's monitoring may request."""
+    """Return the web pages that monitoring software on this computer may read, each with its path."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SiteCollector(told.facts, state))
 

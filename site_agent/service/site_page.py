@@ -1,4 +1,4 @@
-"""Serves the page of a site's agent: its current work, and what this site has sent according to its audit log.
+"""Shows a web page about a site: what its agent does, and what this site has sent according to its audit log.
 
 The page is read-only, on loopback or a Unix socket, from a process of its own that runs as the agent's user. It shows
 no data of patients.
@@ -51,7 +51,7 @@ class LogView:
         self._begin()
 
     def look(self) -> None:
-        """Read the log lines that were written since the previous call."""
+        """Read the lines of the audit log that are new since the previous call of this function."""
         self._log.read(self._take, self._begin)
 
     def _begin(self) -> None:
@@ -92,12 +92,12 @@ class SitePage:
         self._template = environment.get_template("site.html")
 
     async def main(self) -> str:
-        """Return the part of the page that changes while the site runs, as HTML."""
+        """Return the HTML of the part of the page that changes while the site runs."""
         told = await read_status(self._state)
         status: dict[str, Any] = json.loads(told) if told else {}
         self._view.look()
         return self._template.render(site=self._site, status=status, view=self._view)
 
     async def respond(self, request: bytes) -> bytes:
-        """Return the whole HTTP response to a request."""
+        """Return the complete HTTP response to a request of a browser."""
         return await live_answer(request, f"Site {self._site}", self.main)

@@ -1,4 +1,4 @@
-"""Divides the state of an earlier version, which had one process for network access and keys, into separate folders.
+"""Moves the state files of an earlier program version to separate folders for the agent and the gate process.
 
 In that version, the files that are now in `agent` and `gate` were together in the state directory. The rules:
 
@@ -29,12 +29,12 @@ _OF_GATE: Final = ("masking", "spent", "witness", "plans", "maintenance.json")
 
 
 def is_of_old_version(state: Path) -> bool:
-    """Return whether a state directory has files of an earlier version."""
+    """Return whether a state directory has files of an earlier program version."""
     return any((state / name).exists() for name in ("keys", "audit.log", "masking", "spent"))
 
 
 def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) -> bool:
-    """Move the files of an earlier version's state to separate folders. Return whether there were such files.
+    """Move the state files of an earlier program version to separate folders. Return whether there were such files.
 
     Args:
         site: this site's name in its audit log.
@@ -47,7 +47,8 @@ def move_old_state(state: Path, site: str, *, gives_up_by: str | None = None) ->
         return False
     if not os.access(state, os.W_OK):
         raise ConfigurationError(
-            what=f"{state} has the files of an earlier version, and this user may not move them.",
+            what=f"The folder {state} has files of an earlier program version, and this user account may not move "
+            f"them.",
             consequence="Nothing was moved or sent.",
             remedy="Run `sudo site-agent move-state --config` with this site's hospital.yaml, then start again.",
         )
@@ -80,9 +81,9 @@ def _refuse_run(state: Path, site: str, gives_up_by: str | None) -> None:
             raise ConfigurationError(
                 what=f"The run {run} is active and was started by an earlier version of this program.",
                 consequence="Nothing was moved or sent. The run is unchanged.",
-                remedy="Finish the run with that version, or end it permanently: "
+                remedy="Finish the run with the earlier version, or end the run permanently: "
                 "`site-agent move-state --give-up-run --by NAME`. "
-                "The researcher then starts the study again as a new version of the plan.",
+                "After that, the researcher starts the study again with a new version of the plan.",
             )
         because = f"{gives_up_by} gave it up before an upgrade"
         audit.write("participation_ended", run=run, reason="stopped_by_operator", tensor="", because=because)
@@ -112,9 +113,9 @@ def _move(source: Path, target: Path) -> None:
         return
     if os.path.lexists(target):
         raise ConfigurationError(
-            what=f"Both {source} and {target} exist.",
-            consequence="Neither of the two was changed.",
-            remedy="Find out which of the two belongs to this site, and move the other away.",
+            what=f"Both files or folders {source} and {target} exist, although only one of them may exist.",
+            consequence="The program changed none of these two.",
+            remedy="Find out which of the two belongs to this site, and move the other to another place.",
         )
     source.rename(target)
     _give(target)

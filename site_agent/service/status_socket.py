@@ -1,4 +1,4 @@
-"""Reports the agent's status on a Unix socket for its own user account, and to the service manager.
+"""Reports the status of a site on a Unix socket to its own user account, and to the service manager (systemd).
 
 The socket only writes. It never reads data that are sent to it.
 """
@@ -45,7 +45,7 @@ class Told:
         self._left = LeftCount(audit_log_path(state))
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
-        """Return all facts about the site, ready for JSON. See `site-agent status --json`."""
+        """Return all facts about the site's status, as values for JSON. See `site-agent status --json`."""
         left = self._left.now()
         return {
             "site": self._site,
@@ -65,7 +65,7 @@ class Told:
 
 
 def shown(standing: Standing) -> tuple[str, int, int]:
-    """Return the text beside the progress bar, the number of started rounds, and the number of all rounds."""
+    """Return the text beside the progress bar, the number of started rounds and the total number of rounds."""
     begun = 0 if standing.round is None else standing.round + 1
     rounds = standing.rounds or max(begun, 1)
     return f"{standing.run or 'no run'}: {standing.phase}", min(begun, rounds), rounds
@@ -73,7 +73,7 @@ def shown(standing: Standing) -> tuple[str, int, int]:
 
 @asynccontextmanager
 async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator[None]:
-    """Serve the status socket and notify the service manager, until the block ends.
+    """Report the status on the status socket and to the service manager (systemd), until the block ends.
 
     Raises:
         ConfigurationError: the socket cannot be created.
@@ -119,7 +119,7 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """Return the status of the site that runs with this state directory, as JSON, or None if no site runs."""
+    """Return the status of the site program that uses this state directory, as JSON. Return None if none runs."""
     try:
         with short_path(gate_folder(state) / STATUS_SOCKET) as place:
             reader, writer = await asyncio.open_unix_connection(place)

@@ -272,7 +272,7 @@ def test_a_coordinator_with_a_changed_journal_does_not_start(tmp_path: Path, off
 
     assert refused.returncode == 78
     assert "is damaged or was changed" in refused.stderr
-    assert "The run was not resumed" in refused.stderr
+    assert "The coordinator did not continue the run" in refused.stderr
     assert path.read_bytes() == damaged
     path.write_bytes(whole + b'{"line":5,"kind":"off')
     with running(tmp_path / "log2", "coordinator", "start", "--config", config):

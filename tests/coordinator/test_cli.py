@@ -326,5 +326,8 @@ def test_check_compares_fingerprints_with_the_register(coordinator: Terminal, fo
     assert checked(**keys, d=made_up_identity("d")) == 0
     assert f"`pki revoke`: c. No request for enrolment yet: d. {others}" in coordinator.out
     assert checked(**(keys | {"b": made_up["b"]})) == 78
-    assert f"lists b with the fingerprint {made_up['b']}. The register has {keys['b']}." in coordinator.err
+    assert (
+        f"lists the site b with the fingerprint {made_up['b']}. The register of sites has the fingerprint {keys['b']}."
+        in coordinator.err
+    )
     assert_three_sentences(coordinator.err)

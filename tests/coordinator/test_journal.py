@@ -74,7 +74,7 @@ def test_any_flipped_bit_in_a_whole_line_is_refused(tmp_path: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(JournalDamaged) as damaged:
             opened(path)
-        assert damaged.value.consequence.startswith("The run was not resumed")
+        assert damaged.value.consequence.startswith("The coordinator did not continue the run")
 
 
 @pytest.mark.parametrize("fault", ["lost", "twice", "exchanged", "first lost"])

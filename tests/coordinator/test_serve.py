@@ -113,7 +113,7 @@ def test_a_running_coordinator(tmp_path: Path) -> None:
         elsewhere.write_text(place.config.read_text().replace("state: state", "state: elsewhere"))
         second = finished("coordinator", "start", "--config", elsewhere)
         assert second.returncode == 78
-        assert f"Another program listens on {place.address} already" in second.stderr
+        assert f"Another program already uses the address {place.address}" in second.stderr
         assert status(place.config) == told  # the first one is not disturbed
 
         process.send_signal(signal.SIGINT)

@@ -264,7 +264,7 @@ def test_the_real_coordinator_closes_at_once_on_a_certificate_that_its_clock_rej
         severity, line = examined(scene)["D411"]
 
     assert severity == "FAILURE"
-    assert "It closes the connection at once. The certificate is not valid now, see D404." in line
+    assert "It closes the connection at once. The certificate of this site is not valid now, see D404." in line
 
 
 def test_an_error_of_the_table_appears_once(scene: Scene) -> None:

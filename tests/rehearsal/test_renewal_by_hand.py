@@ -105,5 +105,5 @@ def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
     os.close(held)
     (tmp_path / "state" / "agent" / "tls.crt").unlink()
-    with pytest.raises(ConfigurationError, match="no certificate to renew"):
+    with pytest.raises(ConfigurationError, match="has no certificate yet"):
         asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))

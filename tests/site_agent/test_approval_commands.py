@@ -282,7 +282,7 @@ def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
 
     assert site("approve", "--by", "A. Jones") == 2
 
-    assert "There is no terminal at which a person can answer." in site.err
+    assert "The command asks for y or n, but there is no terminal at which a person can answer." in site.err
     assert "--yes" in site.err
     assert find_approval(site.folder / "state", plan) is None
     assert site("approve", "--by", "A. Jones", "--yes") == 0
@@ -325,7 +325,7 @@ def test_without_a_plan_the_only_approved_study_is_withdrawn(site: Site) -> None
     site("approve", "--by", "A. Jones", "--yes")
     keep_plan(state, site.plan(study="another"))
     assert site("withdraw", "--by", "B. Smith", names_plan=False) == 2
-    assert "Use --plan to name the approved plan." in site.err
+    assert "Name the file of the approved plan with the option --plan." in site.err
     assert site.why_not(first) is None
 
 

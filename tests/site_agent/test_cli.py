@@ -277,7 +277,7 @@ def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
     (folder / "hospital.yaml").write_text(yaml.safe_dump({k: v for k, v in HOSPITAL.items() if k != "invitation"}))
 
     assert site_agent("join", "--config", folder / "hospital.yaml") == 78
-    assert "no invitation" in site_agent.err
+    assert "no path of an invitation" in site_agent.err
 
 
 def written_plan(folder: Path, **keys: Any) -> Plan:

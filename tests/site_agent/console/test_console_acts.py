@@ -240,7 +240,7 @@ def test_a_damaged_approval_is_named_beside_the_rest(tmp_path: Path, damage: str
 
     assert home.status == 200
     assert f"the file {place} is damaged." in home.body
-    assert "Remove this file as root." in home.body
+    assert "Remove the damaged file as root." in home.body
     assert "Read the audit log" in home.body
     assert "nobody here has approved exactly this plan" in home.body
     assert str(place) in review
@@ -309,5 +309,5 @@ def test_before_the_first_plan_the_page_explains_itself(tmp_path: Path) -> None:
         page = running.enter().get().body
 
     assert "No plan has arrived yet." in page
-    assert "No training has ended here yet." in page
+    assert "No run has ended at this hospital yet." in page
     assert 'value="report"' not in page

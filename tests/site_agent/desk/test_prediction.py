@@ -335,7 +335,7 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
 
     _, found = _read(tmp_path / "out.csv")
     assert refused == 78
-    assert f"The model predicted none of the {len(rows)} rows." in reason
+    assert f"The model could not predict any of the {len(rows)} rows." in reason
     assert len(_read(tmp_path / "none-out.csv")[1]) == len(rows), "with the reasons"
     assert status == 0, said
     assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in said

@@ -106,7 +106,7 @@ def test_a_run_in_the_middle_is_told_and_left_as_it_is(tmp_path: Path) -> None:
         move_old_state(state, "a")
 
     assert contents(state) == before
-    assert "Finish the run with that version" in told.value.remedy
+    assert "Finish the run with the earlier version" in told.value.remedy
     assert move_old_state(state, "a", gives_up_by="A. Jones")
     last = json.loads(audit_log_path(state).read_text().splitlines()[-1])["facts"]
     assert (last["event"], last["run"]) == ("participation_ended", "run-1")
