@@ -399,7 +399,9 @@ def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
     content = plan_of_tables(tables, 3).model_dump(mode="json")
     content["method"].pop("fewest_sites")
 
-    with pytest.raises(ValidationError, match="with three, each could compute the sum of the two others"):
+    with pytest.raises(
+        ValidationError, match="with three sites, each site could compute the sum of the two other sites"
+    ):
         Plan.model_validate_json(json.dumps(content))
 
 
