@@ -69,7 +69,7 @@ def typed_key(path: Path) -> str:
 
 
 def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: bool) -> str | None:
-    """Return the backup key for a restore, or None if a person confirmed that the backup may have no seal.
+    """Return the backup key for a restore, or None if a person accepts that the backup may have no seal.
 
     Args:
         key_file: a file that a person wrote from the paper.

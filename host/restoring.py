@@ -41,7 +41,7 @@ def restore(
     stamp: str,
     mark: Callable[[Mapping[str, Path]], None],
 ) -> list[Path]:
-    """Restore directories from a checked backup. Return the new places of the earlier ones, named with `stamp`.
+    """Restore directories from a checked backup. Return new paths of the earlier ones, which end in `stamp`.
 
     The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
@@ -71,8 +71,8 @@ def restore(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be restored: {cause.strerror}.",
-            consequence="Nothing was started. The earlier state is unchanged, or in a folder whose name ends with "
-            f".before-restore-{stamp}.",
+            consequence="Nothing was started. The earlier state is unchanged, or it is now in a folder whose name "
+            f"ends with .before-restore-{stamp}.",
             remedy="Free space on the disk or correct the permissions. Remove only the folders whose name ends with "
             f".restoring-{stamp}. Then try again.",
         ) from cause
@@ -110,8 +110,8 @@ def refuse_unfinished(root: Path) -> None:
             what=f"A restore of {root} was interrupted. The folder is empty, and its unfinished copy "
             f"{unfinished[-1]} is next to it.",
             consequence="Nothing was started, and no new keys were made.",
-            remedy="Run `restore` again with the same backup. After that, remove the files with `restoring` in "
-            "their names.",
+            remedy="Run `restore` again with the same backup. After the restore, remove the files with `restoring` "
+            "in their names.",
         )
 
 

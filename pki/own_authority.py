@@ -51,7 +51,7 @@ class OwnAuthority:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the authority's certificate, 64 lowercase hexadecimal digits."""
+        """Return the SHA-256 of a hospital's authority certificate, 64 lowercase hexadecimal digits."""
         return certificate_sha256(self.certificate)
 
     @property

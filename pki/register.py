@@ -133,7 +133,7 @@ class Register:
             )
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
-        """Use an invitation token for one pair of keys. Return the same result again for the same keys.
+        """Use an invitation token for one site's two keys. A repeated request with the same keys has the same result.
 
         Returns:
             The site: requested, or approved at once if the invitation allowed that. A later call with the same keys
@@ -166,7 +166,7 @@ class Register:
             return self._site(name)
 
     def approve(self, name: SiteName, identity_fingerprint: str, now: datetime) -> None:
-        """Allow the certificate of a site that requested one, after a person compared fingerprints.
+        """Allow the certificate that a site requested, after a person compared the fingerprints.
 
         Raises:
             RefusedError: the site has not requested enrolment, was answered already, or has another identity key.
@@ -383,7 +383,7 @@ def _nothing_to_approve(site: SiteRecord) -> RefusedError:
 
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"The register refused: {reason}.",
+        what=f"The register of sites refused the request: {reason}.",
         consequence="No certificate was issued or accepted, and no data was sent.",
         remedy="Ask the federation office. `pki list` shows the register of sites.",
     )

@@ -430,7 +430,7 @@ class Plan(Document):
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """Return the smallest number of sites for which any two quorums have an honest site in common.
+        """Return the smallest quorum for which any two groups of that many sites have an honest site in common.
 
         Sites that only evaluate hide no other site's update, so their number is added. Two sites are the exception that
         the plan and both policies must state: they hide updates from the coordinator only.
@@ -498,7 +498,7 @@ class Plan(Document):
 
     @property
     def private_releases(self) -> int:
-        """Return how many of a site's contributions are covered by one recorded privacy cost; 0 without `privacy`."""
+        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
 
     @property
