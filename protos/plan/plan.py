@@ -50,6 +50,7 @@ LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
 # The keys of a network and its training. federated-prior does not use them. All other methods need them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
+_SAME_SITES: Final = "So quorum must be the number of sites that contribute, and on_lost_site must be wait"
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
@@ -157,10 +158,7 @@ class Plan(Document):
 
     def _of_concepts(self) -> Iterator[str]:
         if self.question is None and any(site.answers != "same" for site in self.sites):
-            yield (
-                "a site of the plan has the setting answers, but the plan has no question. Add a question, or remove "
-                "answers"
-            )
+            yield "a site has the setting answers, but the plan has no question. Add question or remove answers"
         names = [concept.name for concept in self.concepts]
         if len(set(names)) != len(names):
             yield "the plan lists two concepts with the same name"
@@ -168,10 +166,7 @@ class Plan(Document):
             strangers = set(concept.recorded_by or ()) - set(self.site_names)
             if strangers:
                 unknown = ", ".join(sorted(strangers))
-                yield (
-                    f"recorded_by of the concept {concept.name} lists sites that do not contribute to this plan: "
-                    f"{unknown}"
-                )
+                yield f"recorded_by of {concept.name} lists sites that do not contribute to the plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
         """Yield the errors in the settings of a plan with the method federated-prior.
@@ -184,22 +179,12 @@ class Plan(Document):
             return
         yield from prior.method.why_impossible(len(self.site_names), tuple(concept.name for concept in self.concepts))
         if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield (
-                "federated-prior needs the same sites in all rounds. So quorum must be the number of sites that "
-                "contribute, and on_lost_site must be wait"
-            )
+            yield f"federated-prior needs the same sites in all rounds. {_SAME_SITES}"
         for names, sites in prior.recorders(frozenset(self.site_names)).items():
             if len(sites) < prior.method.fewest_sites:
                 fewest = prior.method.fewest_sites
-                why = (
-                    (" (with three sites, each site could compute the sum of the two other sites)")
-                    if len(sites) == 3
-                    else ""
-                )
-                yield (
-                    f"the number of sites that record {' and '.join(names)} is {len(sites)}, but fewest_sites "
-                    f"requires {fewest} sites{why}"
-                )
+                why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
+                yield f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {fewest}{why}"
         unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
         others = (self.gain, self.weighting.name, self.columns)
         if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":
@@ -219,19 +204,11 @@ class Plan(Document):
             reasons += [] if reasons or self.private_training is None else self.private_training.why_not_narrow()
         if self.statistics is not None or isinstance(self.method, FederatedPrior):
             found = self.privacy.keys_of_networks
-            reasons += (
-                (f"{key} applies only to the gradients of a neural network. Remove this key from privacy")
-                for key in found
-            )
+            reasons += (f"{key} is only for neural networks. Remove it from privacy" for key in found)
         if self.starting_file is not None:
-            reasons.append(
-                "the noise is chosen for networks with first values from the seed. Remove starting_file from the plan"
-            )
+            reasons.append("the noise is chosen for networks that start from the seed. Remove starting_file")
         if self.secure_aggregation != "required":
-            reasons.append(
-                "the noise of one site alone is too small, so the contributions need masks. Set "
-                "secure_aggregation to required"
-            )
+            reasons.append("the noise of one site is too small without masks. Set secure_aggregation to required")
         if not 1 <= self.assumed_colluders <= self.quorum - 1:
             reasons.append(
                 f"assumed_colluders is {self.assumed_colluders}, but must be between 1 and {self.quorum - 1} (quorum "
@@ -252,10 +229,7 @@ class Plan(Document):
     def _same_exchange(self, alternative: str) -> None:
         """Raise ValueError if an alternative of the plan (JSON) sends other layers, or sends them in other rounds."""
         if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
-            raise ValueError(
-                "it would change which layers sites send, or in which rounds. One approval covers only alternatives "
-                "that send the same layers in the same rounds"
-            )
+            raise ValueError("it would change which layers sites send in which rounds, so one approval cannot cover it")
 
     @property
     def _choice_of_layers(self) -> tuple[object, ...]:
@@ -296,15 +270,9 @@ class Plan(Document):
         if self.start == "own" and self.starting_file is not None:
             yield "with start: own, each site starts from its own first values. Remove starting_file from the plan"
         if self.starting_file is not None and (self.prior is not None or self.statistics is not None):
-            yield (
-                "starting_file has first values of a network, but this plan trains no network. Remove starting_file "
-                "from the plan"
-            )
+            yield "this plan trains no network. Remove starting_file from the plan"
         if self.start == "own" and self.has_probe:
-            yield (
-                "with start: own, the sites start from different values, so the method cannot measure which layers "
-                "to share"
-            )
+            yield "with start: own, the sites start differently, so the method cannot measure the layers"
 
     def _of_acceptance(self) -> Iterator[str]:
         if self.acceptance is None:
@@ -316,10 +284,7 @@ class Plan(Document):
                 "This quorum must not exceed the plan's quorum, and must be smaller than the number of sites"
             )
         if isinstance(self.ingredients.federated, Nothing):
-            yield (
-                "acceptance needs a method that shares parameters, because sites accept or refuse the received "
-                "parameters"
-            )
+            yield "acceptance needs a method that shares parameters, because sites vote on received parameters"
         if self.start == "own":
             yield "acceptance is impossible with start: own, because a run could not return to common first parameters"
 
@@ -327,29 +292,17 @@ class Plan(Document):
         rates = self.rate_schedule
         if isinstance(self.schedule, EpochSchedule):
             if rates.warm_up_epochs >= self.schedule.epochs:
-                yield (
-                    "the warm-up of the learning rate must be shorter than the run: warm_up_epochs must be smaller "
-                    "than epochs"
-                )
+                yield "the warm-up of the learning rate must be shorter than the run"
         elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
-            yield (
-                "with aggregate: every-steps, the sites have epochs of different lengths, so rate_schedule cannot "
-                "use epochs"
-            )
+            yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
 
     def _of_weighting(self) -> Iterator[str]:
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
         if self.secure_aggregation != "required" or self.two_sites is not None:
-            yield (
-                "exact row counts need masking and at least three sites, because otherwise the row count of one site "
-                "would be visible"
-            )
+            yield "exact row counts need masks and three or more sites, or a site's count would be visible"
         if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield (
-                "exact row counts need the same sites in all rounds. So quorum must be the number of sites that "
-                "contribute, and on_lost_site must be wait"
-            )
+            yield f"exact row counts need the same sites in all rounds. {_SAME_SITES}"
 
     def _of_sizes(self) -> Iterator[str]:
         """Yield the mistakes in columns and outputs. A federated part has one size for all sites."""
@@ -380,10 +333,7 @@ class Plan(Document):
                 sizes = f"shares layers whose size depends on {key}"
                 yield f"the method {described(self.method)} {sizes}. List the {key} in the plan{instead}"
             if is_given and key not in agreed and not (key == "columns" and self.reads_concepts):
-                yield (
-                    f"the {key} of each site stay private with the method {described(self.method)}. Remove {key} from "
-                    "the plan"
-                )
+                yield f"the {key} of each site stay private with {described(self.method)}. Remove {key} from the plan"
 
     def _of_sites(self) -> Iterator[str]:
         if len({site.name for site in self.sites}) != len(self.sites):
@@ -407,17 +357,11 @@ class Plan(Document):
             if self.method.name != "local" or bare not in (
                 ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
             ):  # fmt: skip
-                yield (
-                    "a plan with statistics trains no model. Set method to local and weighting to equal, and remove "
-                    "gain, checkpoint, early_stopping and expert"
-                )
+                yield "statistics need the method local, equal weights, and no setting that measures a model"
             if self.on_lost_site != "wait":
                 yield "a plan with statistics needs the same sites until the end, so on_lost_site must be wait"
         if self.receiving_sites and self.prior is None:
-            yield (
-                "only a plan with the method federated-prior can have a site that only receives, because its result "
-                "is a complete model"
-            )
+            yield "only a plan with the method federated-prior can have a site that only receives"
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):

@@ -177,9 +177,9 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"sites": [{"name": "a\n", "identity": listed(1)[0]["identity"]}]}, "match pattern"),
         ({"sites": [{"name": "a", "identity": listed(1)[0]["identity"] + "\n"}]}, "match pattern"),
         ({"sites": [{"name": "a", "identity": "abcd"}]}, "match pattern"),
-        ({"columns": ["age"]}, "stay private with the method global-layers"),
-        ({"outputs": 2}, "stay private with the method global-layers"),
-        ({"method": LOCAL_ONLY, "columns": ["age"]}, "stay private with the method local"),
+        ({"columns": ["age"]}, "stay private with global-layers"),
+        ({"outputs": 2}, "stay private with global-layers"),
+        ({"method": LOCAL_ONLY, "columns": ["age"]}, "stay private with local"),
         ({"method": FEDERATED_AVERAGING, "outputs": 1}, "size depends on columns. List the columns"),
         ({"method": FEDERATED_AVERAGING, "columns": ["age"]}, "size depends on outputs. List the outputs"),
         ({"method": FEDERATED_AVERAGING, "columns": ["a", "a"], "outputs": 1}, "the plan lists a column twice"),
@@ -205,10 +205,10 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"weighting": EXACT | {"largest_rows": 1 << 25}}, "largest_rows is at most 16777216"),
         ({"weighting": EXACT, "on_lost_site": "continue"}, "exact row counts need the same sites in all rounds"),
         ({"weighting": EXACT, "quorum": 3, "sites": listed(4)}, "exact row counts need the same sites in all rounds"),
-        ({"weighting": EXACT, "secure_aggregation": "off"}, "exact row counts need masking and at least three sites"),
+        ({"weighting": EXACT, "secure_aggregation": "off"}, "exact row counts need masks and three or more sites"),
         (
             {"weighting": EXACT, "sites": listed(2), "quorum": 2, "two_sites": "each-sees-the-other"},
-            "exact row counts need masking and at least three sites",
+            "exact row counts need masks and three or more sites",
         ),
         ({"encoding": {"clipping_range": 3.0}}, "power of two"),
         ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
@@ -350,9 +350,9 @@ STEPS = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 5, "batch_r
 @pytest.mark.parametrize(
     ("schedule", "rates", "reason"),
     [
-        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "have epochs of different lengths"),
-        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "have epochs of different lengths"),
-        (STEPS, {"name": "exponential", "factor": 0.9}, "have epochs of different lengths"),
+        (STEPS, {"name": "constant", "warm_up_epochs": 1}, "epochs differ between sites"),
+        (STEPS, {"name": "step", "every_epochs": 2, "factor": 0.5}, "epochs differ between sites"),
+        (STEPS, {"name": "exponential", "factor": 0.9}, "epochs differ between sites"),
         (
             {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 4},
             {"name": "cosine", "warm_up_epochs": 2},

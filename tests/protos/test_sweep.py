@@ -113,7 +113,8 @@ def test_a_number_that_decides_which_layers_leave_is_not_swept(method: dict[str,
     assert swept(**keys).method.name == method["name"]
 
     with pytest.raises(
-        ValidationError, match="alternative 1 of sweep is impossible: it would change which layers sites send"
+        ValidationError,
+        match="alternative 1 of sweep is impossible: it would change which layers sites send in which rounds",
     ):
         swept(**keys, **sweep_of([f"method.{key}"], [[method[key]], [other]]))
 

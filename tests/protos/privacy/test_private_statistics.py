@@ -91,8 +91,8 @@ def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
     ("keys", "words"),
     [
         ({"smallest_cell": 10}, "smallest_cell is 10, but with privacy noise hides small counts"),
-        ({"promise": {"patients": 300}}, "patients applies only to the gradients of a neural network"),
-        ({"promise": {"sampling": 0.5}}, "sampling applies only to the gradients of a neural network"),
+        ({"promise": {"patients": 300}}, "patients is only for neural networks"),
+        ({"promise": {"sampling": 0.5}}, "sampling is only for neural networks"),
         ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"statistics": None}, "the sites send no sums over patients"),

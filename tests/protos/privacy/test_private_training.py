@@ -107,9 +107,7 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
 @pytest.mark.parametrize("promise", [{"patients": 300}, {"sampling": 0.5}, {"noise": "local"}], ids=str)
 def test_keys_of_networks_go_with_networks_alone(promise: dict[str, Any]) -> None:
     """The federated prior divides by nothing, has one sum and makes no step, so such a key there is a mistake."""
-    with pytest.raises(
-        ValidationError, match=f"{next(iter(promise))} applies only to the gradients of a neural network"
-    ):
+    with pytest.raises(ValidationError, match=f"{next(iter(promise))} is only for neural networks"):
         private_plan(promise)
 
 

@@ -99,7 +99,7 @@ def test_a_concept_that_two_of_four_sites_share_is_refused(recorded: tuple[tuple
     concepts = concepts_of("breast-cancer")
     few = [concept | {"recorded_by": sites} for concept, sites in zip(concepts, recorded, strict=False)]
 
-    with pytest.raises(ValidationError, match=f"record {counted} is 2, but fewest_sites requires 3 sites"):
+    with pytest.raises(ValidationError, match=f"record {counted}, but fewest_sites is 3"):
         prior_plan("breast-cancer", concepts=[*few, *concepts[2:]], fewest_sites=3)
 
     plan = prior_plan("breast-cancer", concepts=[few[0] | {"recorded_by": SITES[:3]}, *concepts[1:]], fewest_sites=3)
