@@ -68,7 +68,7 @@ def peer_key(folder: Path, owner: str) -> bytes | None:
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
     except (KeyError, TypeError, ValueError) as cause:
-        raise CheckpointRefused("the key that was kept of it cannot be read") from cause
+        raise CheckpointRefused("its stored identity key cannot be read") from cause
 
 
 def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
@@ -105,9 +105,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as cause:
-        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read") from cause
+        raise CheckpointRefused(f"the file {path.name} with the stored checkpoint cannot be read") from cause
     if not isinstance(facts, dict):
-        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read")
+        raise CheckpointRefused(f"the file {path.name} with the stored checkpoint cannot be read")
     return facts
 
 

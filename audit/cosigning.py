@@ -187,13 +187,13 @@ class LogSession:
 
     def _stand(self, standing: LogStanding) -> None:
         if standing.key != self._peer_key:
-            raise CheckpointRefused("the other side shows another identity key than before")
+            raise CheckpointRefused("the other program presented another identity key than before")
         self._confirmed = confirmed_records(self._party.own, standing.checkpoint)
 
     def _take(self, message: LogCosignature) -> None:
         signed = self._under_way
         if signed is None or message.size != signed.size:
-            raise CheckpointRefused("a cosignature that was not asked for")
+            raise CheckpointRefused("a cosignature that this program did not request")
         check_cosignature(signed, message.given, self.peer, self._peer_key)
         cosigned = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
         with self._party.charged(self.peer):

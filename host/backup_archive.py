@@ -159,8 +159,8 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
         raise _refused(
             f"{path} is not sealed with this backup key. Somebody forged it, or another installation or an older "
             "program made it",
-            "Use another backup, or the key of its own paper with --key-file. If you know who made the file, and that "
-            "nobody could change it since, add --unauthenticated.",
+            "Use another backup, or give the key from this backup's own paper with --key-file. If you know who made "
+            "the file, and that nobody could change it since, add --unauthenticated.",
         ) from cause
     except (tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise _refused(f"{path} is damaged, or is not a backup", "Use another backup.") from cause

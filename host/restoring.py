@@ -51,7 +51,7 @@ def restore(
     """
     for name, root in roots.items():
         if name not in catalogue.entries:
-            raise _refused(f"The backup holds no {name} directory", "Use a backup of this program.")
+            raise _refused(f"The backup has no directory {name}", "Use a backup of this program.")
         refuse_if_newer(path, catalogue, name, root)
     staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
     before, size = [], sum(entry.size for entry in catalogue.entries.values())
@@ -91,7 +91,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
         size = place.stat().st_size
         if entry is None or size > entry.size or digest_of_beginning(path, at, size) != _digest(place):
             raise _refused(
-                f"{place} holds what the backup does not: the backup is older, or of another federation",
+                f"{place} has records that the backup does not have. The backup is older, or is of another federation",
                 "Use the newest backup. To use this backup, first move the present directory away.",
             )
 
@@ -138,7 +138,7 @@ def _new_folder(folder: Path) -> Iterator[int]:
     try:
         # Before the folder was opened, the owner of the folder above may have exchanged it for one with links.
         if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
-            raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
+            raise _refused(f"Another user replaced the folder {folder}", "Find out who did that before anything else.")
         yield descriptor
     finally:
         os.close(descriptor)

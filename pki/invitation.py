@@ -69,7 +69,7 @@ class Invitation:
         except RefusedError as cause:
             raise _wrong("its root certificate cannot be read") from cause
         if number != 1:
-            raise _wrong(f"it holds {number} root certificates instead of one")
+            raise _wrong(f"it has {number} root certificates instead of one")
 
     @property
     def fingerprint(self) -> str:

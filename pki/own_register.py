@@ -76,7 +76,10 @@ class OwnAuthorities:
             if any(one.certificate == certificate for one in mine):
                 raise _refused(f"this authority is already accepted for {site}")
             if any(not _told_apart(one.certificate, certificate) for one in mine):
-                raise _refused(f"it has the name of {site}'s present authority, and no key identifiers tell them apart")
+                raise _refused(
+                    f"it has the same name as {site}'s present authority, and no key identifiers distinguish these "
+                    "authorities"
+                )
             if len(mine) >= MOST_OF_A_SITE:
                 raise _refused(f"{site} has {MOST_OF_A_SITE} authorities already; remove the older one first")
             database.execute(

@@ -97,7 +97,7 @@ class _Pass:
         if signed.generation != self.generation or signed.size < self.first:
             return  # the checkpoint is about files that no longer exist
         if self.hash_at(signed.size) != signed.hash:
-            raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
+            raise CheckpointRefused(f"after record {signed.size} the log has another hash")
 
     def end(self) -> None:
         """Check that each witness signed with its key, or with an older key whose replacement the log records."""

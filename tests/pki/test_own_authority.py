@@ -193,7 +193,7 @@ def test_authorities_between_are_followed_and_checked(hospital: HospitalAuthorit
         with pytest.raises(RefusedError, match=reason):
             own_certificate_in([shown, wrong.certificate], anchors, HEART, now)
     shown = issued(deeper, small_key().public_key(), leaf)
-    with pytest.raises(RefusedError, match="may not have another one below it"):
+    with pytest.raises(RefusedError, match="may not have another authority below it"):
         own_certificate_in([shown, deeper.certificate, between.certificate], anchors, HEART, now)
 
 
@@ -306,7 +306,7 @@ def test_an_authority_with_a_new_key_under_its_old_name_needs_key_identifiers(
     )
     add(own, authority, A, present, now)
 
-    with pytest.raises(RefusedError, match="no key identifiers tell them apart"):
+    with pytest.raises(RefusedError, match="no key identifiers distinguish these authorities"):
         add(own, authority, A, found(Wanted(start=now)), now)
     add(own, authority, A, following, now)
     own.remove(A, authority_fingerprint(following.certificate))

@@ -297,7 +297,7 @@ def test_root_restores_into_no_folder_that_another_put_in_the_place_of_its_own(
 
     monkeypatch.setattr(os, "mkdir", exchanged)
 
-    with pytest.raises(ConfigurationError, match="exchanged by another user"):
+    with pytest.raises(ConfigurationError, match="Another user replaced the folder"):
         brought_back(tmp_path / "backup", service)
 
 

@@ -101,7 +101,7 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     assert [*why_not_private(plan.method, "shared")] == []
     assert plan.privacy is not None
     assert next(how_private(plan.method, plan.privacy)).startswith(
-        "Each round sends one noisy sum of clipped gradients"
+        "In each round the sites send one noisy sum of clipped gradients"
     )
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
@@ -116,7 +116,9 @@ def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> 
 
     assert plan.privacy is not None
     assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
-    assert next(how_private(plan.method, plan.privacy)).startswith("Each round sends the sum of a site's noisy steps")
+    assert next(how_private(plan.method, plan.privacy)).startswith(
+        "In each round a site sends the sum of its noisy steps"
+    )
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
@@ -195,7 +197,7 @@ def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
 
     assert plan.privacy is not None
     assert (plan.private_releases, plan.private_sums) == (5, 60)
-    assert "all of these steps are paid for" in " ".join(how_private(plan.method, plan.privacy))
+    assert "covers all of these steps" in " ".join(how_private(plan.method, plan.privacy))
     with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, but local noise allows at most 1"):
         local_plan(method={"name": "pfedme", "strength": 0.5, "rate": 4.0})
 

@@ -370,4 +370,4 @@ def test_words_say_when_32_bits_are_possible() -> None:
     words = [bits_in_words(training_of(private_network_plan(promise))) for promise in ({}, {"patients": 10**6}, NARROW)]
 
     assert ["With bits: 32" in one for one in words] == [True, False, False]
-    assert words[2].startswith("Each number has 32 bits, with room for 130636 patients at one site.")
+    assert words[2].startswith("Each number has 32 bits, enough for 130636 patients at one site.")

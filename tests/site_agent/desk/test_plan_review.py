@@ -255,7 +255,7 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
     assert "Noise is added to every number, so the numbers of small groups are sent too." in text
     assert "its count is left out" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
-    assert "One noisy sum of counts and moments leaves" in in_short
+    assert "The sites send one noisy sum of counts and moments" in in_short
 
 
 class Reader(HTMLParser):
