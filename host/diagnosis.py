@@ -55,7 +55,7 @@ AILMENTS: Final = (
           "The coordinator accepts this site's certificate.",
           "Ask the federation office to run `pki list`."),
     Entry("D412", "table",
-          "The table matches its contract.",
+          "The patients' table matches its data contract.",
           "Run `site-agent check`. `site-agent check` lists every finding."),
     Entry("D413", "threads",
           "The trainer uses as many threads as hospital.yaml sets.",

@@ -68,8 +68,8 @@ ERRORS: Final = (
               "settings at once."
           )),
     Entry("E005", "table",
-          "The table does not match its contract. Nothing was trained and nothing was sent.",
-          "Correct the table or the contract. `site-agent check` lists every finding."),
+          "The patients' table does not match its data contract. Nothing was trained and nothing was sent.",
+          "Correct the patients' table or the data contract. `site-agent check` lists every finding."),
     Entry("E006", "protocol",
           "The program at the other end sent a message that violates the protocol of this version. The connection was "
           "closed.",

@@ -56,7 +56,7 @@ UNFIT: dict[str, Callable[[datetime, Authority], tuple[bytes, str]]] = {
     "weak RSA": lambda now, _: (found(Wanted(start=now), rsa.generate_private_key(65537, 2048)).pem, "RSA of 3072"),
     "another curve": lambda now, _: (found(Wanted(start=now), ec.generate_private_key(ec.SECP256K1())).pem, "P-384"),
     "nameless": lambda now, _: (found(Wanted(start=now, name="")).pem, "has no name"),
-    "two in one file": lambda now, _: (found(Wanted(start=now)).pem * 2, "holds 2 certificates"),
+    "two in one file": lambda now, _: (found(Wanted(start=now)).pem * 2, "has 2 certificates"),
     "text": lambda now, _: (b"no certificate", "cannot be read"),
     "servers only": lambda now, _: (
         found(Wanted(start=now, extensions=((x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),))).pem,
