@@ -32,49 +32,30 @@ def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
         yield "The sites send one noisy sum, and each site computes the coefficients from the total."
         return
     if isinstance(method, LocalOnly):  # statistics
-        yield (
-            "The sites send one noisy sum of counts and moments. Small counts are not left out, because the noise "
-            "hides them."
-        )
+        yield "The sites send one noisy sum of counts and moments. The noise hides small counts, so none is left out."
         return
     made, is_local = method.method(), privacy.noise == "local"
     if is_local:
-        yield (
-            "In each round a site sends the sum of its noisy steps. The shared model moves by the mean of the sites' "
-            "sums."
-        )
+        yield "In each round a site sends the sum of its noisy steps. The shared model moves by the mean of these sums."
     else:
         yield (
-            "In each round the sites send one noisy sum of clipped gradients. The shared model makes one step along "
-            "this sum."
+            "In each round the sites send one noisy sum of clipped gradients. The shared model makes one step along it."
         )
     if isinstance(made.server_rule, Adaptive):
         yield "The coordinator's rule uses only the noisy sum, so it uses no more privacy budget."
     if made.penalties and is_local:
-        yield (
-            "The proximal term moves each step towards the received values. It uses no patients' data and no privacy "
-            "budget."
-        )
+        yield "The proximal term moves each step towards the received values. It uses no patients' data and no budget."
     elif made.penalties:
         yield "The proximal term is 0 at the start of a round, and a round has one step, so this term changes nothing."
     if has_own_steps(made):
-        yield (
-            "Private layers take the same steps along their part of each gradient. This part of the gradient stays "
-            "at the site."
-        )
-        yield (
-            "The site alone adds the whole noise to the gradient of private layers, because no other site adds noise "
-            "to it."
-        )
+        yield "Private layers take the same steps along their part of each gradient. This part stays at the site."
+        yield "The site alone adds the whole noise to gradients of private layers, because no other site adds noise."
     if isinstance(made.procedure, FederatedOnly):
         yield "The private layers keep their first values, so no patient influences the noisy sum through these layers."
     if isinstance(made.procedure, InnerProblem):
         yield "Each step of the inner problem also adds the noise, and the privacy budget covers all of these steps."
     if isinstance(made.procedure, PersonalCopy | Mixture | InnerProblem):
-        yield (
-            "The personal model is trained on patients without noise. The personal model stays at the site and "
-            "influences no sum."
-        )
+        yield "The personal model is trained on patients without noise. It stays at the site and influences no sum."
     if made.fine_tuning_epochs:
         yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
 
