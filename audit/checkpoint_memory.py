@@ -1,4 +1,4 @@
-"""Stores checkpoints: checkpoints that this program cosigned, and its own checkpoints that other programs cosigned.
+"""Stores signed positions of audit logs (checkpoints): those of other programs, and this program's own cosigned ones.
 
 They are small JSON files in one folder, each replaced as a whole and synced. A witness without its checkpoints would
 cosign a rolled-back log. So the program also records them in its log. The folder also has the number of bytes that each
@@ -18,7 +18,7 @@ _OWN: Final = "own.json"
 
 
 def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
-    """Return the last checkpoint of this owner's log that this program cosigned.
+    """Return the last checkpoint of an owner's audit log that this program cosigned.
 
     Raises:
         CheckpointRefused: the stored file is no checkpoint.
@@ -27,24 +27,24 @@ def kept_checkpoint(folder: Path, owner: str) -> LogCheckpoint | None:
 
 
 def kept_checkpoints(folder: Path) -> list[LogCheckpoint]:
-    """Return every stored checkpoint of other logs, sorted by owner."""
+    """Return the stored checkpoints of all other audit logs, sorted by the owner of the log."""
     found = [_read(path) for path in sorted(folder.glob("kept-*.json"))]
     return [checkpoint_from_facts(facts) for facts in found if facts is not None]
 
 
 def keep_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
-    """Store a checkpoint of another log before it is cosigned."""
+    """Store a checkpoint of another program's audit log, before this program cosigns the checkpoint."""
     _write(_path(folder, "kept", signed.owner), checkpoint_facts(signed))
 
 
 def put_aside(folder: Path, signed: LogCheckpoint) -> None:
-    """Rename the stored checkpoint of an owner whose identity key was replaced, so that it is kept."""
+    """Keep an owner's stored checkpoint under another file name, because the owner has a new identity key."""
     _write(_path(folder, "former", signed.owner, signed.key), checkpoint_facts(signed))
     _path(folder, "kept", signed.owner).unlink()
 
 
 def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | None:
-    """Return the stored checkpoint of this owner's log under a former identity key (raw, 32 bytes), if any.
+    """Return an owner's checkpoint that was stored under an earlier identity key (32 raw bytes), or None.
 
     Raises:
         CheckpointRefused: the stored file is no checkpoint.
@@ -53,31 +53,31 @@ def former_checkpoint(folder: Path, owner: str, key: bytes) -> LogCheckpoint | N
 
 
 def own_checkpoint(folder: Path) -> LogCheckpoint | None:
-    """Return the last checkpoint of this program's own log that the other side cosigned."""
+    """Return the last checkpoint of this program's own audit log that the other program cosigned."""
     return _checkpoint(folder / _OWN)
 
 
 def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
-    """Store a cosigned checkpoint of this program's own log."""
+    """Store a cosigned checkpoint of this program's own audit log."""
     _write(folder / _OWN, checkpoint_facts(signed))
 
 
 def peer_key(folder: Path, owner: str) -> bytes | None:
-    """Return the identity key that a peer presented at its first connection, raw, 32 bytes."""
+    """Return the identity key (32 raw bytes) that another program presented at its first connection."""
     facts = _read(_path(folder, "key", owner))
     try:
         return None if facts is None else bytes.fromhex(facts["key"])
     except (KeyError, TypeError, ValueError) as cause:
-        raise CheckpointRefused("the key that was kept of it cannot be read") from cause
+        raise CheckpointRefused("its stored identity key cannot be read") from cause
 
 
 def keep_peer_key(folder: Path, owner: str, key: bytes) -> None:
-    """Store the identity key that a peer presents for the first time."""
+    """Store the identity key that another program presents at its first connection."""
     _write(_path(folder, "key", owner), {"owner": owner, "key": key.hex()})
 
 
 def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
-    """Return the stored budget of bytes that this owner can make this program record, or None. A damaged file is {}."""
+    """Return the stored limit of bytes that an owner can add to this audit log, or None. A damaged file is {}."""
     try:
         return _read(_path(folder, "budget", owner))
     except CheckpointRefused:
@@ -85,7 +85,7 @@ def kept_budget(folder: Path, owner: str) -> dict[str, Any] | None:
 
 
 def keep_budget(folder: Path, owner: str, facts: dict[str, Any]) -> None:
-    """Store the budget of bytes that this owner can make this program record."""
+    """Store the limit of bytes that an owner can add to this program's audit log."""
     _write(_path(folder, "budget", owner), facts)
 
 
@@ -105,9 +105,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as cause:
-        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read") from cause
+        raise CheckpointRefused(f"the file {path.name} with the stored checkpoint cannot be read") from cause
     if not isinstance(facts, dict):
-        raise CheckpointRefused(f"{path.name}, where it was kept, cannot be read")
+        raise CheckpointRefused(f"the file {path.name} with the stored checkpoint cannot be read")
     return facts
 
 

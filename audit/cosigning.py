@@ -1,4 +1,4 @@
-"""Cosigns audit logs on one stream: each program owns one log, and cosigns the log of the other program.
+"""Cosigns audit logs over one connection: each program writes its own log and cosigns the other program's log.
 
 Both sides run this code. The witness first sends its stored checkpoint of the owner's log. The owner sends the leaves
 since then and a signed checkpoint. The witness checks that they follow, stores and records the checkpoint, and cosigns
@@ -57,11 +57,11 @@ class LogParty:
         self.public_key = own.identity_key.public_key().public_bytes_raw()
 
     def signed(self, position: LogPosition) -> LogCheckpoint:
-        """Return a signed checkpoint of this program's log."""
+        """Return a signed checkpoint of this program's audit log."""
         return self.own.signed(self.own.generation, position)
 
     def kept_of(self, owner: str, key: bytes) -> LogCheckpoint | None:
-        """Return the last checkpoint of another log under this identity key (raw, 32 bytes) that this program cosigned.
+        """Return the last checkpoint of another log, signed with this key (32 raw bytes), that this program cosigned.
 
         Raises:
             CheckpointRefused: the stored checkpoint cannot be read.
@@ -77,7 +77,7 @@ class LogParty:
         return kept or checkpoint_memory.former_checkpoint(self.folder, owner, key)
 
     def check(self, grown: LogGrowth, owner: str, key: bytes) -> None:
-        """Check that another log continues from its last checkpoint. The audit log records a failure.
+        """Check that another program's log continues after its last checkpoint. Record a failure in this audit log.
 
         Raises:
             CheckpointRefused: the log was rolled back, differs from an earlier checkpoint, or is not its owner's.
@@ -90,7 +90,7 @@ class LogParty:
             raise
 
     def witness(self, grown: LogGrowth, owner: str, key: bytes) -> LogCosignature:
-        """Check that another program's log continues, record its position, and cosign it. Raises as `check`."""
+        """Check that another program's log continues, record its position, and cosign it. Raises CheckpointRefused."""
         self.check(grown, owner, key)
         seen = {key: value for key, value in checkpoint_facts(grown.checkpoint).items() if key != "time"}
         with self.charged(owner):
@@ -102,7 +102,7 @@ class LogParty:
 
     @contextmanager
     def charged(self, peer: str) -> Iterator[None]:
-        """Subtract the bytes that are recorded inside the block from the budget of the peer that caused them."""
+        """Subtract the bytes of all records inside the block from the limit of the program that caused them."""
         before = self.own.appended_bytes
         try:
             yield
@@ -121,7 +121,7 @@ class LogSession:
         self._waiting: LogGrowth | None = None  # checked growth of the peer's log; it waits for the peer's budget
 
     def standing(self) -> LogStanding:
-        """Return the first message of this side: the stored checkpoint of the peer's log.
+        """Return the first message that this program sends: the stored checkpoint of the other program's log.
 
         Raises:
             CheckpointRefused: the stored checkpoint cannot be read.
@@ -156,7 +156,7 @@ class LogSession:
                 return self.due(_FAR_BEHIND)
 
     def due(self, at_least: int = GROWTH) -> list[LogMessage]:
-        """Return the messages to send once the log has this many new records. Checkpoint records do not count.
+        """Return the messages to send after this many new records in the log. Checkpoint records are not counted.
 
         Raises:
             CheckpointRefused: the peer's log differs from the log that the peer has sent on another stream in the
@@ -187,13 +187,13 @@ class LogSession:
 
     def _stand(self, standing: LogStanding) -> None:
         if standing.key != self._peer_key:
-            raise CheckpointRefused("the other side shows another identity key than before")
+            raise CheckpointRefused("the other program presented another identity key than before")
         self._confirmed = confirmed_records(self._party.own, standing.checkpoint)
 
     def _take(self, message: LogCosignature) -> None:
         signed = self._under_way
         if signed is None or message.size != signed.size:
-            raise CheckpointRefused("a cosignature that was not asked for")
+            raise CheckpointRefused("a cosignature that this program did not request")
         check_cosignature(signed, message.given, self.peer, self._peer_key)
         cosigned = {"checkpoint": checkpoint_facts(signed), "cosignature": cosignature_facts(message.given)}
         with self._party.charged(self.peer):

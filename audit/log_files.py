@@ -33,12 +33,12 @@ class BrokenFile(ValueError):  # the reader of the log turns it into a message
 
 
 def full_name(path: Path, first: int) -> Path:
-    """Return the name of the current file after rotation. `first` is the number of its first record."""
+    """Return the new name of the current log file after its rotation. `first` is the number of its first record."""
     return path.with_name(f"{path.name}.{first:0{_DIGITS}d}")
 
 
 def full_files(path: Path) -> list[Path]:
-    """Return the rotated files, oldest first."""
+    """Return the rotated files of an audit log, oldest first."""
     pattern = re.compile(re.escape(path.name) + rf"\.[0-9]{{{_DIGITS}}}")
     try:
         return sorted(found for found in path.parent.iterdir() if pattern.fullmatch(found.name))
@@ -47,12 +47,12 @@ def full_files(path: Path) -> list[Path]:
 
 
 def all_files(path: Path) -> list[Path]:
-    """Return every existing file of a log, oldest first."""
+    """Return all existing files of an audit log, oldest first."""
     return [*full_files(path), *([path] if path.exists() else [])]
 
 
 def last_line(file: Path) -> bytes:
-    """Return the last line of a file, b"" if it has none. Only the file's end is read."""
+    """Return the last line of a file, or b"" if the file is empty. Read only the end of the file."""
     with file.open("rb") as opened:
         end = opened.seek(0, os.SEEK_END)
         length = _TAIL_BYTES
@@ -66,13 +66,13 @@ def last_line(file: Path) -> bytes:
 
 
 def first_line(file: Path) -> bytes:
-    """Return the first line of a file, b"" if it has none."""
+    """Return the first line of a file, or b"" if the file is empty."""
     with file.open("rb") as opened:
         return opened.readline()
 
 
 def position_after(file: Path) -> LogPosition:
-    """Return the chain's position after a rotated file, from its last line. Only this line is checked.
+    """Return the position of the hash chain after a rotated file, from its last line. Check only this line.
 
     Raises:
         BrokenFile: the last line is no record.
@@ -86,7 +86,7 @@ def position_after(file: Path) -> LogPosition:
 
 
 def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosition:
-    """Return the chain's position before a file's first line.
+    """Return the position of the hash chain before the first line of a file.
 
     Args:
         before: the position after the previous file; None if that file is missing or there was none.
@@ -109,7 +109,7 @@ def start_of_file(path: Path, file: Path, before: LogPosition | None) -> LogPosi
 
 
 def generation_of(path: Path) -> int:
-    """Return the generation of a log: the number in the first record of the newest file that has a record."""
+    """Return the generation number of a log, from the first record of the newest file that has a record."""
     for file in reversed(all_files(path)):
         line = first_line(file)
         if line.endswith(b"\n"):
@@ -118,13 +118,13 @@ def generation_of(path: Path) -> int:
 
 
 def generation_in(facts: dict[str, Any]) -> int:
-    """Return the generation in the first record of a file."""
+    """Return the generation number in the first record of a file."""
     generation = facts.get("generation") if facts.get("event") in (CONTINUED, RESTARTED) else FIRST_GENERATION
     return generation if type(generation) is int and generation >= FIRST_GENERATION else FIRST_GENERATION
 
 
 def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
-    """Rename every file of a log, so that a new log begins. Return the next generation.
+    """Rename all files of an audit log, so that a new log begins. Return the next generation number.
 
     Args:
         now: aware; it becomes part of the new names.
@@ -140,7 +140,7 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
 
 
 def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-    """Yield the facts of each whole record in the files that `set_aside` renamed. Damaged lines are skipped."""
+    """Yield the facts of each complete record in the files that `set_aside` renamed. Skip damaged lines."""
     for file in sorted(path.parent.glob(f"{path.name}*.before-*")):
         with file.open("rb") as opened:
             for line in opened:
@@ -161,7 +161,7 @@ class Placed:
 
 
 def checked_records(path: Path, size: int | None = None) -> Iterator[Placed]:
-    """Check and yield every record of a log over all its files, oldest first.
+    """Check and yield every record of an audit log, over all its files, oldest first.
 
     Args:
         size: the number of bytes of that file to read; without it, the whole file.

@@ -70,7 +70,7 @@ class AuditSettings(Document):
 
     @property
     def limits(self) -> Limits:
-        """Return the settings in bytes and days."""
+        """Return the largest size of a file in bytes, and the number of days for which files are kept."""
         return Limits(largest_bytes=int(self.largest_megabytes * 1_000_000), keep_days=self.keep_days)
 
 
@@ -155,7 +155,7 @@ class AuditLog:
                 self._catch_up()
 
     def write(self, event: str, **facts: object) -> None:
-        """Append one record and sync it.
+        """Append one record to the audit log, and sync it to disk.
 
         Args:
             event: the act that will happen or has happened, in a few words with underscores.
@@ -167,12 +167,12 @@ class AuditLog:
         self.write_all([{"event": event} | facts])
 
     def write_all(self, records: Sequence[Mapping[str, object]]) -> None:
-        """Append all these records, each with its event, or none, and sync them. See `write`."""
+        """Append either all these records or no record, and sync them to disk. See `write`."""
         time = self.time()
         self._write([{"time": time} | self._every | dict(facts) for facts in records])
 
     def write_after(self, event: str, **facts: object) -> None:
-        """Append one record of a past event. The record is synced with the next record, checkpoint or `sync`.
+        """Append one record of a past event. The next record, checkpoint or `sync` also syncs it to disk.
 
         A killed process loses no such record. Only a computer that loses its power can lose the newest one. Do not use
         it for a record that allows an action.
@@ -184,22 +184,22 @@ class AuditLog:
 
     @property
     def position(self) -> LogPosition:
-        """Return the position of the log after the last record that this process has read."""
+        """Return the position of the audit log after the last record that this process has read."""
         return self._position
 
     @property
     def generation(self) -> int:
-        """Return the generation of the log, which rises when a person restarts the log."""
+        """Return the generation number of the audit log. It rises when a person restarts the log."""
         with self._explained():
             return generation_of(self._path)
 
     def sign_with(self, identity_key: Ed25519PrivateKey) -> None:
-        """Start to sign checkpoints and to rotate full files. The key may be newer than the log."""
+        """Start to sign checkpoints of this log and to rotate full files. The key may be newer than the log."""
         self._identity_key = identity_key
 
     @property
     def identity_key(self) -> Ed25519PrivateKey:
-        """Return the key that signs this log's checkpoints. Raises ValueError if the log was opened without it."""
+        """Return the key that signs this log's checkpoints. Raises ValueError if the log was opened without a key."""
         if self._identity_key is None:
             raise ValueError("a log that was opened without its identity key signs nothing")
         return self._identity_key
@@ -209,21 +209,21 @@ class AuditLog:
         return sign_checkpoint(self.owner, generation, position, self.time(), self.identity_key)
 
     def now(self) -> datetime:
-        """Return the time, aware, in UTC."""
+        """Return the current time in UTC, with its time zone."""
         return self._now()
 
     def time(self) -> str:
-        """Return the time in the format of records."""
+        """Return the current time in the format of audit log records."""
         return self._now().isoformat(timespec="milliseconds")
 
     def has_grown(self, size: int, by: int) -> bool:
-        """Return whether the log has at least `by` records after the first `size`. Checkpoint records do not count."""
+        """Return whether at least `by` records follow the first `size` records. Checkpoint records are not counted."""
         with self._explained(), self._locked():
             self._catch_up()
             return len(self._recent) >= by and self._recent[-by] >= size
 
     def position_at(self, size: int) -> LogPosition | None:
-        """Return the position after the first `size` records, or None if there are fewer or their file is deleted."""
+        """Return the log's position after `size` records. None if the log is shorter or their file was deleted."""
         if size == 0:
             return LogPosition()
         with self._explained(), self._locked():
@@ -234,12 +234,12 @@ class AuditLog:
             return record.position if record and record.position.sequence == size else None
 
     def sync(self) -> None:
-        """Sync what `write_after` has written. Raises AuditError if the disk does not take it."""
+        """Sync the records of `write_after` to disk. Raises AuditError if the disk does not store them."""
         with self._explained():
             self._sync()
 
     def leaves(self, start: int, most: int) -> list[bytes]:
-        """Return the leaves (32 bytes each) of at most `most` records from number `start` on. They are synced."""
+        """Return the hashes (32 bytes each) of at most `most` synced records, from record number `start` on."""
         with self._explained(), self._locked():
             self._catch_up()
             self._sync()  # a checkpoint over them must not outlive them
@@ -263,7 +263,7 @@ class AuditLog:
         yield from found
 
     def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event in the logs that a person set aside. Damaged ones are skipped.
+        """Yield the facts of every record of one event in the logs that a person set aside. Skip damaged records.
 
         Raises:
             AuditError: a file cannot be read.
@@ -274,13 +274,13 @@ class AuditLog:
 
     @property
     def is_continued(self) -> bool:
-        """Return whether the oldest file continues a file that was deleted by age."""
+        """Return whether the oldest file of the log follows a file that was deleted because of its age."""
         with self._explained():
             files = [file for file in all_files(self._path) if file.stat().st_size]
             return bool(files) and start_of(first_line(files[0])).sequence > 0
 
     def close(self) -> None:
-        """Sync and close the file."""
+        """Sync the file of the audit log to disk, and close it."""
         try:
             self.sync()
         finally:
@@ -490,9 +490,9 @@ class AuditLog:
 
 
 def broken_log(finding: str, consequences: Consequences) -> AuditError:
-    """Return the error that a log was changed or damaged."""
+    """Return the error for an audit log that was changed or damaged."""
     return AuditError(
         what=f"The audit log is damaged or was changed: {finding}.",
         consequence=consequences.of_damage,
-        remedy="Do not change the files, and call the security officer.",
+        remedy="Do not change the files of the audit log. Call the security officer.",
     )

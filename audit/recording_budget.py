@@ -1,4 +1,4 @@
-"""Limits how many bytes one peer can add in a day to this program's audit log.
+"""Limits how many bytes one other program can add in a day to this program's audit log.
 
 A checkpoint of another log is a record here, and so is each cosignature of the own log. A member that sends checkpoints
 without end would fill the disk. So each member has a budget, which refills steadily. Above it the next checkpoint
@@ -38,7 +38,7 @@ class RecordingBudget:
         self._last_told: dict[str, float] = {}
 
     def allows(self, owner: str) -> bool:
-        """Return whether this member may cause one more record now. If the disk cannot be written, it may not."""
+        """Return whether this member may cause one more record now. Return False if the disk cannot be written."""
         if self._in_hand.get(owner, 0.0) > 0.0:
             return True
         now = self._now().timestamp()
@@ -61,7 +61,7 @@ class RecordingBudget:
         return True
 
     def spend(self, owner: str, byte_count: int) -> None:
-        """Subtract the bytes of a record from the budget of the member that caused it."""
+        """Subtract the bytes of a record from the daily limit of the member that caused the record."""
         self._in_hand[owner] = self._in_hand.get(owner, 0.0) - byte_count
 
     def _read(self, owner: str) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from protos.wire.log_checkpoints import CheckpointRefused, LogCheckpoint, check_
 
 
 def confirmed_records(own: AuditLog, kept: LogCheckpoint | None) -> int:
-    """Return how many records of this program's own log the other side has confirmed.
+    """Return how many records of this program's own log the program at the other end has confirmed.
 
     Args:
         own: opened with its identity key.

@@ -102,7 +102,9 @@ def findings(target: Target, environment: Mapping[str, str], patience_seconds: f
             proxy = proxy_for(target.host, environment)
         except ValueError as wrong:
             remedy = "Set https_proxy to http://HOST:PORT, without a path, or unset it."
-            raise _Unreachable(failure("D408", f"The proxy variable cannot be used: {wrong}.", remedy)) from wrong
+            raise _Unreachable(
+                failure("D408", (f"The proxy setting in the environment variables cannot be used: {wrong}."), remedy)
+            ) from wrong
         if proxy is None:
             found.append(_name(target))
         found.append(_port(target, proxy, patience_seconds))

@@ -134,7 +134,7 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
-    """Return a backup's catalogue after checking all bytes. `key` is None only if a person accepts an unproven backup.
+    """Check all bytes of a backup and return its catalogue. `key` is None only if a person accepts it without proof.
 
     Raises:
         ConfigurationError: the file cannot be read, was changed, cut or forged, or is of a later version.
@@ -159,8 +159,8 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
         raise _refused(
             f"{path} is not sealed with this backup key. Somebody forged it, or another installation or an older "
             "program made it",
-            "Use another backup, or the key of its own paper with --key-file. If you know who made the file, and that "
-            "nobody could change it since, add --unauthenticated.",
+            "Use another backup, or give the key from this backup's own paper with --key-file. If you know who made "
+            "the file, and that nobody could change it since, add --unauthenticated.",
         ) from cause
     except (tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise _refused(f"{path} is damaged, or is not a backup", "Use another backup.") from cause
@@ -193,7 +193,7 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 
 
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
-    """Restore the modes of extracted files and, if the administrator restores, their owners.
+    """Restore the file modes of extracted files. If root runs the restore, also restore their owners.
 
     Files that are not in the backup get the owner of the whole directory. The folders come last: while the outer
     folders belong to root, only root can put a link among the files.
@@ -222,7 +222,7 @@ def _place(target: Path, at: str) -> Path:
 
 
 def digest_of_beginning(path: Path, at: str, size: int) -> str:
-    """Return the SHA-256 of the first bytes of one file in a checked backup."""
+    """Return the SHA-256 of the first bytes of one file in a backup that was checked before."""
     digest, left = hashlib.sha256(), size
     with tarfile.open(path, mode="r:") as archive:
         for block in _blocks(archive, archive.getmember(at)):

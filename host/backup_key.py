@@ -56,7 +56,7 @@ def kept_key(folder: Path) -> str | None:
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_mode & 0o077:
-            raise _refused(f"{folder / NAME} can be read by other accounts", f"Run `chmod 600 {folder / NAME}`.")
+            raise _refused(f"Other user accounts can read {folder / NAME}", f"Run `chmod 600 {folder / NAME}`.")
         return _words(file.read(100), str(folder / NAME))
 
 
@@ -69,7 +69,7 @@ def typed_key(path: Path) -> str:
 
 
 def key_for_restoring(folder: Path, key_file: Path | None, *, unauthenticated: bool) -> str | None:
-    """Return the backup key for a restore, or None if a person confirmed that the backup may have no seal.
+    """Return the backup key for a restore, or None if a person accepts that the backup may have no seal.
 
     Args:
         key_file: a file that a person wrote from the paper.
@@ -98,7 +98,7 @@ def _words(raw: bytes, source: str) -> str:
     try:
         return grouped(_bytes(raw.decode("ascii")))
     except ValueError as cause:
-        raise _refused(f"{source} holds no backup key", "Write the 32 letters and digits of the paper.") from cause
+        raise _refused(f"{source} has no backup key", "Write the 32 letters and digits of the paper.") from cause
 
 
 def _bytes(words: str) -> bytes:

@@ -16,12 +16,12 @@ COMPARE_CLOCK: Final = "Compare this computer's clock with a watch first."
 
 
 def at(time: datetime) -> str:
-    """Format a time in UTC, to the minute. `time` is aware and in UTC."""
+    """Format a time to the minute. `time` is in UTC and has its time zone."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def spelled(seconds: float) -> str:
-    """Format a difference of two times: `10 days`, `36 hours`, `5 minutes`, `90 seconds`."""
+    """Describe the time between two times, such as `10 days`, `36 hours`, `5 minutes` or `90 seconds`."""
     for size, unit in _UNITS:
         if abs(seconds) >= 2 * size:
             return f"{abs(seconds) / size:.0f} {unit}"
@@ -29,7 +29,7 @@ def spelled(seconds: float) -> str:
 
 
 def outside(start: datetime, end: datetime, now: datetime) -> str:
-    """Describe a time outside an interval in two sentences, with limits and difference. Empty if it is inside."""
+    """Describe in two sentences how far a time is outside an interval. Return an empty text for a time inside."""
     if now < start:
         apart = f"{spelled((start - now).total_seconds())} before the start"
     elif now >= end:
@@ -40,5 +40,5 @@ def outside(start: datetime, end: datetime, now: datetime) -> str:
 
 
 def clocks_apart(seconds: float) -> str:
-    """Describe how far this computer's clock is from the coordinator's. A positive number means ahead."""
+    """Describe how far this computer's clock is from the coordinator's clock. A positive number means ahead."""
     return f"{spelled(seconds)} {'ahead of' if seconds > 0 else 'behind'} the coordinator's clock"

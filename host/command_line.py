@@ -38,7 +38,7 @@ class Following(io.TextIOBase):
 
 
 def finish(program: str, commands: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line, by default this process's. Return its status. A command's `sys.exit` is not caught."""
+    """Run a command line, by default that of this process. Return its exit status. Do not catch `sys.exit`."""
     try:
         status = commands.main(args=arguments, prog_name=program, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -58,7 +58,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
 
 @contextmanager
 def extra(package: str) -> Iterator[None]:
-    """Skip the block if the package of this extra is not installed. Any other missing module is an error."""
+    """Skip the block if the package of this optional part is not installed. Any other missing module is an error."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -67,7 +67,7 @@ def extra(package: str) -> Iterator[None]:
 
 
 def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
-    """Return the command `explain` of a program with these catalogue entries."""
+    """Return the command `explain` of a program. The command explains these catalogue entries."""
 
     @click.command(
         help=f"""Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
@@ -83,7 +83,7 @@ def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
 
 
 def usage(program: str, error: click.ClickException) -> UsageError:
-    """Convert click's error about a command line to a UsageError with the command for its help."""
+    """Convert an error of the library click about a command line to a UsageError that names the help command."""
     context = getattr(error, "ctx", None)
     command = context.command_path if isinstance(context, click.Context) else program
     is_bare = isinstance(error, click.exceptions.NoArgsIsHelpError)

@@ -1,4 +1,4 @@
-"""Checks disk, clock and kernel of this computer for a doctor. Nothing is changed."""
+"""Checks disk, clock and operating system of this computer for the command `doctor`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def free_bytes(place: Path) -> int:
 
 
 def is_clock_synchronised() -> bool | None:
-    """Return whether the kernel reports that a time server sets the clock, or None if it does not report this."""
+    """Return whether a time server sets this computer's clock, or None if the kernel does not report this."""
     buffer = ctypes.create_string_buffer(512)  # larger than struct timex everywhere; zeros only read the state
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
@@ -36,7 +36,7 @@ def is_clock_synchronised() -> bool | None:
 
 
 def enforces_address_rules() -> bool | None:
-    """Return whether the kernel can enforce IPAddressDeny= of systemd, or None if the process is not root."""
+    """Return whether the kernel can enforce systemd's rule IPAddressDeny=, or None if the process is not root."""
     number = _BPF_CALLS.get(os.uname().machine)
     if os.geteuid() != 0 or number is None:
         return None

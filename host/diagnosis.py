@@ -27,8 +27,8 @@ AILMENTS: Final = (
           "The program does not use a key that other users can read.",
           "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key."),
     Entry("D404", "certificate",
-          "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while agent "
-          "and coordinator run. A person must renew a certificate of a hospital's own authority.",
+          "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while "
+          "agent and coordinator run. If a hospital's own authority issued a certificate, a person must renew it.",
           "At a site, start the agent. At the office, run `pki renew`. "
           "If the certificate has already expired, contact the federation office."),
     Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
@@ -55,7 +55,7 @@ AILMENTS: Final = (
           "The coordinator accepts this site's certificate.",
           "Ask the federation office to run `pki list`."),
     Entry("D412", "table",
-          "The table matches its contract.",
+          "The patients' table matches its data contract.",
           "Run `site-agent check`. `site-agent check` lists every finding."),
     Entry("D413", "threads",
           "The trainer uses as many threads as hospital.yaml sets.",
@@ -68,7 +68,7 @@ AILMENTS: Final = (
           "Use PrivateNetwork= and a firewall instead."),
     Entry("D416", "policy",
           "Some settings in hospital.yaml are less strict than the default.",
-          "If this was not intended, change the policy."),
+          "If nobody intended these settings, change the policy in hospital.yaml."),
     Entry("D417", "invitation",
           "A site uses this file to request its certificate.",
           "Ask the federation office for a new invitation."),
@@ -78,7 +78,7 @@ AILMENTS: Final = (
           "Run `systemctl start site-trainer`."),
     Entry("D420", "authority",
           "The command `pki init` made the directory of the certificate authority.",
-          "Restore the directory from its backup."),
+          "Restore the directory of the certificate authority from its backup."),
     Entry("D421", "plans",
           "The coordinator runs these studies.",
           "Correct the plans that the message names. `coordinator check` lists all mistakes."),
@@ -90,8 +90,8 @@ AILMENTS: Final = (
           "of records that are not cosigned."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
-          "With `device: cuda`, install a PyTorch build for the card and open the card to the service. Or set `device: "
-          "cpu`."),
+          "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
+          "`device: cpu`."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
@@ -120,7 +120,7 @@ class Finding:
 
     @property
     def subject(self) -> str:
-        """Return the subject of the check."""
+        """Return the subject of the check in words, such as the clock or the disk."""
         return _SUBJECTS[self.identifier]
 
     @property
@@ -135,7 +135,7 @@ class Finding:
 
 
 def fine(identifier: str, says: str) -> Finding:
-    """Return a finding without a problem."""
+    """Return a finding that reports no problem."""
     return Finding(identifier=identifier, severity=Severity.FINE, says=says)
 
 
@@ -174,7 +174,7 @@ def judge_validity(
     renewal: str,
     late_days: float = RENEWAL_IS_LATE_DAYS,
 ) -> Finding:
-    """Check how many days remain before a certificate expires, by this computer's clock. All times are aware.
+    """Check how many days remain before a certificate expires, by this computer's clock. Times have a time zone.
 
     `owner` is the sentence's subject. `renewal` explains how to get a new certificate. With fewer than `late_days`
     left, the owner is warned.
@@ -193,7 +193,11 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
     """Check this computer's clock: whether a time server sets it, and how far it is from the coordinator's clock."""
     remedy = "Run `timedatectl set-ntp true`, or ask the administrator of the time server."
     if seconds_apart is not None and abs(seconds_apart) > WIDEST_CLOCK_DIFFERENCE_SECONDS:
-        return failure("D406", f"This computer's clock differs: it is {clocks_apart(seconds_apart)}.", remedy)
+        return failure(
+            "D406",
+            (f"This computer's clock is not the same as the coordinator's clock. It is {clocks_apart(seconds_apart)}."),
+            remedy,
+        )
     if seconds_apart is not None:
         return fine("D406", f"This computer's clock and the coordinator's clock differ by {abs(seconds_apart):.1f} s.")
     if is_synchronised is False:
@@ -207,7 +211,7 @@ def judge_clock(is_synchronised: bool | None, seconds_apart: float | None = None
 
 
 def judge_address_rules(works: bool | None) -> Finding:
-    """Check whether this kernel enforces rules like IPAddressDeny=. None means that no test is possible."""
+    """Check whether this kernel enforces rules such as systemd's IPAddressDeny=. None means that no test was made."""
     if works is None:
         return fine("D415", "Not checked, because only root can check this. Run this command as root.")
     if works:

@@ -1,4 +1,4 @@
-"""Writes files so that a power cut leaves the old or the new content, and root never follows another user's link.
+"""Writes files, so that after a power cut a file has its old or its new content. Root follows no other user's link.
 
 If root wrote through a symbolic link in a service's folder, the service's user could make root write any file, or give
 it away. So folders are opened step by step, and files are made, renamed and given away relative to the open folder
@@ -88,7 +88,7 @@ def replace_in(folder: int, name: str, content: bytes, *, partial: str, mode: in
 
 
 def new_file(path: Path) -> int:
-    """Create a file, mode 0600, and return its open descriptor. Root gives the file to the folder's owner.
+    """Create a file with mode 0600, and return its open descriptor. If root does this, the folder's owner owns it.
 
     Raises:
         ConfigurationError: as `opened_folder`.
@@ -118,7 +118,7 @@ def append_synced(path: Path, content: bytes) -> None:
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
-    """Create a folder and its parents, and sync their names. Root gives the folder to the owner of its parent folder.
+    """Create a folder and its parents, and sync their names. If root does this, the parent folder's owner owns it.
 
     `mode` is the mode of this folder, whatever the process's mask. The folders above it get mode 0700.
 
@@ -209,8 +209,8 @@ def _step(step: str, here: int) -> int:
 def _anothers_link(folder: Path, step: str) -> ConfigurationError:
     return ConfigurationError(
         what=f"On the path to {folder}, {step} is a symbolic link that a service's user may have created.",
-        consequence="Root does not follow such links. Nothing was written behind the link, and no file changed its "
-        "owner.",
+        consequence="With root's permissions, the program does not follow such links. Nothing was written behind the "
+        "link, and no file changed its owner.",
         remedy="Find out who created the link. Replace the link with a real folder, or run the command under that user "
         "account.",
     )

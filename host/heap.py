@@ -25,7 +25,7 @@ _taken: Final = list[mmap.mmap]()  # by take_memory, in use or free
 
 
 def set_up_heap() -> bool:
-    """Let all threads share one heap that does not return all freed memory. Return whether the C library accepted this.
+    """Let all threads share one pool of memory that keeps some freed memory. Return whether the C library allows it.
 
     Call the function before threads are started. Two of glibc's settings would be expensive here:
 
@@ -48,7 +48,7 @@ def set_up_heap() -> bool:
 
 
 def set_up_collector() -> None:
-    """Let Python search for unreachable cycles less often, and never among the objects that exist now.
+    """Let Python search for unused objects (unreachable cycles) less often, and never among existing objects.
 
     Call the function at the end of a program's start, when its modules are loaded. A message of a round makes a few
     hundred objects, and nearly all are freed without a search. With Python's own value, the searches of all processes
@@ -60,7 +60,7 @@ def set_up_collector() -> None:
 
 
 def take_memory(count: int) -> memoryview:
-    """Return memory for a number of bytes. The content is arbitrary, so the caller must fill the whole memory.
+    """Return memory for a number of bytes. The content is arbitrary, so the caller must write every byte.
 
     Blocks of 4 MiB or more use large pages, and are used again when no view of them is left. The system clears each new
     page. For the vectors of a large model that used a tenth of a round's processor time. Call the function from one
@@ -86,12 +86,12 @@ def take_memory(count: int) -> memoryview:
 
 
 def return_memory() -> None:
-    """Return memory from `take_memory` to the operating system if it is no longer used."""
+    """Give memory from `take_memory` back to the operating system if no object uses it any longer."""
     _taken[:] = [pages for pages in _taken if not _is_free(pages)]
 
 
 def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN) -> int:
-    """Return the smallest of the computer's memory and the limits (memory.max) of this process's control groups.
+    """Return how many bytes this process may use: the computer's memory, or a smaller limit of its control groups.
 
     Memory that other processes use now is not subtracted, so a later start gets the same result.
     """

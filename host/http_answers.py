@@ -36,7 +36,7 @@ def text(status: int, words: str) -> Page:
 
 
 def answer(request: bytes, pages: Mapping[str, Callable[[], Page]]) -> bytes:
-    """Return the whole response to a request, received up to the empty line. `pages` has a function for each path."""
+    """Return the response to an HTTP request, which was read up to its empty line. `pages` has a function per path."""
     page = _page(request, pages)
     head = (
         f"HTTP/1.1 {page.status} {REASONS[page.status]}\r\nContent-Type: {page.kind}\r\n"
@@ -55,7 +55,7 @@ def is_asked_here(request: bytes) -> bool:
 
 
 def refuse_other_hosts(request: bytes) -> bytes | None:
-    """Return the response to a request that names another computer as its host, otherwise None.
+    """Return a refusal if an HTTP request names another computer as its host, otherwise None.
 
     A monitoring system may omit the header, but a browser never does.
     """
@@ -65,7 +65,7 @@ def refuse_other_hosts(request: bytes) -> bytes | None:
 
 
 def source_digest(source: str) -> str:
-    """Return the digest by which a page's policy permits one style or script, such as `sha256-...`."""
+    """Return the digest, such as `sha256-...`, with which a page's policy permits one style or one script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 

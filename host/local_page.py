@@ -1,4 +1,4 @@
-"""Builds a live page for people on this computer: style, refresh script and curves.
+"""Builds a page that updates itself, for people on this computer: style, refresh script and curves.
 
 The page's policy forbids fonts, pictures, styles and scripts from elsewhere. The script replaces each section that has
 changed.
@@ -86,7 +86,7 @@ async def live_answer(request: bytes, title: str, main: Callable[[], Awaitable[s
         {
             "/": lambda: Page(200, _HTML, document(title, live)),
             "/main": lambda: Page(200, _HTML, live.encode()),
-            "/health": lambda: text(200, "The page is served."),
+            "/health": lambda: text(200, "The program serves this page."),
         },
     )
 
@@ -113,12 +113,12 @@ def document(title: str, main: str) -> bytes:
 
 
 def curve(points: Points, *, what: str) -> str:
-    """Return a line over rounds as SVG, its lowest point marked; empty without a point. `what` describes it."""
+    """Draw a curve over rounds as SVG, with its lowest point marked. `what` describes it. Empty without points."""
     return curves({"": points}, what=what, lowest_is_best=True)
 
 
 def curves(lines: Mapping[str, Points], *, what: str, lowest_is_best: bool) -> str:
-    """Return one or two lines over the same rounds as SVG, with the first line's best point and a legend.
+    """Draw one or two curves over the same rounds as SVG, with a legend and the best point of the first curve.
 
     A line has round and value, in the order of rounds. Few points have dots. A line without points is not drawn, and
     without a line the markup is empty. `what` is a description in words.

@@ -1,4 +1,4 @@
-"""Serves HTTP to people on this computer: on loopback or a Unix socket, one short request at a time.
+"""Serves web pages to people on this computer, on loopback or a Unix socket, one short request at a time.
 
 It also has the option `--listen` of the commands that serve a page until they end.
 """
@@ -91,7 +91,7 @@ async def serve_page(
         )
         raise ConfigurationError(
             what=f"The page cannot be served on {address}. {reason}",
-            consequence=f"Nothing was started. A running {running} continues.",
+            consequence=f"Nothing was started. If {running} is already running, it continues.",
             remedy=f"Choose {other}.",
         ) from cause
 
@@ -158,8 +158,8 @@ def check_local(listen: str, consequence: str) -> None:
         raise UsageError(
             what=f"--listen {listen} is not a local address of this computer.",
             consequence=consequence,
-            remedy="Use 127.0.0.1:PORT, [::1]:PORT or unix:/path. For other computers, use the institution's own "
-            "proxy.",
+            remedy="Use 127.0.0.1:PORT, [::1]:PORT or unix:/path. To open the page from other computers, use the "
+            "institution's own proxy.",
         ) from cause
 
 
@@ -184,7 +184,7 @@ async def until_ended(server: asyncio.Server, listen: str) -> None:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to a file inside the block. A socket bound there remains. Linux allows 107 characters.
+    """Yield a short path to a file for a socket, because Linux allows 107 characters. The socket file remains.
 
     Raises:
         OSError: there is no such folder, or this user may not enter it.

@@ -63,23 +63,26 @@ ERRORS: Final = (
           "Contact the people that the message names."),
     Entry("E004", "file or setting",
           "A file or setting of this computer is wrong. Nothing was sent.",
-          "Correct the file or setting that the message names. `doctor` checks all files and settings at once."),
+          (
+              "Correct the file or setting that the message names. The command `doctor` checks all files and "
+              "settings at once."
+          )),
     Entry("E005", "table",
-          "The table does not match its contract. Nothing was trained and nothing was sent.",
-          "Correct the table or the contract. `site-agent check` lists every finding."),
+          "The patients' table does not match its data contract. Nothing was trained and nothing was sent.",
+          "Correct the patients' table or the data contract. `site-agent check` lists every finding."),
     Entry("E006", "protocol",
           "The program at the other end sent a message that violates the protocol of this version. The connection was "
           "closed.",
-          "Compare the versions of both programs. After that, inform the federation office."),
+          "Compare the versions of both programs. Then inform the federation office of both versions."),
     Entry("E007", "not there",
-          "The program at the other end, a disk, a process or a graphics card is not available now. Nothing is lost.",
+          "The program at the other end, a disk, a process or a graphics card is not available now. No data was lost.",
           "Run `doctor` and try again later."),
     Entry("E008", "defect",
           "The program has a defect. The program stopped, and nothing more was sent.",
           "Report this line of the log to the project. The line has file names and line numbers, but no patient data."),
     Entry("E009", "operating system",
           "The operating system refused an operation. Usual causes are a full disk and a missing permission.",
-          "Run `doctor`. `doctor` checks disks, owners and file modes."),
+          "Run `doctor`. The command `doctor` checks disks, owners and file modes."),
     Entry("E010", "mistakes in a file",
           "A YAML file has mistakes. The message lists each mistake with its line and column. A running program keeps "
           "its old settings.",
@@ -111,14 +114,14 @@ ERRORS: Final = (
     Entry("E018", "training diverged",
           "Training diverged: every model returns infinite or undefined predictions. The audit log lists what was sent "
           "earlier.",
-          "Agree on a smaller learning rate. Check the table for extreme values."),
+          "Agree with the researcher on a smaller learning rate. Check the table for extreme values."),
     Entry("E020", "coordinator not reached",
-          "The site cannot reach the coordinator. Nothing is lost. The site retries at least every 30 seconds.",
+          "The site cannot reach the coordinator. No data was lost. The site retries at least every 30 seconds.",
           "If the site still cannot connect after some minutes, run `site-agent doctor --config hospital.yaml`."),
     Entry("E021", "certificate not accepted",
           "The coordinator does not accept this certificate. The certificate was revoked or replaced, or belongs to "
           "another federation.",
-          "Ask the federation office. The office can check with `pki list`."),
+          "Ask the federation office. The office can check the certificate with `pki list`."),
     Entry("E022", "enrolment port not reached",
           "The coordinator's enrolment port did not respond. The site's invitation and certificate are still valid.",
           "Run `site-agent doctor`. Ask the office whether `enrolment_listen` is set."),
@@ -136,7 +139,7 @@ ERRORS: Final = (
           "Talk to the federation office before you start again."),
     Entry("E027", "trainer not listening",
           "The service site-trainer does not respond on the trainer socket. Nothing was sent from this site.",
-          "Run `systemctl status site-trainer`. The log of this service has the reason."),
+          "Run `systemctl status site-trainer`. The log of the service site-trainer shows the reason."),
     Entry("E028", "address in use",
           "The program cannot listen on an address. The address is in use, does not belong to this computer, or is not "
           "permitted.",
@@ -176,7 +179,7 @@ def identify(
 
 
 def explained(entries: Sequence[Entry], wanted: str | None) -> str:
-    """Return the help on an identifier or event, or a list of all. Raises UsageError if there is no such identifier."""
+    """Return the help on an identifier or event, or a list of all identifiers. Raises UsageError for an unknown one."""
     if wanted is None:
         return "\n".join(f"{entry.identifier}  {entry.name}" for entry in entries)
     for entry in entries:
@@ -185,7 +188,7 @@ def explained(entries: Sequence[Entry], wanted: str | None) -> str:
     near = nearest_name(wanted, [word for entry in entries for word in (entry.identifier, entry.name)])
     hint = "none is like it." if near is None else f"did you mean {near}?"
     raise UsageError(
-        what=f"There is no {wanted} in this program's catalogue. {hint}",
+        what=f"This program has no message or event with the name {wanted}. {hint}",
         consequence="Nothing was done.",
-        remedy="Run `explain` without an identifier to see all of them.",
+        remedy="Run `explain` without an identifier to list all messages.",
     )

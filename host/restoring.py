@@ -41,7 +41,7 @@ def restore(
     stamp: str,
     mark: Callable[[Mapping[str, Path]], None],
 ) -> list[Path]:
-    """Restore directories from a checked backup. Return the new places of the earlier ones, named with `stamp`.
+    """Restore directories from a checked backup. Return new paths of the earlier ones, which end in `stamp`.
 
     The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
@@ -51,7 +51,7 @@ def restore(
     """
     for name, root in roots.items():
         if name not in catalogue.entries:
-            raise _refused(f"The backup holds no {name} directory", "Use a backup of this program.")
+            raise _refused(f"The backup has no directory {name}", "Use a backup of this program.")
         refuse_if_newer(path, catalogue, name, root)
     staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
     before, size = [], sum(entry.size for entry in catalogue.entries.values())
@@ -71,8 +71,8 @@ def restore(
     except OSError as cause:
         raise UnavailableError(
             what=f"The backup cannot be restored: {cause.strerror}.",
-            consequence="Nothing was started. The earlier state is unchanged, or in a folder whose name ends with "
-            f".before-restore-{stamp}.",
+            consequence="Nothing was started. The earlier state is unchanged, or it is now in a folder whose name "
+            f"ends with .before-restore-{stamp}.",
             remedy="Free space on the disk or correct the permissions. Remove only the folders whose name ends with "
             f".restoring-{stamp}. Then try again.",
         ) from cause
@@ -91,7 +91,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
         size = place.stat().st_size
         if entry is None or size > entry.size or digest_of_beginning(path, at, size) != _digest(place):
             raise _refused(
-                f"{place} holds what the backup does not: the backup is older, or of another federation",
+                f"{place} has records that the backup does not have. The backup is older, or is of another federation",
                 "Use the newest backup. To use this backup, first move the present directory away.",
             )
 
@@ -110,8 +110,8 @@ def refuse_unfinished(root: Path) -> None:
             what=f"A restore of {root} was interrupted. The folder is empty, and its unfinished copy "
             f"{unfinished[-1]} is next to it.",
             consequence="Nothing was started, and no new keys were made.",
-            remedy="Run `restore` again with the same backup. After that, remove the files with `restoring` in "
-            "their names.",
+            remedy="Run `restore` again with the same backup. After the restore, remove the files with `restoring` "
+            "in their names.",
         )
 
 
@@ -138,7 +138,7 @@ def _new_folder(folder: Path) -> Iterator[int]:
     try:
         # Before the folder was opened, the owner of the folder above may have exchanged it for one with links.
         if os.geteuid() == 0 and os.fstat(descriptor).st_uid != 0:
-            raise _refused(f"{folder} was exchanged by another user", "Find out who did that before anything else.")
+            raise _refused(f"Another user replaced the folder {folder}", "Find out who did that before anything else.")
         yield descriptor
     finally:
         os.close(descriptor)

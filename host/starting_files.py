@@ -31,7 +31,7 @@ _OTHER: Final = "Ask the researcher for a plan and a file that match."
 
 
 def starting_values(folder: Path, plan: Plan) -> Starts:
-    """Return a plan's starting values by tensor name, from SHA256.safetensors in `folder`; empty if it has none.
+    """Return a plan's starting values by tensor name, from its file in `folder`. Empty if the plan names no file.
 
     Raises:
         ConfigurationError: the file is missing, too large, a different one, or does not fit the plan.

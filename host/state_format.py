@@ -19,7 +19,7 @@ STATE_FORMAT: Final = 2
 
 
 def settle_format(state: Path, program: str) -> int:
-    """Write this program's state format into a directory that the caller has reserved. Return the previous format.
+    """Write the number of this program's state format into a locked state directory. Return the earlier number.
 
     Raises:
         ConfigurationError: the state is of a later version or of another program.
@@ -37,7 +37,7 @@ def settle_format(state: Path, program: str) -> int:
 
 
 def format_of(state: Path, program: str) -> int:
-    """Return a state's format. Raises ConfigurationError if it is of a later version or of another program."""
+    """Return the format of a state directory. Raises ConfigurationError for a later version or another program."""
     try:
         content = json.loads((state / FILE).read_bytes())
         owner, number = content["program"], content["format"]

@@ -32,12 +32,12 @@ _bundle_option: Final = click.option(
 
 
 def report_options(command: Command) -> Command:
-    """Add the options `--json` and `--bundle` to a doctor command of the site or the coordinator."""
+    """Add the options `--json` and `--bundle` to the command `doctor` of the site or the coordinator."""
     return json_option(_bundle_option(command))
 
 
 def report_findings(program: str, found: Sequence[Finding], *, as_json: bool, place: Path | None = None) -> NoReturn:
-    """Print a doctor's findings, write the bundle if requested, and exit with the status of the findings."""
+    """Print the findings of `doctor`, write the support bundle if requested, and exit with the findings' status."""
     if place is not None:
         write_bundle(place, _bundle_of(program, found))
     if as_json:
@@ -74,12 +74,12 @@ def _bundle_of(program: str, findings: Sequence[Finding]) -> dict[str, Any]:  # 
 
 
 def write_bundle(place: Path, content: Mapping[str, Any]) -> None:
-    """Write a bundle with mode 0600. Raises ConfigurationError if the file exists or cannot be written."""
+    """Write a support bundle with mode 0600. Raises ConfigurationError if the file exists or cannot be written."""
     try:
         descriptor = new_file(place)
     except OSError as cause:
         raise ConfigurationError(
-            what=f"The bundle {place} cannot be written: {cause.strerror}.",
+            what=f"The support bundle {place} cannot be written: {cause.strerror}.",
             consequence="Nothing was written.",
             remedy="Use a path that does not exist yet, in a folder in which this user has permission to write.",
         ) from cause

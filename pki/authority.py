@@ -65,7 +65,10 @@ class FederationRecord:
         fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
         if fields["format"] != FORMAT_VERSION:
             raise ConfigurationError(
-                what=f"federation.json has format {fields['format']}, and this version reads {FORMAT_VERSION}.",
+                what=(
+                    f"federation.json has the format {fields['format']}, but this version of the program reads the "
+                    f"format {FORMAT_VERSION}."
+                ),
                 consequence="Nothing was started or changed.",
                 remedy="Use the version that created this directory.",
             )
@@ -98,7 +101,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
-        """Create the root, the issuing authority, the coordinator's certificate and the register, all or none of them.
+        """Create root, issuing authority, coordinator's certificate and register of sites. A failure creates none.
 
         Raises:
             ConfigurationError: the directory is not empty, or the passphrase is too short.
@@ -120,7 +123,7 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Authority:
-        """Open an authority that `pki init` created."""
+        """Open a certificate authority that `pki init` created."""
         return cls(directory, FederationRecord.from_json(store.read_public(directory / "federation.json")))
 
     @property
@@ -139,16 +142,16 @@ class Authority:
         return store.read_public(self.root_certificate_path)
 
     def trusted_roots_pem(self) -> bytes:
-        """Return the roots that sites receive, as PEM. During a change: both, and the certificate that joins them."""
+        """Return the root certificates that sites receive, as PEM. During a change: both, and a link certificate."""
         during_a_change = (self.next_root_path, self.vouching_path)
         return _pem_in(self.previous_root_path) + self.root_pem() + b"".join(map(_pem_in, during_a_change))
 
     def accepted_roots_pem(self) -> bytes:
-        """Return the roots of accepted sites' certificates, as PEM. During a change also the previous root."""
+        """Return the root certificates that the coordinator trusts, as PEM. During a change, add the previous root."""
         return self.root_pem() + _pem_in(self.previous_root_path)
 
     def authorities(self) -> list[tuple[str, x509.Certificate]]:
-        """Return the previous, current and next authorities of this federation that exist, each with its title."""
+        """Return each existing authority of this federation (previous, current and next) with its title."""
         places = (
             (self.root_certificate_path, "the federation's root"),
             (self.issuing_certificate_path, "the federation's issuing authority"),
@@ -159,7 +162,7 @@ class Authority:
         return [(name, one) for at, name in places if at.exists() for one in certificates_in(store.read_public(at))]
 
     def is_changing(self) -> bool:
-        """Return whether the authority is being changed: a next root exists, or the previous one is still trusted."""
+        """Return whether the root is being replaced: a next root exists, or the previous root is still trusted."""
         return self.next_root_path.exists() or self.previous_root_path.exists()
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
@@ -174,7 +177,7 @@ class Authority:
         return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
-        """Issue the coordinator's next certificate for the key that it already has.
+        """Issue the coordinator's next certificate for the coordinator's existing key.
 
         A running coordinator must read the file again. `record` receives the end of the certificate, an aware time,
         before it is written. If `record` raises, the earlier certificate stays.

@@ -1,4 +1,4 @@
-"""Checks that a certificate chain is exactly leaf, issuing authority and root of one federation.
+"""Checks that a certificate chain has exactly three certificates of one federation: leaf, issuing authority and root.
 
 TLS makes the same check on every connection. This check is needed before a certificate is written to disk, and allows
 only this one shape.
@@ -20,7 +20,7 @@ MOST_ROOTS = 2
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """Return the certificates in a PEM, at least one. Raises RefusedError if the PEM cannot be read."""
+    """Return the certificates in a PEM text, at least one. Raises RefusedError if the PEM cannot be read."""
     if len(pem) > LARGEST_BYTES:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
@@ -63,7 +63,7 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
 
 
 def trusted_after(trusted_pem: bytes, told_pem: bytes, now: datetime) -> bytes:
-    """Return the roots that a site trusts, as PEM, after it has received the coordinator's list.
+    """Return the root certificates (PEM) that a site trusts after it has received the coordinator's list of roots.
 
     A trusted root stays until the coordinator no longer names it and another trusted root is received. A new root is
     trusted only with a certificate for its key that a trusted root has signed. The coordinator cannot make one, because
@@ -98,7 +98,7 @@ def _vouches(old: x509.Certificate, paper: x509.Certificate, new: x509.Certifica
 
 
 def has_signed(upper: x509.Certificate, lower: x509.Certificate) -> bool:
-    """Return whether the `upper` certificate's key has signed `lower`, which names `upper` as its issuer."""
+    """Return whether `lower` names `upper` as its issuer, and the key of `upper` has signed `lower`."""
     try:
         lower.verify_directly_issued_by(upper)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):

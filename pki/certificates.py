@@ -128,7 +128,7 @@ def root_certificate(key: Key, federation: FederationName, now: datetime) -> x50
 
 
 def issuing_certificate(key: PublicKey, root: Issuer, federation: FederationName, now: datetime) -> x509.Certificate:
-    """Return the certificate of the authority for leaves with this federation's URIs. No authority may be below it."""
+    """Return the issuing authority's certificate. It permits only this federation's URIs, and no authority below it."""
     until = min(now + ISSUING_LIFETIME, root.certificate.not_valid_after_utc)
     name = _authority_name(federation, "issuing")
     return (
@@ -159,7 +159,7 @@ def vouching_certificate(next_root: x509.Certificate, next_key: Key, root: Issue
 def site_certificate(
     key: PublicKey, issuing: Issuer, federation: FederationName, site: SiteName, now: datetime
 ) -> x509.Certificate:
-    """Return the certificate of a site: client usage only, and its URI as the only name."""
+    """Return the certificate of a site, for use as a client only. The site's URI is its only name."""
     names = [x509.UniformResourceIdentifier(site_uri(federation, site))]
     return _leaf(key, issuing, names, ExtendedKeyUsageOID.CLIENT_AUTH, now)
 
@@ -167,7 +167,7 @@ def site_certificate(
 def coordinator_certificate(
     key: PublicKey, issuing: Issuer, federation: FederationName, hosts: Iterable[str], now: datetime
 ) -> x509.Certificate:
-    """Return the coordinator's certificate: server usage only, its URI, and the hosts to which sites connect."""
+    """Return the coordinator's certificate, for use as a server only, with its URI and the hosts for connections."""
     names = [x509.UniformResourceIdentifier(coordinator_uri(federation)), *map(_host, dict.fromkeys(hosts))]
     return _leaf(key, issuing, names, ExtendedKeyUsageOID.SERVER_AUTH, now)
 
@@ -200,7 +200,7 @@ def _builder(
 ) -> x509.CertificateBuilder:
     if until <= now:
         raise ConfigurationError(
-            what="The authority above this certificate has expired or expires soon.",
+            what="The certificate of the authority that must sign this certificate has expired or expires soon.",
             consequence="No certificate was issued.",
             remedy="Run `pki renew --authority` with the root's passphrase, then try again.",
         )

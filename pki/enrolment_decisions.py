@@ -165,7 +165,7 @@ def handle_request(
 
 
 def handle_renewal(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Issue a site's next certificate. The previous certificate is accepted until `confirm`.
+    """Issue a site's next certificate. The previous certificate is accepted until `confirm` is called.
 
     The identity key's signature is the proof, so both ports may offer this. A replayed request yields only the
     certificate that was issued for it, because a TLS key is certified once.

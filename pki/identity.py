@@ -53,7 +53,7 @@ def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_auth
     certificate = _load(leaf)
     names = _names(certificate, ignores_others=is_of_own_authority)
     if len(names) != 1:
-        raise _refused(f"it carries {len(names)} names, and a site must have exactly one")
+        raise _refused(f"it has {len(names)} names, but a site's certificate must have exactly one name")
     name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
     site = name.rpartition("/")[2]
     if not is_name(site) or name != site_uri(federation, site):

@@ -25,7 +25,7 @@ IDENTITY_KEY: Final = "identity.key"  # the name of the file
 
 
 def identity_key_path(directory: Path) -> Path:
-    """Return the path of the identity key, mode 0600."""
+    """Return the path of the file with the identity key, mode 0600."""
     return directory / IDENTITY_KEY
 
 
@@ -111,8 +111,8 @@ def verify(public_key: bytes, signature: bytes, label: str, *parts: bytes) -> No
         raise RefusedError(
             what=f"The signature of a statement ({label}) does not match its identity key.",
             consequence="The statement was refused, and nothing was changed or sent.",
-            remedy="Call the site. Ask the site to read out the fingerprint of its identity key. "
-            "Compare it with the fingerprint that you have.",
+            remedy="Call the site. Ask the site to read out the fingerprint of its identity key. Compare this "
+            "fingerprint with the fingerprint that you have.",
         ) from cause
 
 
@@ -120,8 +120,8 @@ def _no_identity(path: Path) -> ConfigurationError:
     return ConfigurationError(
         what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore the key file from its backup. With another identity key every plan must list the site again, "
-        "and sites refuse the coordinator.",
+        remedy="Restore the key file from its backup. If a site has another identity key, every plan must list the "
+        "site again. If the coordinator has another identity key, sites refuse the coordinator.",
     )
 
 

@@ -35,7 +35,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def new_token() -> bytes:
-    """Return a token of 192 random bits."""
+    """Return a new invitation token of 192 random bits."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
@@ -69,11 +69,11 @@ class Invitation:
         except RefusedError as cause:
             raise _wrong("its root certificate cannot be read") from cause
         if number != 1:
-            raise _wrong(f"it holds {number} root certificates instead of one")
+            raise _wrong(f"it has {number} root certificates instead of one")
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint that people compare, in 4 groups of 4 characters.
+        """Return the invitation's fingerprint, which people compare, in 4 groups of 4 characters.
 
         It is 80 bits of a hash over federation, site, addresses, expiry, root and the token's hash.
         """

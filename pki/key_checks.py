@@ -1,4 +1,4 @@
-"""Checks directories, keys and certificates for the doctors. The checks change nothing.
+"""Checks directories, keys and certificates for the command `doctor`. The checks change nothing.
 
 For a hospital's own certificate authority the doctors warn early, because people renew by hand.
 """
@@ -37,21 +37,21 @@ def judge_directory(place: Path) -> Finding:
     try:
         state = place.stat()
     except FileNotFoundError:
-        return warning("D402", f"{place} does not exist yet.", "The first start creates the directory.")
+        return warning("D402", f"{place} does not exist yet.", "The first start of the program creates this directory.")
     except PermissionError:
         return failure("D402", f"This user cannot open {place}.", "Run this command under the program's user account.")
     if not stat.S_ISDIR(state.st_mode):
         return failure("D402", f"{place} is not a directory.", "Set `state` to a directory.")
     if state.st_mode & 0o022:
-        return failure("D402", f"{place} can be written by other accounts.", f"Run `chmod go-w {place}`.")
+        return failure("D402", f"Other user accounts can write to {place}.", f"Run `chmod go-w {place}`.")
     if not os.access(place, os.W_OK | os.X_OK):
         remedy = f"Run this as the owner of {place}, or `chown` it to the user that the program runs as."
-        return failure("D402", f"{place} cannot be written by this user.", remedy)
+        return failure("D402", f"This user cannot write to {place}.", remedy)
     return fine("D402", f"This user owns {place}, as required.")
 
 
 def judge_secrets(places: Iterable[Path]) -> list[Finding]:
-    """Check that only the owner can read secret files. Return a finding per unsafe file, or one if all are safe."""
+    """Check that only the owner can read secret files. Return a finding for each unsafe file, or one."""
     wrong, number = [], 0
     for place in places:
         try:
@@ -99,11 +99,17 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
     except OperatorError as wrong:
         return [failure("D420", wrong.what, wrong.remedy)]
     except OSError as cause:
-        return [failure("D420", f"{directory} cannot be read: {cause.strerror}.", "Run this command as the owner.")]
+        return [
+            failure(
+                "D420",
+                f"{directory} cannot be read: {cause.strerror}.",
+                ("Run this command as the owner of this directory."),
+            )
+        ]
     found = [fine("D420", f"The authority of {authority.federation} lists {len(sites)} sites.")]
     if authority.sealed_root_key_path.exists():
         says = f"The sealed root key is still at {authority.sealed_root_key_path}."
-        found.append(warning("D420", says, "Move the file to a place outside this computer."))
+        found.append(warning("D420", says, "Move the file with the sealed root key to a place outside this computer."))
     found += judge_secrets((authority.issuing_key_path, authority.coordinator_key_path, authority.identity_key_path))
     for place, owner, renewal in (
         (authority.coordinator_certificate_path, "The coordinator's certificate", "Run `pki renew`."),
@@ -123,7 +129,7 @@ def judge_members(directory: Path, now: datetime) -> list[Finding]:
     renewal = "Run `pki rotate begin` years before this date, because the change takes time."
     found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
     if authority.is_changing():
-        says = "A change of the authority has begun and is not complete."
+        says = "The replacement of the root key has begun and is not complete."
         found.append(warning("D420", says, "`pki rotate status` shows the next step."))
     return found
 
@@ -143,7 +149,7 @@ def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
 
 
 def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check the certificate from a site's own authority, if it has one. Raises OperatorError for an unreadable one."""
+    """Check the certificate from a site's own authority, if the site has one. Raises OperatorError if unreadable."""
     if not own_keys.is_of_own_authority(keys):
         return []
     owner = "This site's certificate, of its hospital's own authority,"

@@ -22,17 +22,17 @@ _ADDRESS = re.compile(r"(\[(?P<six>[0-9a-f:.]+)\]|(?P<host>[^:\[\]]+)):(?P<port>
 
 
 def site_name(text: str) -> SiteName:
-    """Convert a text to a site's name. Raises ConfigurationError if it is not spelt as one."""
+    """Convert a text to a site's name. Raises ConfigurationError if the text is not a permitted name."""
     return SiteName(_checked(text, "site"))
 
 
 def federation_name(text: str) -> FederationName:
-    """Convert a text to a federation's name. Raises ConfigurationError if it is not spelt as one."""
+    """Convert a text to a federation's name. Raises ConfigurationError if the text is not a permitted name."""
     return FederationName(_checked(text, "federation"))
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is spelt as the name of a site or a federation."""
+    """Return whether a text is a permitted name of a site or a federation."""
     return _NAME.fullmatch(text) is not None
 
 

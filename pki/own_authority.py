@@ -51,7 +51,7 @@ class OwnAuthority:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of the authority's certificate, 64 lowercase hexadecimal digits."""
+        """Return the SHA-256 of a hospital's authority certificate, 64 lowercase hexadecimal digits."""
         return certificate_sha256(self.certificate)
 
     @property
@@ -99,7 +99,7 @@ def own_authority_in(pem: bytes, kin: Kin, federation: FederationName, now: date
     """
     found = certificates_in(pem)
     if len(found) != 1:
-        raise _refused(f"the file holds {len(found)} certificates, and must have only the authority's certificate")
+        raise _refused(f"the file has {len(found)} certificates, but must have only the authority's certificate")
     (certificate,) = found
     if not list(certificate.subject):
         raise _refused("it has no name")
@@ -180,9 +180,9 @@ def _check_authority(certificate: x509.Certificate, below: int, federation: Fede
     if not constraints.ca or not usage.key_cert_sign:
         raise _refused("it is not the certificate of an authority")
     if constraints.path_length is not None and constraints.path_length < below:
-        raise _refused("an authority may not have another one below it")
+        raise _refused("an authority may not have another authority below it")
     if any(one.critical and not isinstance(one.value, _UNDERSTOOD) for one in extensions):
-        raise _refused("an authority carries a critical extension that this program does not know")
+        raise _refused("an authority's certificate has a critical extension that this program does not support")
     if not all(_lets_sites_through(one.value, federation) for one in extensions):
         raise _refused("an authority may not issue certificates of sites of this federation")
     if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
@@ -222,7 +222,7 @@ def _check_signature(certificate: x509.Certificate) -> None:
     try:
         algorithm = certificate.signature_hash_algorithm
     except Exception as cause:  # the library does not know the algorithm
-        raise _refused("a certificate is signed in a way that this program does not know") from cause
+        raise _refused("a certificate is signed in a way that this program does not support") from cause
     if algorithm is not None and not isinstance(algorithm, _HASHES):  # Ed25519 has none of its own
         raise _refused(f"a certificate is signed over {algorithm.name}, which is no longer safe")
 

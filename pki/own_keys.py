@@ -89,7 +89,7 @@ def stage(keys: SiteKeys, chain_pem: bytes, site: SiteName, now: datetime) -> Ow
     if found.identity.name != site:
         raise _refused(f"it is in the name of {found.identity.name}")
     if found.leaf.public_key() != key.public_key():
-        raise _refused("it is for another key than the one that waits for it")
+        raise _refused("it is not for the key that waits for a certificate")
     store.write_public(_requested(keys.certificate_path), found.chain_pem)
     return found
 

@@ -1,4 +1,4 @@
-"""Stores in the register of sites which hospital's own certificate authority is accepted for which site.
+"""Stores in the register of sites which certificate authorities of hospitals are accepted, each for one site.
 
 The removal of an authority and of every certificate that it issued is one transaction. A running coordinator applies it
 within a second.
@@ -36,7 +36,7 @@ class OwnAuthorities:
             return _all(database)
 
     def valid(self, now: datetime) -> tuple[OwnAuthority, ...]:
-        """Return the authorities that are valid now.
+        """Return the hospitals' certificate authorities that are valid now.
 
         TLS would stop at an expired one, even if another has the same name.
         """
@@ -47,7 +47,7 @@ class OwnAuthorities:
         )
 
     def trusted_pem(self, now: datetime) -> bytes:
-        """Return the valid authorities as PEM. TLS must trust them in addition to the federation's roots."""
+        """Return the hospitals' valid authorities as PEM. TLS must trust them in addition to the federation's roots."""
         return b"".join(certificate_pem(one.certificate) for one in self.valid(now))
 
     def add(
@@ -76,7 +76,10 @@ class OwnAuthorities:
             if any(one.certificate == certificate for one in mine):
                 raise _refused(f"this authority is already accepted for {site}")
             if any(not _told_apart(one.certificate, certificate) for one in mine):
-                raise _refused(f"it has the name of {site}'s present authority, and no key identifiers tell them apart")
+                raise _refused(
+                    f"it has the same name as {site}'s present authority, and no key identifiers distinguish these "
+                    "authorities"
+                )
             if len(mine) >= MOST_OF_A_SITE:
                 raise _refused(f"{site} has {MOST_OF_A_SITE} authorities already; remove the older one first")
             database.execute(
@@ -86,7 +89,7 @@ class OwnAuthorities:
             return OwnAuthority(site, certificate)
 
     def remove(self, site: SiteName, fingerprint: str | None = None) -> tuple[OwnAuthority, ...]:
-        """Stop accepting a site's authorities, or the one with this fingerprint, and their certificates. Return them.
+        """Stop accepting a site's authorities, or only one of them, and their certificates. Return these authorities.
 
         Raises:
             RefusedError: there is no such authority.

@@ -140,7 +140,7 @@ def invite(site: str, directory: Path, output: Path, valid_hours: float, pre_app
 @click.argument("site")
 @_directory
 @click.option(
-    "--fingerprint", required=True, help="Fingerprint of the site's identity key, as the site read it to you."
+    "--fingerprint", required=True, help="Fingerprint of the site's identity key, that the site's operator read to you."
 )
 def approve(site: str, directory: Path, fingerprint: str) -> None:
     """Approve the certificate of SITE, after the site's operator read the fingerprint to you."""
@@ -177,7 +177,7 @@ def list_sites(directory: Path, as_json: bool, as_plan: bool) -> None:
 @click.argument("site")
 @_directory
 def revoke(site: str, directory: Path) -> None:
-    """Remove SITE from the federation. A running coordinator applies this within a second."""
+    """Remove SITE from the federation. A running coordinator applies the removal within a second."""
     with Register(Authority.load(directory).register_path) as register:
         register.revoke(site_name(site), _now())
     click.echo(f"Revoked site {site}. Its certificates are no longer accepted.")
@@ -287,7 +287,7 @@ def rotate_status(directory: Path) -> None:
             else "Completed. Run `pki rotate end`."
         )
     else:
-        click.echo("No change of the authority has begun.")
+        click.echo("No replacement of the root key has begun.")
 
 
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
@@ -314,7 +314,7 @@ def own_authority() -> None:
 @click.argument("certificate", type=PATH)
 @_site
 @_directory
-@click.option("--fingerprint", required=True, help="Fingerprint of CERTIFICATE, as the hospital read it to you.")
+@click.option("--fingerprint", required=True, help="Fingerprint of CERTIFICATE, that the hospital read to you.")
 def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
     """Trust the authority in CERTIFICATE for one site. The site must be a member. No restart is needed.
 

@@ -133,7 +133,7 @@ class Register:
             )
 
     def request(self, asked: Redemption, now: datetime) -> SiteRecord:
-        """Use an invitation token for one pair of keys. Return the same result again for the same keys.
+        """Use an invitation token for one site's two keys. A repeated request with the same keys has the same result.
 
         Returns:
             The site: requested, or approved at once if the invitation allowed that. A later call with the same keys
@@ -166,7 +166,7 @@ class Register:
             return self._site(name)
 
     def approve(self, name: SiteName, identity_fingerprint: str, now: datetime) -> None:
-        """Allow the certificate of a site that requested one, after a person compared fingerprints.
+        """Allow the certificate that a site requested, after a person compared the fingerprints.
 
         Raises:
             RefusedError: the site has not requested enrolment, was answered already, or has another identity key.
@@ -320,7 +320,7 @@ class Register:
     def _site(self, name: SiteName) -> SiteRecord:
         row = self._row("SELECT state, identity_key, changed_at FROM sites WHERE name = ?", name)
         if row is None:
-            raise _refused(f"the register knows no site {name}")
+            raise _refused(f"the register of sites has no site {name}")
         accepted = self._connection.execute(
             "SELECT sha256 FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid", (name,)
         ).fetchall()
@@ -329,7 +329,7 @@ class Register:
     def _asked_again(self, name: SiteName, asked: Redemption) -> SiteRecord:
         held = self._row("SELECT identity_key, tls_key_sha256 FROM sites WHERE name = ?", name)
         if held != (asked.identity_key, asked.tls_key_sha256):
-            raise _refused("this invitation was used before, by another key")
+            raise _refused("this invitation was already used with another key")
         return self._site(name)
 
     def _check_new_keys(self, name: SiteName, asked: Redemption) -> None:
@@ -340,7 +340,7 @@ class Register:
             asked.identity_key, asked.tls_key_sha256, name, asked.tls_key_sha256,
         )  # fmt: skip
         if used is not None:
-            raise _refused("one of its keys has been used in this federation before")
+            raise _refused("one of the site's keys was already used in this federation")
 
     def _chain_of(self, name: SiteName, tls_key_sha256: str) -> bytes | None:
         wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND tls_key_sha256 = ? AND is_accepted = 1"
@@ -383,7 +383,7 @@ def _nothing_to_approve(site: SiteRecord) -> RefusedError:
 
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"The register refused: {reason}.",
+        what=f"The register of sites refused the request: {reason}.",
         consequence="No certificate was issued or accepted, and no data was sent.",
         remedy="Ask the federation office. `pki list` shows the register of sites.",
     )

@@ -85,7 +85,7 @@ def connect(path: Path) -> sqlite3.Connection:
         if version != _VERSION:
             connection.close()
             raise ConfigurationError(
-                what=f"{path} is a register in a format that this version cannot read.",
+                what=f"The register of sites {path} has a format that this version cannot read.",
                 consequence="No site was admitted and the file is unchanged.",
                 remedy="Use the register.sqlite that `pki init` created, or restore this file from its backup.",
             )
@@ -101,15 +101,18 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as cause:
         raise UnavailableError(
-            what=f"The register {path} cannot be used now: {cause}.",
+            what=f"The register of sites {path} cannot be used now: {cause}.",
             consequence="No site was admitted, and the requested change was not made.",
             remedy="Check the disk's free space and the file's owner, then try again.",
         ) from cause
     except sqlite3.DatabaseError as cause:
         raise ConfigurationError(
-            what=f"{path} is damaged or is not a register: {cause}.",
+            what=f"{path} is damaged or is not a register of sites: {cause}.",
             consequence="No site was admitted, and the requested change was not made.",
-            remedy="Restore register.sqlite from its backup. Certificates issued since then must be issued again.",
+            remedy=(
+                "Restore register.sqlite from its backup. Issue all certificates again that were issued after this "
+                "backup."
+            ),
         ) from cause
 
 
@@ -142,7 +145,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Return when each site's newest accepted certificate expires, in UTC. Raises as `newest_certificates` does."""
+    """Return when each site's newest accepted certificate expires, in UTC. Raises OperatorError for a damaged file."""
     return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
 
 

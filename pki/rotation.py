@@ -49,7 +49,7 @@ def begin(authority: Authority, passphrase: str, next_passphrase: str, now: date
 
 
 def complete(authority: Authority, now: datetime) -> None:
-    """Let the next authority issue from now on; repeat it after a crash. Raises ConfigurationError if none is begun."""
+    """Let the next authority issue certificates from now on. Raises ConfigurationError without a next authority."""
     if not authority.next_root_path.exists():
         raise _not_begun()
     if not authority.previous_root_path.exists():
@@ -109,8 +109,8 @@ def end(authority: Authority, register: Register) -> None:
 
 def _under_way(step: str) -> ConfigurationError:
     return ConfigurationError(
-        what="This step of the rotation is not possible now. The step needs a change of the root key in the state "
-        f"{step}, or no change.",
+        what="This step of the root key's replacement is not possible now. This step needs a replacement in the "
+        f"state {step}, or no replacement.",
         consequence="Nothing was changed.",
         remedy="`pki rotate status` shows the next step.",
     )
@@ -118,7 +118,7 @@ def _under_way(step: str) -> ConfigurationError:
 
 def _not_begun() -> ConfigurationError:
     return ConfigurationError(
-        what="No change of the authority has begun.",
+        what="No replacement of the root key has begun.",
         consequence="Nothing was changed.",
-        remedy="Start a change with `pki rotate begin`.",
+        remedy="Start the replacement of the root key with `pki rotate begin`.",
     )

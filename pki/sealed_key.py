@@ -26,7 +26,7 @@ _SALT_BYTES, _NONCE_BYTES = 16, 12
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
-    """Encrypt a secret, each time to other bytes. Raises ConfigurationError for a passphrase below 12 characters."""
+    """Encrypt a secret, to new bytes each time. Raises ConfigurationError for a passphrase below 12 characters."""
     if len(passphrase) < SHORTEST_PASSPHRASE:
         raise ConfigurationError(
             what=f"The passphrase has fewer than {SHORTEST_PASSPHRASE} characters.",
@@ -72,7 +72,7 @@ def unseal(container: bytes, passphrase: str) -> bytes:
         return AESGCM(_key(passphrase, salt)).decrypt(nonce, sealed, _header())
     except InvalidTag as cause:
         raise RefusedError(
-            what="The passphrase does not open the sealed key, or the file was changed.",
+            what="The passphrase is wrong, or the file with the sealed key was changed.",
             consequence="The key remains sealed and nothing was written.",
             remedy="Try the passphrase again. If the passphrase is certainly right, restore the file from its backup.",
         ) from cause

@@ -90,7 +90,7 @@ class SiteKeys:
         return self._previous(self.certificate_path)
 
     def has_previous(self) -> bool:
-        """Return whether the old TLS key and certificate still exist, until the renewed certificate has worked."""
+        """Return whether the old TLS key and certificate exist. They exist until the renewed certificate has worked."""
         return self._previous(self.tls_key_path).exists()
 
     def forget_previous(self) -> None:

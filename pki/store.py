@@ -44,7 +44,7 @@ class FileIn:
 
 
 def write_secret(path: Path, data: bytes, *, replace: bool) -> None:
-    """Write a file that only its owner may read. Unless `replace` is true, an existing file is an error."""
+    """Write a file that only its owner may read. If `replace` is false, an existing file is an error."""
     _write(path, data, mode=_SECRET_MODE, replace=replace)
 
 

@@ -43,7 +43,7 @@ class Desk:
     kept: tuple[LogCheckpoint, ...] = ()
 
     def given(self, keys: Path | None, checkpoints: Path | None) -> Desk:
-        """Return a copy of this object with the reader's own files of public keys and of checkpoints."""
+        """Return a copy of this object that uses the reader's own files of public keys and of checkpoints."""
         return replace(
             self,
             keys=self.keys if keys is None else read_keys(keys),
@@ -51,7 +51,7 @@ class Desk:
         )
 
     def verification(self) -> Verification:
-        """Verify the log. Raises AuditError at the first fault."""
+        """Verify the audit log. Raises AuditError at the first fault."""
         try:
             return verify_log(self.path, owner=self.owner, keys=self.keys, kept=self.kept)
         except BrokenFile as broken:
@@ -65,7 +65,7 @@ class Desk:
             raise broken_log(str(broken), _READING) from broken
 
     def export(self, output: Path, choice: Choice, title: str) -> int:
-        """Write a report with mode 0600. Return the number of records.
+        """Write a report about records to a new file (mode 0600). Return the number of records.
 
         Raises:
             UsageError: the file exists, or its name ends with neither .csv nor .html.
@@ -107,7 +107,7 @@ def time_given(text: str | None, option: str) -> datetime | None:
 
 
 def lines(found: Verification) -> Iterator[str]:
-    """Yield the result of a verification as lines for a terminal."""
+    """Yield the result of an audit log's verification as lines for a terminal."""
     gone = f"; the first {found.first} were deleted when their time was over" if found.first else ""
     yield f"{found.position.sequence} records in {found.files} file{'s' * (found.files != 1)}, unbroken{gone}."
     yield f"Checkpoint {found.position.hash}."
@@ -124,7 +124,7 @@ def lines(found: Verification) -> Iterator[str]:
 
 
 def summary(found: Verification, choice: Choice) -> list[tuple[str, str]]:
-    """Return the result of a verification as names and texts for a page."""
+    """Return the result of an audit log's verification as names and texts for a page."""
     period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
     return [("Study", choice.study or "all"), ("Period", period), *(("Log", text) for text in lines(found))]
 
@@ -156,7 +156,7 @@ class LogProgram:
         return click.Group("audit", commands=[_verify(self), _show(self), _export(self)], help=purpose)
 
     def reading(self, command: Callable[..., None]) -> Callable[..., None]:
-        """Add the options that select a log to a command."""
+        """Add to a command the options with which a person selects an audit log."""
         if self.is_site:
             command = click.option("--site", help="Name of the site that wrote the log.")(command)
         copy = click.option(
@@ -165,7 +165,7 @@ class LogProgram:
         return click.option("--config", "path", type=PATH, help=f"The file {self.file}.")(copy(command))
 
     def opened(self, path: Path | None, copy: Path | None, site: str | None) -> Desk:
-        """Return the log that these options select. Raises UsageError if they select none or two."""
+        """Return the audit log that these options select. Raises UsageError if they select no log or two."""
         if path is not None and copy is None and site is None:
             return self.desk_of(path)
         if path is not None or copy is None or (site is None) == self.is_site:

@@ -26,7 +26,7 @@ def keys_text(by_owner: Mapping[str, bytes]) -> str:
 
 
 def checkpoints_text(checkpoints: Iterable[LogCheckpoint]) -> str:
-    """Return the text of a file with the signed log checkpoints that a witness stored."""
+    """Return the text of a file with signed log checkpoints that another program (the witness) stored."""
     facts = [checkpoint_facts(signed) for signed in checkpoints]
     return json.dumps({"format": _FORMAT, "checkpoints": facts}, indent=2) + "\n"
 

@@ -61,8 +61,8 @@ def as_html(title: str, summary: Iterable[tuple[str, str]], records: Iterable[Re
     sections += [_run(name, found) for name, found in runs.items()]
     sections += [_section(group, groups[group]) for group in (_IDENTITY, _LOG, _OTHER)]
     words = (
-        "Each record is shown once on this page. The column “facts” of each table shows the record unchanged. "
-        "The log counts rounds from 0."
+        "Each record is shown once on this page. The column “facts” of each table shows the record unchanged. In the "
+        "audit log the first round has the number 0."
     )
     return page(title, [paragraph(words, "soft")], sections)
 

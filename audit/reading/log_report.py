@@ -124,7 +124,7 @@ class Choice:
 
 
 def chosen(records: Iterable[tuple[int, Facts]], choice: Choice) -> Iterator[tuple[int, Facts]]:
-    """Yield the records that satisfy all conditions."""
+    """Yield the records of an audit log that satisfy all conditions of this selection."""
     kept = list(records)
     plans = {str(facts["plan"]) for _, facts in kept if _is_of_study(facts, choice.study) and "plan" in facts}
     for number, facts in kept:
@@ -160,7 +160,7 @@ def from_one(facts: Facts) -> Facts:
 
 
 def line(number: int, facts: Facts) -> str:
-    """Return one line about a record for a terminal. Control characters from outside are replaced."""
+    """Return one line about a record for a terminal. Replace control characters in texts from other programs."""
     text = f"{number:>7}  {facts.get('time', ''):<29}  {in_words(facts)}"
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
@@ -178,7 +178,7 @@ def as_csv(records: Iterable[tuple[int, Facts]]) -> str:
 
 
 def figures(records: Iterable[tuple[int, Facts]]) -> list[tuple[str, str]]:
-    """Return totals of what was sent: contributions, bytes and runs."""
+    """Return totals of what was sent: the number of contributions, of bytes and of runs."""
     handed = [facts for _, facts in records if facts.get("event") == "contribution_handed_over"]
     runs = sorted({str(facts.get("run")) for facts in handed})
     total = sum(int(facts.get("bytes", 0)) for facts in handed)

@@ -93,11 +93,11 @@ class _Pass:
         return self._hashes[start : start + _HASH_BYTES].hex() or None if start >= 0 else None
 
     def check_place(self, signed: LogCheckpoint) -> None:
-        """Check that this log once had the hash that the checkpoint signs. Raises CheckpointRefused."""
+        """Check that this log once had the hash in a signed checkpoint. Raises CheckpointRefused."""
         if signed.generation != self.generation or signed.size < self.first:
             return  # the checkpoint is about files that no longer exist
         if self.hash_at(signed.size) != signed.hash:
-            raise CheckpointRefused(f"after record {signed.size} the log stood elsewhere")
+            raise CheckpointRefused(f"after record {signed.size} the log has another hash")
 
     def end(self) -> None:
         """Check that each witness signed with its key, or with an older key whose replacement the log records."""
@@ -138,7 +138,7 @@ class _Pass:
 
 
 def verify_log(path: Path, *, owner: str, keys: KnownKeys, kept: Iterable[LogCheckpoint] = ()) -> Verification:
-    """Check all records and checkpoints of a log over all files, and all checkpoints stored elsewhere.
+    """Check all records and checkpoints of a log over all its files, and all checkpoints stored elsewhere.
 
     Args:
         keys: public keys with which signatures are checked.
@@ -198,7 +198,7 @@ def _records(path: Path) -> Iterator[Placed]:
     if not all_files(path):
         raise ConfigurationError(
             what=f"There is no audit log at {path}.",
-            consequence="Nothing was verified: an absent log proves nothing.",
+            consequence="Nothing was verified, and a missing log proves nothing.",
             remedy="Check the state directory. If the log existed before, inform the security officer.",
         )
     yield from checked_records(path)

@@ -1,4 +1,4 @@
-"""Builds Debian packages with dpkg-deb, from a folder laid out as the file system and control files."""
+"""Builds Debian packages with dpkg-deb, from a folder with all installed files and from control files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Package:
 
     @property
     def environment(self) -> str:
-        """Return the path of the environment after installation."""
+        """Return the path of the Python environment on a computer where the package is installed."""
         return f"{_HOME}/{self.short}"
 
 
@@ -122,7 +122,7 @@ class Build:
 
 
 def build_package(build: Build, *, compression: str) -> Path:
-    """Lay out the files, write the control files, build the package, and return its path."""
+    """Copy the files into place, write the control files, build the package, and return its path."""
     before = os.umask(0o022)  # installed files must be readable, whoever builds the package
     try:
         return _build(build, compression)

@@ -1,4 +1,4 @@
-"""Writes a package's bill of materials in CycloneDX, and checksums."""
+"""Writes the list of a package's components (bill of materials, in CycloneDX format), and checksums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def write_bill(path: Path, name: str, version: str, *, wheels: Path, library: Path | None = None) -> None:
-    """Write the bill of materials as CycloneDX 1.5 in JSON.
+    """Write the list of components (bill of materials) as CycloneDX 1.5 in JSON.
 
     Args:
         wheels: the folder of all wheels, whose digests are listed.

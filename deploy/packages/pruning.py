@@ -1,4 +1,4 @@
-"""Removes the parts of libraries that no program of this project reads, about a fifth of the packages.
+"""Removes parts of libraries that no program of this project reads, about a fifth of the packages' size.
 
 A rule must be safe without running anything, so there are only four kinds: libraries' own tests, which only tests
 import; headers and build files, which only a compiler reads; programs of a library that nothing here starts; archives
@@ -23,7 +23,7 @@ _LICENCE: Final = re.compile(r"licen[cs]e|copying|notice|authors", re.IGNORECASE
 
 
 def prune(library: Path) -> int:
-    """Remove unused parts, also from the lists of installed files. Return the number of removed bytes.
+    """Remove unused parts of libraries, also from the lists of installed files. Return the number of removed bytes.
 
     Args:
         library: the folder of installed packages, before it is compiled.

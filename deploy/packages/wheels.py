@@ -1,4 +1,4 @@
-"""Collects wheels under constraints.txt, and installs them into a folder that becomes an environment.
+"""Collects Python packages (wheels) in the versions of constraints.txt, and installs them into an environment.
 
 The dependencies take nearly all of the build time and rarely change. So a store keeps them from build to build: their
 wheels, the build tools of a wheel, and each environment pruned and compiled without this project.
@@ -33,7 +33,7 @@ ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
 
 @contextmanager
 def opened_store(tree: Path, cache: Path) -> Iterator[Path]:
-    """Yield the folder in `cache` with third-party wheels of the pinned versions. Older folders are removed.
+    """Yield the folder in `cache` with other projects' wheels in the fixed versions. Remove older folders.
 
     Only one build uses the folder at a time; another build waits. Unfinished files are only in its subfolder `work`. So
     an interrupted build leaves nothing that looks complete.
@@ -88,14 +88,14 @@ def collect_wheels(tree: Path, folder: Path, store: Path) -> None:
 
 
 def version_of(wheels: Path) -> str:
-    """Return the version of this project among the wheels."""
+    """Return the version of this project, from the name of its wheel in a folder."""
     return _own(wheels).name.split("-")[1]
 
 
 def make_environment(
     root: Path, place: str, *, wheels: Path, requirement: str, programs: dict[str, str], store: Path
 ) -> None:
-    """Create a virtual environment in `root` that works when `root` has become `/`.
+    """Create a virtual environment below `root` that works after its files were installed below `/`.
 
     Args:
         place: absolute path of the environment after installation.

@@ -47,10 +47,10 @@ _folder = click.Path(path_type=Path)
     "methods",
     multiple=True,
     metavar="NAME",
-    help="Method from the README's table. Join several methods by + (ditto+player-fl), or write a plan's `method` in "
-    "braces. You can repeat the option. The last method is compared with the best local model. [default: fedavg, "
-    "global-layers and federated-prior on uci-heart; global-layers on breast-cancer; fedavg on digits; otherwise "
-    "fedavg and global-layers]",
+    help="Method to run, from the table in README.md. Join several methods by + (ditto+player-fl), or write a plan's "
+    "`method` in braces. You can repeat the option. The last method is compared with the best local model. "
+    "[default: fedavg, global-layers and federated-prior on uci-heart; global-layers on breast-cancer; fedavg "
+    "on digits; otherwise fedavg and global-layers]",
 )
 @click.option(
     "--data",
@@ -58,8 +58,8 @@ _folder = click.Path(path_type=Path)
     show_default=True,
     metavar="NAME|FOLDER",
     help=f"{UCI_HEART} (four heart clinics), {BREAST_CANCER} (one table divided among hospitals), {DIGITS} (images of "
-    f"digits divided among hospitals), or a folder with {', '.join(HEART.values())}. "
-    "The researcher's page names the sources.",
+    f"digits divided among hospitals), or a folder with {', '.join(HEART.values())}. The page docs/researcher.md "
+    "names the sources of these data.",
 )
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
 @click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)

@@ -1,4 +1,4 @@
-"""Divides rows among sites with unequal shares of each class. It needs no other file of the quickstart.
+"""Divides a table's rows among sites, so that sites have unequal shares of each class. Needs no other file here.
 
 Source: Elhussein and Gürsoy 2025, "PLayer-FL": for each class the sites' shares are drawn from a Dirichlet distribution
 with the parameter 0.5. One thing differs: each site first receives eight rows of each class, so that it has every class
@@ -14,7 +14,7 @@ FEWEST_OF_CLASS = 8
 
 
 def deal(classes: np.ndarray, count: int, generator: np.random.Generator) -> list[np.ndarray]:
-    """Return the sorted rows of each of `count` sites. `classes` has the class of each row."""
+    """Return the sorted row numbers of each of `count` sites. `classes` has the class of each row."""
     sites: list[list[int]] = [[] for _ in range(count)]
     for one in np.unique(classes):
         rows = generator.permutation(np.flatnonzero(classes == one))

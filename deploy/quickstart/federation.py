@@ -50,7 +50,7 @@ class Rehearsal:
 
     @property
     def is_masked_pair(self) -> bool:
-        """Return whether exactly two sites mask.
+        """Return whether exactly two sites contribute with masks.
 
         Each can then compute the other's update, and both must accept this.
         """

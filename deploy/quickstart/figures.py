@@ -89,7 +89,7 @@ def table_of(figures: dict[str, Any]) -> Table:
 
 
 def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
-    """Yield one plain sentence for each hospital: whether to join, by the last method and this test set."""
+    """Yield for each hospital one sentence whether to join, by the last method's result on this test set."""
     method = list(figures["runs"])[-1]
     for site, found in figures["sites"].items():
         difference = found["difference_to_best_local"]

@@ -63,7 +63,7 @@ def choice_of(words: str) -> MethodChoice:
 
 
 def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
-    """Return the studies of these methods, each with its own name. A repeated method runs once."""
+    """Return one study for each of these methods, each with its own name. A method that is listed twice runs once."""
     choices = list(dict.fromkeys(choice_of(words) for words in methods))
     studies: list[Study] = []
     for number, choice in enumerate(choices, start=1):

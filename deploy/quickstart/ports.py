@@ -7,7 +7,7 @@ import socket
 
 
 def free_port() -> int:
-    """Return a loopback port that is free at the moment.
+    """Return a loopback port of this computer that no program uses at the moment.
 
     It is below the range of ports that the system gives to outgoing connections and to listeners without a port.
     Otherwise any process could take it before it is used.

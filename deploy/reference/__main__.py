@@ -35,10 +35,9 @@ _MADE: Final = (
 )
 _SECRETS: Final = """## Places of secrets, from the environment
 
-Environment variables can set only these paths, because the place of a secret can differ between computers. The
-programs read no other environment variable for the path of a secret. A path in an environment variable replaces the
-path in
-the file.
+An environment variable can set each of these paths, because each computer can store its secrets in another folder.
+The programs read no other environment variable for the path of a secret. A path in an environment variable replaces
+the path in the configuration file.
 
 | variable | program | replaces |
 |---|---|---|
@@ -76,7 +75,7 @@ def configuration_page() -> str:
 def messages_page() -> str:
     """Return the text of docs/messages.md."""
     parts = [_MADE, "# Every message", "## Exit codes", _exit_table()]
-    parts += ["Each message has an identifier; `site-agent explain W251` and `coordinator explain W251` tell the same."]
+    parts += ["Each message has an identifier. The command `site-agent explain W251` prints the same help."]
     for title, entries in (
         ("Errors of every program", ERRORS),
         ("Events of the coordinator", COORDINATOR_EVENTS),
@@ -109,7 +108,9 @@ PAGES: Final = {"configuration.md": configuration_page, "messages.md": messages_
 @click.option("--docs", type=click.Path(path_type=Path), help="Folder for configuration.md and messages.md.")
 @click.option("--manuals", type=click.Path(path_type=Path), help="Folder for the manual pages of section 1.")
 @click.option(
-    "--completions", type=click.Path(path_type=Path), help="Folder for completions, with one folder for each shell."
+    "--completions",
+    type=click.Path(path_type=Path),
+    help=("Folder for the files that complete typed commands, with one folder for each shell."),
 )
 def write(docs: Path | None, manuals: Path | None, completions: Path | None) -> None:
     """Generate the pages that come from the programs' records, catalogues and help."""

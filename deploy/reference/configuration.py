@@ -64,7 +64,7 @@ def table_of(keys: list[Key]) -> str:
 
 
 def reasons_in(text: str) -> dict[str, str]:
-    """Return for each dotted key the comment above it in an example."""
+    """Return for each key, such as `policy.methods`, the comment above this key in an example file."""
     found: dict[str, str] = {}
     comment: list[str] = []
     path: list[tuple[int, str]] = []

@@ -14,7 +14,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 
 def pages_of(program: str, command: click.Command, version: str) -> Iterator[tuple[str, str]]:
-    """Yield file name and text of each manual page in section 1: the program's, and each command's."""
+    """Yield file name and text of each manual page in section 1: for the program, and for each command."""
     context = click.Context(command, info_name=program)
     yield f"{program}.1", _page(program, command, context, version)
     if isinstance(command, click.Group):

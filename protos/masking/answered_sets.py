@@ -54,19 +54,19 @@ class Listing:
     kinds: Mapping[str, frozenset[str]]
 
     def answer(self, run: str, contributors: Iterable[str]) -> Answer:
-        """Return the sum over these sites. A kind of number without a contributor is omitted."""
+        """Return the record of a sum over these sites. Omit each kind of number to which none of them contributes."""
         names = frozenset(contributors)
         found = ((kind, frozenset(self.identities[name] for name in names & of)) for kind, of in self.kinds.items())
         return Answer(run, frozenset((kind, sites) for kind, sites in found if sites))
 
 
 def listing_of(plan: Plan) -> Listing:
-    """Return which sites contribute to which numbers of a plan."""
+    """Return for each kind of number in a plan the sites that contribute to it."""
     return Listing({site.name: site.identity for site in plan.sites}, kinds_of(plan))
 
 
 def listing_of_equals(names: Iterable[str], identities: Mapping[str, str] | None = None) -> Listing:
-    """Return a listing in which every site contributes to every number. A missing identity is replaced by the name."""
+    """Return a list in which every site contributes to every number. A site's name replaces a missing identity."""
     known = {name: (identities or {}).get(name, name) for name in names}
     return Listing(known, {UPDATES: frozenset(known), FIGURES: frozenset(known)})
 
@@ -82,7 +82,7 @@ def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
 
 
 def isolates(answers: Iterable[Answer], smallest: int) -> bool:
-    """Return whether a combination of these sums might isolate fewer sites than `smallest`."""
+    """Return whether a combination of these sums might show a sum of fewer sites than `smallest`."""
     by_kind: dict[str, list[tuple[str, frozenset[str]]]] = {}
     for answer in answers:
         for kind, sites in answer.kinds:
@@ -99,7 +99,7 @@ def _are_unlike(sums: list[tuple[str, frozenset[str]]]) -> bool:
 
 
 def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int]:
-    """Return the sums that cost budget, each with its count."""
+    """Return the sums that use the hospital's budget, each with its count."""
     free: list[Answer] = []
     paid: dict[Answer, int] = {}
     # The most frequent sums become free first, so that few cost budget. The second key makes the order the same
@@ -113,7 +113,7 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
 
 
 def price(answered: Mapping[Answer, int], smallest: int) -> int:
-    """Return what these sums cost in units of the budget. The cost is 0 if no combination isolates a site."""
+    """Return how much of the hospital's budget these sums use. It is 0 if no combination of them isolates a site."""
     # Fewer sets have coarser atoms and fewer pairs. So if all of them together isolate nobody, no part of them does,
     # whatever the counts are. In most runs that is so in each round.
     if not _all_isolate(frozenset(answered), smallest):
@@ -127,7 +127,7 @@ def _all_isolate(answers: frozenset[Answer], smallest: int) -> bool:
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:
-    """Return the counts of answered sums, with one more for this sum."""
+    """Return how often each sum was sent, after adding this sum."""
     more = Counter(answered)
     more[answer] += 1
     return more

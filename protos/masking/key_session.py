@@ -94,7 +94,7 @@ class KeySessionSecret:
         return self._private.public_key().public_bytes_raw(), self._nonce
 
     def agree(self, own: str, adverts: Sequence[KeyAdvert], transcript: bytes) -> None:
-        """Derive a key with every other site of a checked and acknowledged roster, then delete the private key.
+        """Compute a key with each other site of the list of sites that all confirmed, then delete the private key.
 
         Raises:
             MaskingRefused: a pair has no secret.
@@ -114,7 +114,7 @@ class KeySessionSecret:
 
     @property
     def pair_keys(self) -> Mapping[str, bytes]:
-        """Return the key of each pair by the peer's name. There is no key before `agree` and after `forget`."""
+        """Return the keys with the other sites, by site name. There is no key before `agree` and after `forget`."""
         return self._pair_keys
 
     def forget(self) -> None:
@@ -145,7 +145,7 @@ def make_advert(
 
 
 def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
-    """Check that every advert is correctly signed and belongs to this plan and key session.
+    """Check that every site's public key (advert) is correctly signed, and belongs to this plan and key session.
 
     Source: docs/design/protocol.md, "Key sessions".
 
@@ -193,7 +193,7 @@ def transcript(terms: KeySessionTerms, adverts: Sequence[KeyAdvert]) -> bytes:
 
 
 def acknowledge(terms: KeySessionTerms, site: str, transcript_digest: bytes, sign: Sign) -> KeySessionAcknowledgement:
-    """Sign the transcript of a roster that this site has checked."""
+    """Sign the digest of a list of sites and keys (roster) that this site has checked."""
     statement = _acknowledgement_statement(terms, site, transcript_digest)
     return KeySessionAcknowledgement(
         site=site, key_session=terms.key_session, transcript=transcript_digest, signature=sign(statement)
@@ -206,7 +206,7 @@ def check_acknowledgements(
     acknowledgements: Sequence[KeySessionAcknowledgement],
     roster: Sequence[KeyAdvert],
 ) -> None:
-    """Check that exactly the sites of the roster have signed the same transcript as this site.
+    """Check that exactly the sites of this list have signed the same digest (transcript) as this site.
 
     Raises:
         MaskingRefused: a site is missing or unexpected, has received another roster, or has not signed.

@@ -142,12 +142,12 @@ class Ledger:
 
     @property
     def last(self) -> Mark | None:
-        """Return the newest masked step with its newest attempt, or None."""
+        """Return the newest step for which this site masked a vector, with its newest attempt, or None."""
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
     def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
-        """Count each sum of this run. Only a ledger without a listing uses `identities`."""
+        """Count how often each sum of this run was sent. Only a ledger without a listing uses `identities`."""
         tally: Counter[Answer] = Counter()
         for sites, count in self._counted.items():
             tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
@@ -161,7 +161,7 @@ class Ledger:
         return remembered + Counter(self.forgotten)
 
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
-        """Decide whether the site may mask for this request. The ledger does not change.
+        """Decide whether the site may mask a vector for this request. This does not change the ledger.
 
         The gate calls this function when the contributors are bound. If they are bound early, that is before training.
 
@@ -228,7 +228,7 @@ class Ledger:
         require(is_free or costs <= budget, Reason.BUDGET_SPENT)
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
-        """Check that the stored bytes may be sent again under this context.
+        """Check that the site may send its stored masked vector again in the round with this context.
 
         Raises:
             MaskingRefused: this process last masked under another context, or the vector differs.
@@ -242,7 +242,7 @@ class Ledger:
         return replace(self, open=None)
 
     def forget_before(self, oldest: int) -> Ledger:
-        """Delete the steps to which the run can no longer return. The newest step is always kept."""
+        """Delete the recorded steps to which the run can no longer return. Always keep the newest step."""
         last = self.last
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
         if oldest == self.oldest:
@@ -288,7 +288,7 @@ class Ledger:
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
-        """Read the ledger that an earlier process wrote to disk. Every context in it is void.
+        """Read the ledger that an earlier process wrote to disk. No context in it can be used again.
 
         An incomplete last line is ignored. The process that wrote it ended before it masked anything under it.
 

@@ -38,7 +38,7 @@ def uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: every
 
 
 def listing_out(listing: Listing | None) -> dict[str, Any] | None:
-    """Convert a listing to JSON values."""
+    """Convert a list of contributing sites to JSON values."""
     if listing is None:
         return None
     return {
@@ -48,7 +48,7 @@ def listing_out(listing: Listing | None) -> dict[str, Any] | None:
 
 
 def listing_in(content: dict[str, Any] | None) -> Listing | None:
-    """Convert JSON values to a listing. Raises ValueError if a contributing site has no identity."""
+    """Convert JSON values to a list of contributing sites. Raises ValueError if a site has no identity."""
     if content is None:
         return None
     kinds = {kind: frozenset(names) for kind, names in content["kinds"].items()}

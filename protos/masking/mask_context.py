@@ -15,7 +15,7 @@ from protos.plan.canonical import digest, pack
 
 
 def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
-    """Check that this site may mask for these contributors. See docs/design/protocol.md, "The ledger", rule 2.
+    """Check that this site may mask a vector for these contributors. See docs/design/protocol.md, "The ledger", rule 2.
 
     Args:
         contributors: U, as the coordinator sent it.
@@ -34,7 +34,7 @@ def check_contributors(own: str, contributors: tuple[str, ...], members: Collect
 
 
 def encoding_name(fixed_point: FixedPoint) -> bytes:
-    """Return the encoding of numbers as bytes for the context: C, K and the width of the integers."""
+    """Return as bytes how numbers are encoded: the clipping range C, the number of sites K, and the integers' width."""
     clipping_range = float(fixed_point.clipping_range).hex()
     return pack("masking encoding", "fixed point modulo 2**32 and 2**64", clipping_range, fixed_point.sites)
 

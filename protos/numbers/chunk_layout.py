@@ -1,4 +1,4 @@
-"""Defines the place of every number of a contribution's vector, in memory and in messages.
+"""Defines where each number of a site's contribution is stored, in memory and in messages.
 
 A chunk is `check | scalars | updates`, little-endian. The check is a 64-bit 1, whose sum must be the number of sites.
 Only the last chunk has the scalars, as 64-bit integers. Then follow up to 262,144 updates as 32-bit integers. The
@@ -30,7 +30,7 @@ class Layout:
 
     @cached_property
     def chunks(self) -> int:
-        """Return the number of chunks, which is at least one, because an empty vector has a check too."""
+        """Return the number of chunks of a vector. It is at least 1, because an empty vector also has a check."""
         return max(1, -(-self.parameters // CHUNK_PARAMETERS))
 
     @cached_property
@@ -43,7 +43,7 @@ class Layout:
         return _WORD * self.words_in(index) + 4 * self._updates(index)
 
     def start(self, index: int) -> int:
-        """Return the place in the buffer where a chunk begins, in bytes: always a multiple of eight."""
+        """Return where a chunk begins in the buffer, in bytes. The result is always a multiple of eight."""
         return index * (4 * CHUNK_PARAMETERS + _WORD)
 
     def updates_slice(self, index: int) -> slice:

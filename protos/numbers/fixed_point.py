@@ -51,7 +51,7 @@ class FixedPoint:
 
     @property
     def scale(self) -> float:
-        """Return the scale S, a power of two."""
+        """Return the scale S, by which numbers are multiplied before rounding. S is a power of two."""
         return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))
 
     def encode(self, values: npt.NDArray[np.float32], weight: float, out: npt.NDArray[np.int32]) -> int:

@@ -1,4 +1,4 @@
-"""Adds up the sums of a regression that all sites fit. From these sums every site computes the same next step.
+"""Adds up the sums of a regression that all sites fit together. From the total, every site computes the same step.
 
 Each site adds up the Hessian H and the gradient g of its own rows at common coefficients. One Newton step needs only
 their sums over the sites. The rules:
@@ -54,7 +54,7 @@ class NewtonSums:
 
     @classmethod
     def decoded(cls, integers: Sequence[int], columns: int, outputs: int) -> NewtonSums:
-        """Decode what `encoded` returned, or a sum of such vectors.
+        """Decode a vector that `encoded` returned, or a sum of such vectors.
 
         Args:
             integers: outputs * columns * (columns + 3) / 2 of them, as one site sends in one Newton round.
@@ -134,7 +134,7 @@ def announced(integers: Sequence[int]) -> Float32:
 
 
 def read_announced(numbers: Float32) -> tuple[int, ...]:
-    """Decode what `announced` encoded. Raises OutOfBound if a number is not whole, or not below 2**16."""
+    """Decode a vector that `announced` encoded. Raises OutOfBound if a number is not whole, or not below 2**16."""
     in_range = (numbers >= 0) & (numbers < 1 << 16)
     if numbers.size % _PARTS or not in_range.all() or (np.rint(numbers) != numbers).any():
         raise OutOfBound("announced sums are whole numbers below 65,536")

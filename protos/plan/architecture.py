@@ -90,7 +90,10 @@ def network_tensors(
     total = sum(spec.number_count for spec in found)
     if total > LARGEST_NUMBER_COUNT:
         raise ConfigurationError(
-            what=f"The architecture has {total} numbers, more than {LARGEST_NUMBER_COUNT}.",
+            what=(
+                f"The network in the plan has {total} parameters, but at most {LARGEST_NUMBER_COUNT} parameters are "
+                "possible."
+            ),
             consequence="No memory was reserved and nothing was sent.",
             remedy="Choose smaller widths or fewer tensors in the plan.",
         )
@@ -98,7 +101,7 @@ def network_tensors(
 
 
 def note_columns(architecture: Architecture) -> int:
-    """Return how many of a network's last input columns contain a note in word order."""
+    """Return how many input columns, the last ones of a network, contain a note's words in their order."""
     note = architecture.note if isinstance(architecture, FeatureTokensNetwork) else None
     return 0 if note is None else note.columns
 

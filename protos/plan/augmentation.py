@@ -51,14 +51,16 @@ def augmentation_in_words(steps: tuple[Augmentation, ...]) -> str:
 
 
 def why_not_augmented(steps: tuple[Augmentation, ...], network: Architecture) -> Iterator[str]:
-    """Yield every reason why these changes of images are impossible with a network, each as a short text."""
+    """Yield every reason why a network cannot be trained with these changes of images, each as a short text."""
     if not steps:
         return
     if not isinstance(network, ImageNetwork | UNetNetwork):
-        yield f"augmentation changes images, and the network {network.name} does not read images"
+        yield f"augmentation changes images, but the network {network.name} does not read images"
         return
     if len(set(steps)) != len(steps):
-        yield "a step of the augmentation is listed twice"
+        yield "augmentation lists the same change of images twice"
     shortest = min(network.image.height, network.image.width)
     if (most := max((step.pixels for step in steps if isinstance(step, Shift)), default=0)) >= shortest:
-        yield f"augmentation moves images by {most} pixels, and their shorter side has {shortest}"
+        yield (
+            f"augmentation moves images by {most} pixels, but the shorter side of the images has only {shortest} pixels"
+        )

@@ -71,7 +71,7 @@ class Conditions:
 
 
 def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
-    """Return the parts that a method shares and that the network does not have.
+    """Return the parts of a network that a method shares but that this network does not have.
 
     A network of two layers has no body. That is allowed if the method also shares another part.
     """
@@ -83,7 +83,7 @@ def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...
 
 
 def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
-    """Return which sizes a plan must list for all sites, because the shape of a shared tensor depends on them."""
+    """Return the sizes (columns, outputs) that a plan must list, because shapes of shared tensors depend on them."""
     parts, federated = method.federated_parts, method.federated
 
     def shapes(columns: int, outputs: int) -> list[tuple[int, ...]]:
@@ -99,7 +99,7 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
 
 
 def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
-    """Return every reason why a method is impossible under these conditions, each as a short text."""
+    """Return every reason why a method is impossible in a plan with these conditions, each as a short text."""
     checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
     return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
 
@@ -107,38 +107,56 @@ def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
 def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
     network = conditions.architecture
     if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
-        yield "the unique column of the network columns differs between sites, so not everything can be federated"
+        yield (
+            "in the network columns each site has layers of its own (the unique column), so a method cannot share "
+            "all layers"
+        )
     # This applies to the method local too: a site needs the plan's list to distinguish common columns from its own.
     if isinstance(network, ColumnsNetwork) != isinstance(method.procedure, ColumnByColumn):
-        yield "training column by column needs the network columns, which has a common and a unique column"
+        yield "a method that trains column by column (chfl) and the network columns can only be used together"
     branches = isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork | ColumnsNetwork)
     if isinstance(method.federated, SensitivePrefix | Prefix):
         if branches:
-            yield f"the layers of the network {network.name} do not follow one another, so they have no prefix"
+            yield (
+                f"the method shares the first layers, but the network {network.name} has parallel branches, so its "
+                "layers have no order"
+            )
         if isinstance(network, NamedTensors) and network.layers != "sequence":
-            yield "the layers of a hospital's own network have a prefix only if the plan has layers: sequence"
+            yield (
+                "the method shares the first layers, so the architecture named-tensors needs the setting layers: "
+                "sequence"
+            )
     if isinstance(method.federated, Prefix) and (wanted := method.federated.layers) is not None:
         count = len({tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)})
         if wanted >= count:
-            yield f"{wanted} layers cannot be shared: the network has {count}, and at least the last one stays private"
+            yield (
+                f"the method would share {wanted} layers, but the network has {count} layers and at least the last "
+                "layer must stay private"
+            )
     if isinstance(method.federated, Layers):
         yield from _of_named_layers(method.federated.names, network)
     has_path = isinstance(network, GlobalLayersNetwork) and network.linear_path
     if isinstance(method.federated, SensitivePrefix | Prefix) and has_path:
-        yield "with a linear path beside the layers the last layer is not the one that decides, so there is no prefix"
+        yield (
+            "the method shares the first layers, but with linear_path the inputs also reach the output without these "
+            "layers"
+        )
 
 
 def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[str]:
     """Yield each reason to refuse a list of layer names: an unknown name, or a list of all layers."""
     if isinstance(network, NamedTensors):
-        yield "the network named-tensors itself lists the shared tensors, so the method cannot name layers too"
+        yield "the network named-tensors already lists the shared tensors, so the method cannot also list layers"
         return
     there = list(dict.fromkeys(tensor.layer for tensor in network_tensors(network, columns=2, outputs=1, common=1)))
     missing = [name for name in names if name not in there]
     if missing:
-        yield f"the network {network.name} has no {', '.join(missing)}; its layers are {', '.join(there)}"
+        yield (
+            f"the network {network.name} has no layer named {', '.join(missing)}. The layers of this network are "
+            f"{', '.join(there)}"
+        )
     if set(there) <= set(names):
-        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
+        yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
 def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
@@ -146,69 +164,90 @@ def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
     network, federated, parts = conditions.architecture, method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
-        yield f"the network {network.name} has no tensor known as a normalisation, so none would stay private"
+        yield (
+            f"the method keeps normalisation layers private, but the network {network.name} has no tensor of a known "
+            "normalisation layer"
+        )
     # For a hospital's own module the plan lists only the federated tensors, not the private ones.
     is_whole = not isinstance(network, NamedTensors) and all(tensor.part in parts for tensor in tensors)
     if isinstance(federated, Parts) and is_whole:
-        yield f"all layers of the network {network.name} would be federated, so nothing would stay private"
+        yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
 def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
     has_private = not isinstance(method.federated, Everything)
     if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
-        yield "no parameter is private, so there is nothing to train apart from the federated ones"
+        yield "the method trains private and shared parameters separately, but no parameter of this network is private"
     if isinstance(method.procedure, PrivateFirst) and not conditions.has_whole_epochs:
         yield (
-            "private parameters train for whole epochs, so a round has to be made of whole epochs; "
-            "set aggregate to every-epoch or every-round"
+            "the method trains private parameters for whole epochs, so a round must consist of whole epochs. Set "
+            "aggregate to every-epoch or every-round"
         )
     if isinstance(method.procedure, PersonalCopy | Mixture | InnerProblem) and method.update_rate != 1.0:
-        yield "a personal model is compared with the shared values, so the site must load all of them unchanged"
+        yield (
+            "the method compares a personal model with the shared values, so each site must load all shared values "
+            "unchanged (update_rate: 1)"
+        )
     if isinstance(method.procedure, ColumnByColumn) and method.penalties:
-        yield "the common column trains on its own loss alone, so no penalty is possible"
+        yield (
+            "chfl trains the common column with its own loss only, so chfl cannot be combined with a penalty such as "
+            "fedprox"
+        )
     if isinstance(method.procedure, InnerProblem) and method.penalties:
-        yield "the inner problem has a proximal term of its own, so no other penalty is possible"
+        yield "pfedme already has a proximal term, so pfedme cannot be combined with another penalty"
 
 
 def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
     if isinstance(method.procedure, ControlVariates) != isinstance(method.server_rule, Controlled):
-        yield "control variates need the coordinator's rule that keeps their mean, and that rule needs them"
+        yield (
+            "scaffold's control variates at the sites and scaffold's rule at the coordinator can only be used together"
+        )
     if not isinstance(method.procedure, ControlVariates):
         return
     if not conditions.is_plain_descent:
         yield (
-            "control variates are mean gradients only under plain sgd, without momentum and weight decay; "
-            "set optimiser to {name: sgd, learning_rate: ...}"
+            "control variates need the optimiser sgd without momentum and without weight decay. Set optimiser to "
+            "{name: sgd, learning_rate: ...}"
         )
     if not conditions.has_constant_rate:
-        yield "control variates divide by the learning rate, which has to be constant; leave rate_schedule out"
+        yield (
+            "control variates are divided by the learning rate, so the learning rate must be constant. Remove "
+            "rate_schedule"
+        )
     if not conditions.has_equal_weights:
         yield (
-            "control variates are averaged with equal weights, so the plan has to weigh the sites equally; "
-            "set weighting to {name: equal}"
+            "control variates are averaged with equal weights, so all sites must have the same weight. Set weighting "
+            "to {name: equal}"
         )
     if method.penalties:
-        yield "the control variate would include the gradient of the penalty"
+        yield (
+            "control variates cannot be combined with a penalty, because they would include the gradient of the penalty"
+        )
     if method.update_rate != 1.0:
-        yield "a site that keeps a part of its own values has no gradient sum to control"
+        yield "control variates need sites that load all shared values unchanged (update_rate: 1)"
 
 
 def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
     rule = method.server_rule
     if isinstance(rule, KeptLayersMean | LayerIntervals) and isinstance(method.federated, SensitivePrefix):
-        yield "two methods would both choose the layers of a round"
+        yield (
+            "two of the combined methods would choose the layers of a round, but only one method can choose the layers"
+        )
     if isinstance(rule, KeptLayersMean | LayerIntervals) and method.update_rate != 1.0:
-        yield "layers can be left out only if a site loads all shared values unchanged"
+        yield (
+            "a method that skips layers in some rounds needs sites that load all shared values unchanged "
+            "(update_rate: 1)"
+        )
     if not isinstance(rule, LayerIntervals):
         return
     if conditions.training_rounds % rule.slow_factor:
         yield (
-            f"{conditions.training_rounds} rounds are no multiple of slow_factor {rule.slow_factor}, "
-            "so the last round could not aggregate all layers; "
-            f"plan {conditions.training_rounds + rule.slow_factor - conditions.training_rounds % rule.slow_factor}"
+            f"the last round must sum all layers, so the number of rounds ({conditions.training_rounds}) must be a "
+            f"multiple of slow_factor ({rule.slow_factor}). The next possible number of rounds is "
+            f"{conditions.training_rounds + rule.slow_factor - conditions.training_rounds % rule.slow_factor}"
         )
     if conditions.ends_early:
-        yield "training that may end early could end before slow layers are aggregated"
+        yield "in this plan training can end early, and then the last round might not sum all layers"
 
 
 def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
@@ -218,25 +257,32 @@ def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
             yield from _of_representations(penalty, network.representations)
         elif isinstance(penalty, ExtractorContrast):
             if not isinstance(network, ParallelNetwork | ParallelConvolutionalNetwork):
-                yield "the contrast of two extractors needs the network parallel, which has them"
+                yield (
+                    "the method compares two extractors, so the plan needs a network with two extractors (parallel "
+                    "or parallel-convolutional)"
+                )
             elif _width(network, network.common) != _width(network, network.unique):
-                yield "the two extractors are compared with one another, so their last widths have to be equal"
+                yield (
+                    "the method compares the two extractors of the network, so both extractors must have outputs of "
+                    "the same width"
+                )
         if isinstance(penalty, Contrastive) and isinstance(network, DenseNetwork) and not network.hidden:
-            yield "a network without hidden layers decides on its inputs, and a contrast cannot change inputs"
+            yield "the contrastive penalty compares outputs of hidden layers, but this network has no hidden layers"
 
 
 def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]:
     needed = 2 if isinstance(penalty, ExtractorContrast) else 1 if isinstance(penalty, Contrastive) else 0
     if representations < needed:
         yield (
-            f"the contrast compares {needed} of the representations of a hospital's own network; "
-            f"set representations in the architecture to {needed}, and let the module have represent and decide"
+            f"the contrastive penalty needs {needed} as the number of representations of a hospital's own network. "
+            f"Set representations in the architecture to {needed}, and write the functions represent and decide in "
+            "the module"
         )
 
 
 def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
     if isinstance(method.federated, Nothing) and conditions.measures:
-        yield "a site that trains alone chooses alone, so checkpoint and early stopping cannot follow all sites"
+        yield "with this method each site trains alone, so the plan cannot have early_stopping or checkpoint: global"
 
 
 def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:

@@ -56,7 +56,7 @@ class Conversion(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.factor == 0.0:
-            raise ValueError("a conversion's factor is not 0")
+            raise ValueError("the factor of a conversion of units must not be 0")
         return self
 
 
@@ -88,9 +88,9 @@ class NumberConcept(Document):
             raise ValueError("typical must be between low and high")
         units = [conversion.unit for conversion in self.conversions]
         if len({*units, self.unit}) != len(units) + 1:
-            raise ValueError("a unit is converted twice, or is the concept's own")
+            raise ValueError("conversions list a unit twice, or list the concept's own unit")
         if units and self.unit is None:
-            raise ValueError("a concept without a unit has nothing to convert to")
+            raise ValueError("a concept with conversions needs a unit")
         return self
 
 
@@ -112,7 +112,7 @@ class CodedConcept(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.codes)) != len(self.codes):
-            raise ValueError("a code is listed twice")
+            raise ValueError("the concept lists a code twice")
         return self
 
 

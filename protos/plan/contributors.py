@@ -21,7 +21,7 @@ FIGURES: Final = "figures"
 
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
-    """Return the smallest number of sites in a combination of sums for which at least two sites are not colluders."""
+    """Return how many sites a combination of sums needs, so that at least two of them do not collude."""
     return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
 
 

@@ -55,7 +55,7 @@ class Statistics(Document):
     def _check(self) -> Self:
         names = [column.name for column in self.columns]
         if len(set(names)) != len(names):
-            raise ValueError("a column is declared twice")
+            raise ValueError("statistics lists a column twice")
         return self
 
 

@@ -66,14 +66,22 @@ class BaselineUse(Document):
     @model_validator(mode="after")
     def _does_something(self) -> BaselineUse:
         if not (self.target_share or self.path_start or self.result_share):
-            raise ValueError("with all three at 0 the baseline does nothing; write expert: null")
+            raise ValueError(
+                "all three settings of expert are 0, so the baseline would have no effect. Write expert: null instead"
+            )
         return self
 
     def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
-        """Yield each reason why a plan cannot use soft targets, as one clause."""
+        """Yield each reason why a plan cannot use a baseline's predictions in training, as a short text."""
         if not self.path_start:
             return
         if agrees_on_columns:
-            yield "the baseline's logit is a private column, and this method federates layers that see all columns"
+            yield (
+                "path_start makes the baseline's prediction a private column, but this method shares layers that "
+                "read all columns"
+            )
         if not isinstance(architecture, GlobalLayersNetwork) or not architecture.linear_path:
-            yield "the baseline's logit enters a linear path, which only global-layers-network with linear_path has"
+            yield (
+                "path_start adds the baseline's prediction to a linear path, so it needs global-layers-network with "
+                "linear_path"
+            )

@@ -126,11 +126,11 @@ class Manifest:
 
     @cached_property
     def digest(self) -> bytes:
-        """Return the SHA-256 of the canonical bytes, 32 bytes."""
+        """Return the SHA-256 (32 bytes) of the manifest's canonical bytes."""
         return digest("manifest", self.canonical)
 
     def views(self, vector: Float32) -> dict[str, Float32]:
-        """Return a named array for each tensor. All arrays use the memory of the vector.
+        """Return the vector as named arrays, one for each tensor. All arrays use the memory of the vector.
 
         Args:
             vector: float32 of shape (parameters,).

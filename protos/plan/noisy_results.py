@@ -1,4 +1,4 @@
-"""Computes what follows from noisy sums under privacy: coefficients, statistics and steps of a network.
+"""Computes coefficients, statistics and training steps from the noisy sums of differential privacy.
 
 Nothing here decides what a site sends, or how much noise it adds. That is in private_prior.py, private_statistics.py
 and private_training.py. The rules:

@@ -105,7 +105,7 @@ class StochasticGradientDescent(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov looks ahead along the momentum, so it needs a momentum above 0")
+            raise ValueError("with nesterov, momentum must be above 0")
         return self
 
 

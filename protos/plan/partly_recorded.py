@@ -59,16 +59,21 @@ def why_refused(
         fewest: the number of contributors that every number needs.
     """
     if len({entry.what for entry in partly}) != len(partly):
-        yield "a column or an output is named twice among those that some sites do not record"
+        yield "the plan lists a column or an output twice under partly_recorded or partly_observed"
     for entry in partly:
         sites = frozenset(entry.recorded_by)
         is_listed = entry.column in columns if isinstance(entry, PartlyRecorded) else entry.output < (outputs or 0)
         if not is_listed:
-            yield f"the {entry.what} is recorded by some sites, and the plan does not list it"
+            yield (
+                f"the plan states that only some sites record the {entry.what}, but the plan has no such column or "
+                "output"
+            )
         if not sites <= training_sites or len(sites) != len(entry.recorded_by):
-            yield f"the {entry.what} is recorded by sites that do not train under this plan, or by one site twice"
+            yield (
+                f"recorded_by of the {entry.what} lists a site twice, or lists a site that does not train in this plan"
+            )
         elif len(sites) < fewest:
             yield (
-                f"the {entry.what} is recorded by {len(sites)} sites, and its numbers need {fewest}; "
-                "list the column under unused_columns, or choose a method that keeps its layer private (global-layers)"
+                f"only {len(sites)} sites record the {entry.what}, but masking needs at least {fewest} sites. List "
+                "the column under unused_columns, or choose a method that keeps its layer private (global-layers)"
             )

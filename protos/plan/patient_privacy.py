@@ -1,4 +1,4 @@
-"""Defines the plan's key `privacy`: the promise to each patient, and which methods can keep the promise.
+"""Defines the plan's key `privacy`: the promise to each patient, and the methods that can keep this promise.
 
 The unit is one patient with all the patient's rows. Two tables are neighbours if they are equal except that one lacks
 one patient. The promise applies against everybody outside the hospital: the coordinator, the other sites, and whoever
@@ -103,14 +103,15 @@ class Privacy(Document):
             raise ValueError(_of_epsilon(self.epsilon))
         if not SMALLEST_DELTA <= self.delta <= LARGEST_DELTA:
             raise ValueError(
-                f"delta is {self.delta:g}, and it lies between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}: the promise "
-                "adds it to the probability of every event, so choose it far below 1 / patients"
+                f"delta is {self.delta:g}, but must be between {SMALLEST_DELTA:g} and {LARGEST_DELTA:g}. Choose a "
+                "delta much smaller than 1 divided by the number of patients, because the promise adds delta to "
+                "every probability"
             )
         return self
 
     @property
     def keys_of_networks(self) -> tuple[str, ...]:
-        """Return the names of the present settings that apply only to the gradients of a neural network."""
+        """Return the names of the keys in these settings that apply only to the gradients of a neural network."""
         found = {
             "patients": self.patients,
             "sampling": self.sampling,
@@ -121,35 +122,38 @@ class Privacy(Document):
 
     @property
     def ratio(self) -> float:
-        """Return the clipping norm divided by the standard deviation of the noise, as if the run were a single sum."""
+        """Return the clipping norm divided by the noise's standard deviation, for a run with a single noisy sum."""
         return ratio_of(self.epsilon, self.delta)
 
 
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
-    """Return the standard deviation of the noise in each of `sums` sums, if a patient contributes a term of norm 1."""
+    """Return the standard deviation of the noise in each of `sums` sums. A patient adds a term of norm at most 1."""
     if privacy.sampling is None:
         return sqrt(sums) / privacy.ratio
     return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
 
 
 def _of_epsilon(epsilon: float) -> str:
-    allowed = f"epsilon is {epsilon:g}, and it lies between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}"
+    allowed = f"epsilon is {epsilon:g}, but must be between {SMALLEST_EPSILON:g} and {LARGEST_EPSILON:g}"
     if epsilon > LARGEST_EPSILON:
-        return f"{allowed}: with more, the result may show almost surely who was a patient, so nothing is promised"
+        return f"{allowed}. With a larger epsilon, the result could show almost surely who was a patient"
     if epsilon < SMALLEST_EPSILON:
-        return f"{allowed}: with less, the noise hides the patients and also everything else"
-    return f"{allowed}: it is not a number, so nothing is promised"
+        return f"{allowed}. With a smaller epsilon, the noise would hide the patients and also every useful result"
+    return f"{allowed}. This epsilon is not a number"
 
 
 def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> Iterator[str]:
-    """Yield each reason why a method with this noise cannot keep the privacy promise, as one clause."""
+    """Yield each reason why a method cannot keep the promise of differential privacy to patients, as a short text."""
     match method:
         case FederatedPrior(outcome=YesOrNo()):
             return
         case FederatedPrior():
-            yield "federated-prior keeps privacy for a binary outcome only: other gradients are not clipped yet"
+            yield (
+                "federated-prior with privacy needs a binary outcome, because the program cannot clip the gradients "
+                "of other outcomes yet"
+            )
         case LocalOnly():
-            yield "local sends no sums of patients, so there is nothing to which noise could be added"
+            yield "with the method local, the sites send no sums over patients to which noise could be added"
         case _:
             made = method.method()
             yield from _of_federated(made)
@@ -160,7 +164,7 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
 
 
 def has_own_steps(method: Method) -> bool:
-    """Return whether private layers train during the rounds, so that the next shared gradient depends on them."""
+    """Return whether a method trains private layers during the rounds. The next shared gradient depends on them."""
     # Private layers that keep their first values depend on no patient.
     return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
 
@@ -170,11 +174,17 @@ def _of_federated(method: Method) -> Iterator[str]:
         case Everything() | Nothing():
             return
         case AllButNormalisation():
-            yield "a network in private training has no normalisation that could stay private; fedavg is the same then"
+            yield (
+                "networks in training with privacy have no normalisation layers that could stay private. Use fedavg, "
+                "which is the same method for these networks"
+            )
         case SensitivePrefix():
-            yield "the sensitivities of layers follow from patients and nothing pays for them; set layers of player-fl"
+            yield (
+                "the method would measure the layers on patients' data, and the privacy budget does not cover this "
+                "measurement. Set the key layers of player-fl"
+            )
         case Parts(parts=parts) if Part.COMMON in parts:
-            yield "a shared and a private extractor stand side by side, and such a network has no clipped gradient here"
+            yield "the program cannot clip the gradients of a network with a shared and a private extractor"
         case Parts() | Layers() | Prefix() if has_own_steps(method):
             yield from _of_private_layers(method)
         case Parts() | Layers() | Prefix():
@@ -187,9 +197,14 @@ def _of_private_layers(method: Method) -> Iterator[str]:
     if isinstance(method.procedure, PrivateFirst):
         return  # the procedures give its own reason
     if not isinstance(method.procedure, Together):
-        yield "private layers beside a personal model would take steps that nothing pays for"
+        yield (
+            "private layers together with a personal model would need training steps that the privacy budget does "
+            "not cover"
+        )
     elif method.update_rate != 1.0:
-        yield "a blended value is partly that of earlier rounds; set update_rate to 1"
+        yield (
+            "with update_rate below 1, a site would keep a part of its values from earlier rounds. Set update_rate to 1"
+        )
 
 
 def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> Iterator[str]:
@@ -198,17 +213,19 @@ def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> It
             return
         case PrivateFirst():
             yield (
-                "private layers that train first take steps that nothing pays for; fedper has the same layers, which "
-                "take one step together"
+                "the method trains private layers first, in steps that the privacy budget does not cover. Use "
+                "fedper, which trains the same private layers and the shared layers together in one step"
             )
         case InnerProblem() if noise == "local":
             return  # its steps add the whole noise, as other local steps do
         case InnerProblem():
-            yield "the inner problem takes several steps on patients in a round; set noise to local under privacy"
+            yield (
+                "pfedme makes several training steps on patients' data in each round. Set noise under privacy to local"
+            )
         case ControlVariates():
-            yield "a control variate keeps gradients of a site's patients without noise and shapes later updates"
+            yield "a control variate stores gradients of a site's patients without noise, and influences later updates"
         case ColumnByColumn():
-            yield "the common column trains beside a unique one, and both have no clipped gradient here"
+            yield "the program cannot clip the gradients of a network with a common and a unique column"
         case _:
             assert_never(procedure)
 
@@ -218,9 +235,12 @@ def _of_server_rule(rule: ServerRule) -> Iterator[str]:
         case Mean() | Blend() | Adaptive() | Controlled():
             return
         case KeptLayersMean():
-            yield "a layer that is left out of a round would spend the budget of a sum that nobody receives"
+            yield "a layer that is skipped in a round would use privacy budget for a sum that nobody receives"
         case LayerIntervals():
-            yield "a layer that is not due takes steps without noise at a site, and nothing pays for layers' distances"
+            yield (
+                "a layer that is skipped in a round would be trained without noise. The privacy budget also does not "
+                "cover the measured distances of layers"
+            )
         case _:
             assert_never(rule)
 
@@ -230,6 +250,9 @@ def _of_penalty(penalty: Penalty) -> Iterator[str]:
         case Proximal():
             return  # its gradient is 0 at the received values, from which the only step of a round starts
         case Contrastive() | ExtractorContrast():
-            yield "the contrast reads the site's own earlier model, which follows from patients without noise"
+            yield (
+                "the contrastive penalty uses the site's own earlier model, which was trained on patients' data "
+                "without noise"
+            )
         case _:
             assert_never(penalty)

@@ -50,6 +50,7 @@ LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
 # The keys of a network and its training. federated-prior does not use them. All other methods need them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
+_SAME_SITES: Final = "So quorum must be the number of sites that contribute, and on_lost_site must be wait"
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
@@ -97,7 +98,7 @@ class Encoding(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not is_power_of_two(self.clipping_range):
-            raise ValueError("clipping_range has to be a power of two, so that decoding is exact")
+            raise ValueError("clipping_range must be a power of two, such as 4, 8 or 16, so that decoding is exact")
         return self
 
 
@@ -153,19 +154,19 @@ class Plan(Document):
         reasons = [*why_impossible(self.ingredients, self.conditions)]
         if self.expert is not None:
             reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.shared_columns))
-        yield from (f"{described(self.method)} is impossible here: {reason}" for reason in reasons)
+        yield from (f"the method {described(self.method)} is impossible in this plan: {reason}" for reason in reasons)
 
     def _of_concepts(self) -> Iterator[str]:
         if self.question is None and any(site.answers != "same" for site in self.sites):
-            yield "answers needs a question, and the plan has none"
+            yield "a site has the setting answers, but the plan has no question. Add question or remove answers"
         names = [concept.name for concept in self.concepts]
         if len(set(names)) != len(names):
-            yield "a concept is listed twice"
+            yield "the plan lists two concepts with the same name"
         for concept in self.concepts:
             strangers = set(concept.recorded_by or ()) - set(self.site_names)
             if strangers:
                 unknown = ", ".join(sorted(strangers))
-                yield f"{concept.name} is recorded by sites that are not contributors of this plan: {unknown}"
+                yield f"recorded_by of {concept.name} lists sites that do not contribute to the plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
         """Yield the errors in the settings of a plan with the method federated-prior.
@@ -178,21 +179,18 @@ class Plan(Document):
             return
         yield from prior.method.why_impossible(len(self.site_names), tuple(concept.name for concept in self.concepts))
         if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield (
-                "federated-prior adds up one set of sites, so quorum is the number of sites that contribute, and "
-                "on_lost_site is wait"
-            )
+            yield f"federated-prior needs the same sites in all rounds. {_SAME_SITES}"
         for names, sites in prior.recorders(frozenset(self.site_names)).items():
             if len(sites) < prior.method.fewest_sites:
                 fewest = prior.method.fewest_sites
-                why = " (with three, each could compute the sum of the two others)" if len(sites) == 3 else ""
-                yield f"{' and '.join(names)} are recorded by {len(sites)} sites, and fewest_sites is {fewest}{why}"
+                why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
+                yield f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {fewest}{why}"
         unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
         others = (self.gain, self.weighting.name, self.columns)
         if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":
             yield (
-                "federated-prior trains no network: leave out columns, expert, early_stopping, acceptance, gain "
-                "and checkpoint, and set weighting to {name: equal}"
+                "federated-prior trains no network. Remove columns, statistics, expert, early_stopping, acceptance, "
+                "gain and checkpoint from the plan, and set weighting to {name: equal}"
             )
 
     def _of_privacy(self) -> Iterator[str]:
@@ -206,34 +204,32 @@ class Plan(Document):
             reasons += [] if reasons or self.private_training is None else self.private_training.why_not_narrow()
         if self.statistics is not None or isinstance(self.method, FederatedPrior):
             found = self.privacy.keys_of_networks
-            reasons += (f"{key} is only for the gradients of a network, so leave it out" for key in found)
+            reasons += (f"{key} is only for neural networks. Remove it from privacy" for key in found)
         if self.starting_file is not None:
-            reasons.append("the noise is chosen for networks that start from the seed, so leave out starting_file")
+            reasons.append("the noise is chosen for networks that start from the seed. Remove starting_file")
         if self.secure_aggregation != "required":
-            reasons.append(
-                "without masks one site's share of the noise is too small, so secure_aggregation is required"
-            )
+            reasons.append("the noise of one site is too small without masks. Set secure_aggregation to required")
         if not 1 <= self.assumed_colluders <= self.quorum - 1:
             reasons.append(
-                f"assumed_colluders is {self.assumed_colluders}, and it lies between 1 (a site that reads the sum has "
-                f"its own noise to subtract) and {self.quorum - 1}, the quorum less one"
+                f"assumed_colluders is {self.assumed_colluders}, but must be between 1 and {self.quorum - 1} (quorum "
+                "minus 1). At least 1 is needed, because a site can subtract its own noise from a sum"
             )
-        yield from (f"privacy is impossible here: {reason}" for reason in reasons)
+        yield from (f"privacy is impossible in this plan: {reason}" for reason in reasons)
 
     def _of_sweep(self) -> Iterator[str]:
         if self.sweep is None:
             return
         if (self.checkpoint, self.quorum, self.on_lost_site) != ("global", len(self.site_names), "wait"):
             yield (
-                "sweep compares validation losses of the same sites in all rounds, so checkpoint is global, quorum is "
-                "the number of sites that contribute, and on_lost_site is wait"
+                "sweep compares the validation losses of the same sites in all rounds. So checkpoint must be global, "
+                "quorum must be the number of sites that contribute, and on_lost_site must be wait"
             )
         yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
 
     def _same_exchange(self, alternative: str) -> None:
         """Raise ValueError if an alternative of the plan (JSON) sends other layers, or sends them in other rounds."""
         if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
-            raise ValueError("it changes which layers leave, or when; one approval covers equal exchanges only")
+            raise ValueError("it would change which layers sites send in which rounds, so one approval cannot cover it")
 
     @property
     def _choice_of_layers(self) -> tuple[object, ...]:
@@ -270,13 +266,13 @@ class Plan(Document):
     def _of_start(self) -> Iterator[str]:
         yield from why_not_augmented(self.augmentation, self.architecture)
         if self.start == "own" and self.ingredients != Method(federated=self.ingredients.federated):
-            yield "start: own needs a method that differs from fedavg only in the shared parameters"
+            yield "with start: own, the method may differ from fedavg only in the choice of shared parameters"
         if self.start == "own" and self.starting_file is not None:
-            yield "with start: own every site has first values of its own, so leave out starting_file"
+            yield "with start: own, each site starts from its own first values. Remove starting_file from the plan"
         if self.starting_file is not None and (self.prior is not None or self.statistics is not None):
-            yield "starting_file has first values of a network, and this plan trains none, so leave it out"
+            yield "this plan trains no network. Remove starting_file from the plan"
         if self.start == "own" and self.has_probe:
-            yield "with start: own the sites start differently, so no method can measure layers"
+            yield "with start: own, the sites start differently, so the method cannot measure the layers"
 
     def _of_acceptance(self) -> Iterator[str]:
         if self.acceptance is None:
@@ -284,43 +280,40 @@ class Plan(Document):
         most = min(self.quorum, len(self.sites) - 1)
         if self.acceptance.quorum > most:
             yield (
-                f"the acceptance's quorum is {self.acceptance.quorum}; it may be {most} at most, "
-                "the run's quorum and one less than the sites"
+                f"quorum under acceptance is {self.acceptance.quorum}, but {most} is the largest possible number. "
+                "This quorum must not exceed the plan's quorum, and must be smaller than the number of sites"
             )
         if isinstance(self.ingredients.federated, Nothing):
-            yield "acceptance needs a method that shares parameters, because sites accept received parameters"
+            yield "acceptance needs a method that shares parameters, because sites vote on received parameters"
         if self.start == "own":
-            yield "with start: own a run cannot return to common first parameters, so acceptance is impossible"
+            yield "acceptance is impossible with start: own, because a run could not return to common first parameters"
 
     def _of_rates(self) -> Iterator[str]:
         rates = self.rate_schedule
         if isinstance(self.schedule, EpochSchedule):
             if rates.warm_up_epochs >= self.schedule.epochs:
-                yield "the warm-up of the learning rate is longer than the run"
+                yield "the warm-up of the learning rate must be shorter than the run"
         elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
-            yield "with every-steps the sites have different epochs, so the learning rate cannot follow epochs"
+            yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
 
     def _of_weighting(self) -> Iterator[str]:
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
         if self.secure_aggregation != "required" or self.two_sites is not None:
-            yield "exact rows need masking among three sites or more, because a site's own count would be visible"
+            yield "exact row counts need masks and three or more sites, or a site's count would be visible"
         if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield (
-                "exact rows need the same sites in all rounds, so quorum is the number of sites that contribute, and "
-                "on_lost_site is wait"
-            )
+            yield f"exact row counts need the same sites in all rounds. {_SAME_SITES}"
 
     def _of_sizes(self) -> Iterator[str]:
         """Yield the mistakes in columns and outputs. A federated part has one size for all sites."""
         if len(set(self.columns)) != len(self.columns):
-            yield "a column is listed twice"
+            yield "the plan lists a column twice under columns"
         if set(self.columns) & set(self.unused_columns):
-            yield "a column is listed both as used and as unused"
+            yield "the plan lists a column both under columns and under unused_columns"
         if self.reads_concepts and (self.partly_recorded or self.unused_columns):
             yield (
-                "partly_recorded and unused_columns go with columns, and this network reads concepts: name the sites "
-                "under recorded_by of the concept"
+                "the network of this plan reads concepts, so partly_recorded and unused_columns are impossible. List "
+                "the sites under recorded_by of each concept"
             )
         is_hidden = self.secure_aggregation == "required" and self.two_sites is None
         yield from why_refused(
@@ -336,25 +329,25 @@ class Plan(Document):
         may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its own columns
         for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
             if key in agreed - may_lack and not is_given:
-                instead = ", or the concepts that they record" if key == "columns" else ""
-                sizes = f"federates layers whose sizes follow from {key}"
-                yield f"{described(self.method)} {sizes}; list the {key}{instead}"
+                instead = ", or list concepts" if key == "columns" else ""
+                sizes = f"shares layers whose size depends on {key}"
+                yield f"the method {described(self.method)} {sizes}. List the {key} in the plan{instead}"
             if is_given and key not in agreed and not (key == "columns" and self.reads_concepts):
-                yield f"{key} stay private with {described(self.method)}; leave them out of the plan"
+                yield f"the {key} of each site stay private with {described(self.method)}. Remove {key} from the plan"
 
     def _of_sites(self) -> Iterator[str]:
         if len({site.name for site in self.sites}) != len(self.sites):
-            yield "a site's name is listed twice"
+            yield "the plan lists two sites with the same name"
         if len({site.identity for site in self.sites}) != len(self.sites):
-            yield "two sites are listed with the same identity key"
+            yield "the plan lists two sites with the same identity key"
         if self.quorum > len(self.site_names):
-            yield f"quorum {self.quorum} is more than the {len(self.site_names)} sites that contribute"
+            yield f"quorum is {self.quorum} sites, but only {len(self.site_names)} sites contribute"
         if self.two_sites is not None and len(self.sites) != 2:
-            yield "two_sites needs a plan that lists two sites"
+            yield "a plan with two_sites must list exactly two sites"
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
             yield (
-                f"masking among {len(self.site_names)} sites with {self.assumed_colluders} assumed colluders "
-                f"needs a quorum of {self.smallest_masked_quorum} or more"
+                f"with masking, {len(self.site_names)} contributing sites and {self.assumed_colluders} assumed "
+                f"colluders, quorum must be at least {self.smallest_masked_quorum}"
             )
 
     def _of_tiers(self) -> Iterator[str]:
@@ -364,24 +357,24 @@ class Plan(Document):
             if self.method.name != "local" or bare not in (
                 ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
             ):  # fmt: skip
-                yield "statistics need the method local, equal weights, and no key that measures a model"
+                yield "statistics need the method local, equal weights, and no setting that measures a model"
             if self.on_lost_site != "wait":
-                yield "statistics need the same sites until the end, so on_lost_site must be wait"
+                yield "a plan with statistics needs the same sites until the end, so on_lost_site must be wait"
         if self.receiving_sites and self.prior is None:
-            yield "a site that only receives needs the method federated-prior, whose result is a model by itself"
+            yield "only a plan with the method federated-prior can have a site that only receives"
         if not self.evaluating_sites:
             return
         if self.quorum <= len(self.evaluating_sites):
             yield "the quorum must be larger than the number of sites that only evaluate"
         plain = Method(server_rule=self.ingredients.server_rule)
         if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
-            yield "a site that only evaluates needs a method in which all sites share one whole network"
+            yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
         if self.two_sites is not None or self.statistics is not None:
             yield "a plan with two_sites or statistics cannot have a site that only evaluates"
 
     @property
     def smallest_masked_quorum(self) -> int:
-        """Return the smallest number of sites for which any two quorums have an honest site in common.
+        """Return the smallest quorum for which any two groups of that many sites have an honest site in common.
 
         Sites that only evaluate hide no other site's update, so their number is added. Two sites are the exception that
         the plan and both policies must state: they hide updates from the coordinator only.
@@ -449,7 +442,7 @@ class Plan(Document):
 
     @property
     def private_releases(self) -> int:
-        """Return how many of a site's contributions are covered by one recorded privacy cost; 0 without `privacy`."""
+        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
         return 0 if self.privacy is None else 1 if self.private_training is None else self.schedule.rounds
 
     @property

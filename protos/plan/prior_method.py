@@ -79,7 +79,7 @@ class FederatedPrior(Document):
     rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def method(self) -> Method:
-        """Return federated-prior as a record: the sites share no parameters of a network."""
+        """Return the method's record: the sites share no parameters of a network."""
         return Method(federated=Nothing())
 
     @property
@@ -88,15 +88,18 @@ class FederatedPrior(Document):
         return 1 if isinstance(self.outcome, Number) else self.rounds
 
     def why_impossible(self, sites: int, known: tuple[str, ...]) -> Iterator[str]:
-        """Yield each reason why the method is impossible, as a short text.
+        """Yield each reason why a plan cannot use federated-prior, as a short text.
 
         Args:
             sites: the number of sites in the plan.
         """
         if not known:
-            yield "federated-prior needs concepts, the columns that mean the same at several sites"
+            yield (
+                "federated-prior needs concepts in the plan. A concept is a column with the same meaning at several "
+                "sites"
+            )
         missing = [name for name in self.concepts or () if name not in known]
         if missing:
-            yield f"federated-prior names concepts that the plan does not have: {', '.join(missing)}"
+            yield f"federated-prior lists concepts that the plan does not have: {', '.join(missing)}"
         if self.largest_rows * sites >= 1 << 27:
-            yield f"largest_rows {self.largest_rows} times {sites} sites is not below 134,217,728"
+            yield f"largest_rows ({self.largest_rows}) times the number of sites ({sites}) must be below 134,217,728"

@@ -107,7 +107,7 @@ class Prior:
 
     @cached_property
     def tensor(self) -> TensorSpec:
-        """Return the tensor of announced sums, four numbers each. Sites receive it each round and with the result."""
+        """Return the tensor of sums, four numbers each, that sites receive in each round and with the result."""
         return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
 
     def recorders(self, everybody: frozenset[str]) -> dict[tuple[str, ...], frozenset[str]]:

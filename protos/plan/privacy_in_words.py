@@ -29,31 +29,33 @@ def price_in_words(privacy: Privacy, sums: int = 1) -> str:
 def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
     """Yield one sentence for each change that differential privacy makes in this method."""
     if isinstance(method, FederatedPrior):
-        yield "One noisy sum leaves, and each site computes the coefficients from it."
+        yield "The sites send one noisy sum, and each site computes the coefficients from the total."
         return
     if isinstance(method, LocalOnly):  # statistics
-        yield "One noisy sum of counts and moments leaves. No small cell is left out, because the noise hides it."
+        yield "The sites send one noisy sum of counts and moments. The noise hides small counts, so none is left out."
         return
     made, is_local = method.method(), privacy.noise == "local"
     if is_local:
-        yield "Each round sends the sum of a site's noisy steps. The shared model moves by their mean over the sites."
+        yield "In each round a site sends the sum of its noisy steps. The shared model moves by the mean of these sums."
     else:
-        yield "Each round sends one noisy sum of clipped gradients, and the shared model makes one step along it."
+        yield (
+            "In each round the sites send one noisy sum of clipped gradients. The shared model makes one step along it."
+        )
     if isinstance(made.server_rule, Adaptive):
-        yield "The coordinator's rule reads the noisy sum alone, so it costs nothing more."
+        yield "The coordinator's rule uses only the noisy sum, so it uses no more privacy budget."
     if made.penalties and is_local:
-        yield "The proximal term pulls each step towards the received values. It reads no patient, so it costs nothing."
+        yield "The proximal term moves each step towards the received values. It uses no patients' data and no budget."
     elif made.penalties:
         yield "The proximal term is 0 at the start of a round, and a round has one step, so this term changes nothing."
     if has_own_steps(made):
-        yield "Private layers take the same steps along their part of each gradient, which stays at the site."
-        yield "Its noise is of the site alone: the whole noise, because no other site adds to it."
+        yield "Private layers take the same steps along their part of each gradient. This part stays at the site."
+        yield "The site alone adds the whole noise to gradients of private layers, because no other site adds noise."
     if isinstance(made.procedure, FederatedOnly):
-        yield "The private layers keep their first values, so the noisy sum depends on no patient through them."
+        yield "The private layers keep their first values, so no patient influences the noisy sum through these layers."
     if isinstance(made.procedure, InnerProblem):
-        yield "Each step of the inner problem adds the noise too, and all of these steps are paid for."
+        yield "Each step of the inner problem also adds the noise, and the privacy budget covers all of these steps."
     if isinstance(made.procedure, PersonalCopy | Mixture | InnerProblem):
-        yield "The personal model reads patients without noise. It stays at the site and shapes no sum."
+        yield "The personal model is trained on patients without noise. It stays at the site and influences no sum."
     if made.fine_tuning_epochs:
         yield "The fine-tuning after the last round is without noise. The fine-tuned model stays at the site."
 
@@ -62,9 +64,13 @@ def bits_in_words(training: PrivateTraining) -> str:
     """Describe in one or two sentences how the number of bits affects accuracy or the bytes sent."""
     if training.promise.bits == 32:
         return (
-            f"Each number has 32 bits, with room for {training.patients_that_fit} patients at one site. With more "
-            "patients the site may have to clip its sums. That costs accuracy and no privacy."
+            f"Each number has 32 bits, enough for {training.patients_that_fit} patients at one site. With more "
+            "patients the site may have to clip its sums. Clipping the sums reduces accuracy, but not privacy."
         )
     narrow = replace(training, promise=training.promise.model_copy(update={"bits": 32}))
-    halved = "" if any(narrow.why_not_narrow()) else " With bits: 32 under privacy a round sends half as much."
+    halved = (
+        ""
+        if any(narrow.why_not_narrow())
+        else (" With bits: 32 under privacy, a site sends half as many bytes in each round.")
+    )
     return f"Each number has 64 bits.{halved}"

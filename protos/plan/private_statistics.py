@@ -1,4 +1,4 @@
-"""Lists the private statistics of a plan in one round: noisy counts and moments, one clipped term for each patient.
+"""Lists the private statistics of a plan: noisy counts and moments, to which each patient adds one clipped term.
 
 A complete row has 1 for each declared column. For a number it also has the position u in the declared range, and u^2.
 So its norm is known from the plan alone. The rules:
@@ -34,7 +34,7 @@ class PrivateStatistics:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the numbers that sites send."""
+        """Return the names of the noisy counts and moments that sites send."""
         return tuple(f"{kind} {cell}" for kind, cell in numbers_of(self.statistics))
 
     @property
@@ -49,19 +49,19 @@ class PrivateStatistics:
 
     @cached_property
     def share_variance(self) -> int:
-        """Return the variance of the noise that one site adds to each integer."""
+        """Return the variance of the noise that one site adds to each integer that it sends."""
         return share_variance(self.promise.ratio, self.honest)
 
     @property
     def bound(self) -> int:
-        """Return the largest magnitude of one integer of one site. A larger sum is clipped before the noise."""
+        """Return the largest size of one integer that a site sends. A larger sum is clipped before noise is added."""
         return LARGEST_PATIENTS * PRIVATE_SCALE + LARGEST_NOISE
 
 
 def why_not_counted_privately(statistics: Statistics) -> Iterator[str]:
-    """Yield each reason why a plan cannot have private statistics, as one clause."""
+    """Yield each reason why a plan cannot have statistics with differential privacy, as a short text."""
     if statistics.smallest_cell != 1:
         yield (
-            f"smallest_cell is {statistics.smallest_cell}, and to leave out a small cell would depend on patients; set "
-            "it to 1, because noise hides small cells"
+            f"smallest_cell is {statistics.smallest_cell}, but with privacy noise hides small counts, and leaving out "
+            "small counts is not permitted. Set smallest_cell to 1"
         )

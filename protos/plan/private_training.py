@@ -158,8 +158,8 @@ class PrivateTraining:
         """Yield one clause with the reason why numbers of 32 bits are impossible, or nothing if they are possible."""
         if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.patients:
             yield (
-                f"numbers of 32 bits have room for {self.patients_that_fit} patients at one of {self.sites} sites, and "
-                f"patients under privacy is {self.patients}; leave out bits"
+                f"with bits: 32 and {self.sites} sites, one site can have at most {self.patients_that_fit} patients, "
+                f"but patients under privacy is {self.patients}. Remove the key bits"
             )
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -215,16 +215,28 @@ def private_training_of(
 
 # Keys of a plan that make a site send further numbers, or make patients decide about the sums, each with the reason.
 UNPAID: Final[Mapping[str, str]] = {
-    "weighting": "row weights are counts of patients that nothing pays for; set weighting to {name: equal}",
-    "acceptance": "acceptance votes follow from patients and nothing pays for them; leave acceptance out",
-    "checkpoint": "checkpoint global sums losses that nothing pays for; set checkpoint to local or latest",
-    "early_stopping": "early_stopping sums losses that nothing pays for; leave it out",
-    "gain": "gain sums measures patients and nothing pays for it; set gain to private",
-    "expert": "a baseline's soft targets follow from all patients of a site; leave expert out",
-    "loss": "class weights and other losses are not clipped yet; leave loss out",
-    "start": "all sites start equal; leave start out",
-    "on_lost_site": "a round whose noise is drawn again costs again, so on_lost_site is wait",
-    "sites": "a site that only evaluates has no share of the noise, so every site trains",
+    "weighting": (
+        "row weights are counts of patients, and the privacy budget does not cover these counts. Set weighting to "
+        "{name: equal}"
+    ),
+    "acceptance": (
+        "acceptance votes are computed from patients' data, and the privacy budget does not cover them. Remove "
+        "acceptance"
+    ),
+    "checkpoint": (
+        "checkpoint: global sums losses that the privacy budget does not cover. Set checkpoint to local or latest"
+    ),
+    "early_stopping": "early_stopping sums losses that the privacy budget does not cover. Remove early_stopping",
+    "gain": (
+        "gain: sums uses measurements on patients' data that the privacy budget does not cover. Set gain to private"
+    ),
+    "expert": "a baseline's soft targets are computed from all patients of a site without noise. Remove expert",
+    "loss": "the program cannot clip the gradients of class weights and of other losses yet. Remove loss",
+    "start": "in training with privacy all sites start from the same values. Remove start",
+    "on_lost_site": (
+        "a repeated round with new noise would use the privacy budget a second time. Set on_lost_site to wait"
+    ),
+    "sites": "a site that only evaluates adds no noise, so every site must have the tier training",
 }
 
 
@@ -260,8 +272,8 @@ def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
     yield from (UNPAID[key] for key in keys.unpaid)
     if keys.promise.patients is None:
         yield (
-            "sums of gradients are divided by a declared number of patients, so patients under privacy is required: "
-            "about how many all sites train on"
+            "the program divides each sum of gradients by a declared number of patients. Set patients under privacy "
+            "to the approximate number of training patients at all sites"
         )
 
 
@@ -269,21 +281,27 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
     network = keys.network
     if not isinstance(network, DenseNetwork) or network.activation != "relu" or network.dropout:
         yield (
-            f"the network {network.name} has no exact gradient of single patients here; set architecture to "
-            "{name: dense, hidden: [...], activation: relu} without dropout"
+            f"the program cannot compute exact gradients of single patients for the network {network.name}. Set "
+            "architecture to {name: dense, hidden: [...], activation: relu} without dropout"
         )
         return
     if keys.columns is None:
-        yield "each site encodes columns by its own rows; list concepts, whose encoding the plan declares"
+        yield (
+            "each site would encode its columns by its own rows. List concepts in the plan, because the plan "
+            "declares how concepts are encoded"
+        )
         return
     widths = (keys.columns, *network.hidden)
     numbers = sum((inner + 1) * outer for inner, outer in zip(widths, (*network.hidden, 1), strict=True))
     if max(widths) > WIDEST:
-        yield f"the widest layer has {max(widths)} inputs; private training allows at most {WIDEST}"
+        yield f"the widest layer has {max(widths)} inputs, but training with privacy allows at most {WIDEST} inputs"
     if numbers > MOST_PRIVATE_NUMBERS:
-        yield f"the network has {numbers} numbers; private training allows at most {MOST_PRIVATE_NUMBERS}"
+        yield (
+            f"the network has {numbers} parameters, but training with privacy allows at most {MOST_PRIVATE_NUMBERS} "
+            "parameters"
+        )
     if keys.outputs not in (None, 1):
-        yield "private training needs a binary outcome, so outputs must be 1"
+        yield "training with privacy needs a binary outcome, so outputs must be 1"
 
 
 def _of_steps(keys: TrainingKeys) -> Iterator[str]:
@@ -293,31 +311,31 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
     sums = schedule.rounds * in_round
     if not isinstance(schedule, EpochSchedule) or schedule.batches_per_epoch != 1:
         yield (
-            "each step sums one gradient of all rows; set schedule to "
+            "in training with privacy, each step sums one gradient over all rows. Set schedule to "
             "{aggregate: every-batch, epochs: ..., batches_per_epoch: 1}"
         )
     elif schedule.steps_per_round != 1 and not is_local:
         yield (
-            f"a round has {schedule.steps_per_round} steps, and shared noise allows 1. Set noise to local under "
-            "privacy: each site then adds noise in each step that is "
+            f"a round of this plan has {schedule.steps_per_round} steps, but shared noise allows only 1 step. Set "
+            "noise under privacy to local. Each site then adds noise in each step that is "
             f"{sqrt(max(1, keys.honest)):.3g} times as large as its share"
         )
     if sums > MOST_PRIVATE_ROUNDS:
-        yield f"the plan has {sums} steps; private training allows at most {MOST_PRIVATE_ROUNDS}"
+        yield f"the plan has {sums} steps, but training with privacy allows at most {MOST_PRIVATE_ROUNDS} steps"
     if in_round * _variance_of(promise, 1, sums) > LARGEST_VARIANCE:
         yield (
-            f"the noise of {sums} steps at epsilon {promise.epsilon:g} is more than can be drawn; "
-            "plan fewer steps or a larger epsilon"
+            f"the program cannot draw the large noise that {sums} steps at epsilon {promise.epsilon:g} need. Plan "
+            "fewer steps or a larger epsilon"
         )
     if is_local and keys.pull > 1.0:
         yield (
-            f"learning_rate times the strength of the proximal term is {keys.pull:g}, and a local step allows at most "
-            "1, because it would move beyond the received values"
+            f"learning_rate times the strength of the proximal term is {keys.pull:g}, but local noise allows at most "
+            "1. With more, a step would move beyond the received values"
         )
     if isinstance(problem, InnerProblem) and problem.rate * problem.strength > 1.0:
-        yield f"rate times strength of pfedme is {problem.rate * problem.strength:g}, and local noise allows at most 1"
+        yield f"rate times strength of pfedme is {problem.rate * problem.strength:g}, but local noise allows at most 1"
     if not keys.has_plain_steps:
         yield (
-            "the coordinator makes one plain step along each sum; set optimiser to {name: sgd, learning_rate: ...} "
-            "and leave rate_schedule out"
+            "in training with privacy, the coordinator makes one plain step along each sum. Set optimiser to "
+            "{name: sgd, learning_rate: ...} and remove rate_schedule"
         )

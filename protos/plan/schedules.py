@@ -28,11 +28,11 @@ class EpochSchedule(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.aggregate != "every-round" and self.epochs_per_round != 1:
-            raise ValueError("epochs_per_round goes with aggregate: every-round")
+            raise ValueError("epochs_per_round can only be used with aggregate: every-round")
         if self.epochs % self.epochs_per_round:
-            raise ValueError(f"epochs has to be a multiple of epochs_per_round ({self.epochs_per_round})")
+            raise ValueError(f"epochs must be a multiple of epochs_per_round ({self.epochs_per_round})")
         if self.rounds > MOST_ROUNDS:
-            raise ValueError(f"{self.rounds} aggregations are more than the {MOST_ROUNDS} that messages can count")
+            raise ValueError(f"the schedule has {self.rounds} rounds, but at most {MOST_ROUNDS} rounds are possible")
         return self
 
     @property

@@ -46,13 +46,13 @@ class Sweep(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.keys)) != len(self.keys):
-            raise ValueError("a key is listed twice")
+            raise ValueError("sweep lists a key twice")
         if any(len(values) != len(self.keys) for values in self.alternatives):
-            raise ValueError(f"each alternative needs {len(self.keys)} values, one for each key")
+            raise ValueError(f"each alternative of sweep needs {len(self.keys)} values, one value for each key")
         if len(set(self.alternatives)) != len(self.alternatives):
-            raise ValueError("an alternative is listed twice")
+            raise ValueError("sweep lists the same alternative twice")
         if self.at >= len(self.alternatives):
-            raise ValueError(f"there is no alternative {self.at}, they are counted from 0")
+            raise ValueError(f"sweep has no alternative number {self.at}. The first alternative has the number 0")
         return self
 
     def why_impossible(self, settings: Settings, read: Callable[[str], object]) -> Iterator[str]:
@@ -66,10 +66,13 @@ class Sweep(Document):
         for key, value in zip(self.keys, self.alternatives[self.at], strict=True):
             found = _find(settings, key)
             if found is None:
-                yield f"sweep lists {key}, which is not a number of this plan"
+                yield f"sweep lists the key {key}, but the plan has no number with this key"
                 return
             if found[0][found[1]] != value:
-                yield f"alternative {self.at} of sweep has {key} {value:g}, and the plan has {found[0][found[1]]:g}"
+                yield (
+                    f"alternative {self.at} of sweep has {key} {value:g}, but the plan itself has "
+                    f"{found[0][found[1]]:g}"
+                )
         for number in set(range(len(self.alternatives))) - {self.at}:
             try:
                 read(json.dumps(self._settings_of(settings, number)))

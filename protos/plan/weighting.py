@@ -44,11 +44,13 @@ class RowWeights(Document):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not is_power_of_two(self.largest_rows):
-            raise ValueError("largest_rows has to be a power of two, so that weights are exact")
+            raise ValueError("largest_rows must be a power of two, such as 1024 or 2048, so that weights are exact")
         if self.fewest_rows > self.largest_rows:
-            raise ValueError(f"fewest_rows is {self.fewest_rows}; largest_rows allows {self.largest_rows} at most")
+            raise ValueError(
+                f"fewest_rows is {self.fewest_rows}, but must not be larger than largest_rows ({self.largest_rows})"
+            )
         if round_rows(self.fewest_rows, self.largest_rows) != self.fewest_rows:
-            raise ValueError("fewest_rows has to have two significant bits, such as 32, 48 or 64")
+            raise ValueError("fewest_rows must be a power of two or three times a power of two, such as 32, 48 or 64")
         if self.exact and self.largest_rows > _LARGEST_EXACT:
             raise ValueError(
                 f"with exact, largest_rows is at most {_LARGEST_EXACT}, so that weights are exact in float32"

@@ -59,7 +59,7 @@ def ratio_of(epsilon: float, delta: float) -> float:
 
 
 def together(ratios: Iterable[float]) -> float:
-    """Return the mu of several sums over the same patients."""
+    """Return the ratio `mu` of several sums together, over the same patients."""
     return sqrt(sum(ratio * ratio for ratio in ratios))
 
 

@@ -51,7 +51,7 @@ class BrokenChain(ValueError):  # the reader of the log turns it into a message
 
 
 def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> tuple[LogPosition, bytes, bytes]:
-    """Append a record to a chain. Return the new position, the record's leaf (32 bytes) and its line.
+    """Append a record to a hash chain. Return the new position, the record's hash (leaf, 32 bytes) and its line.
 
     Args:
         facts: values that JSON can contain.
@@ -63,12 +63,12 @@ def append(position: LogPosition, facts: Mapping[str, object], salt: bytes) -> t
 
 
 def link(position: LogPosition, leaf: bytes) -> LogPosition:
-    """Return the position of a chain after a record of which only the leaf (32 bytes) is known."""
+    """Return the position of a hash chain after a record of which only the hash (leaf, 32 bytes) is known."""
     return LogPosition(position.sequence + 1, digest("audit record", position.sequence, position.hash, leaf).hex())
 
 
 def relink(position: LogPosition, leaves: Iterable[bytes]) -> LogPosition:
-    """Return the position of a chain after records of which only the leaves are known."""
+    """Return the position of a hash chain after records of which only the hashes (leaves) are known."""
     for leaf in leaves:
         position = link(position, leaf)
     return position
@@ -102,7 +102,7 @@ def checked(lines: Iterable[bytes], position: LogPosition | None = None) -> Iter
 
 
 def start_of(line: bytes) -> LogPosition:
-    """Return the position of a chain before a line, as recorded in the line itself.
+    """Return the position of a hash chain before a line, which the line itself contains.
 
     Raises:
         BrokenChain: the line is no record.

@@ -150,9 +150,9 @@ def follow(last: LogCheckpoint | None, grown: LogCheckpoint, start: int, leaves:
     if grown.generation > generation:
         position = LogPosition()  # a person restarted the log; its record keeps the old checkpoint
     if start != position.sequence or start + len(leaves) != grown.size or len(leaves) > MOST_LEAVES:
-        raise CheckpointRefused("the records since the last checkpoint were not all shown")
+        raise CheckpointRefused("some records since the last checkpoint are missing")
     if any(len(leaf) != 32 for leaf in leaves) or relink(position, leaves) != grown.position:
-        raise CheckpointRefused(f"the log has parted from what it was at record {position.sequence}")
+        raise CheckpointRefused(f"the log differs from its earlier content at record {position.sequence}")
 
 
 def checkpoint_facts(signed: LogCheckpoint) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def read_release_approval(path: Path) -> ReleaseApproval:
     try:
         return ReleaseApproval.model_validate_json(path.read_bytes())
     except ValidationError as cause:
-        raise _refused(f"{path.name} is no site's approval of a release") from cause
+        raise _refused(f"{path.name} is not a site's approval of a release") from cause
 
 
 def check_release(
@@ -90,7 +90,7 @@ def check_release(
         try:
             Ed25519PublicKey.from_public_bytes(public).verify(bytes.fromhex(approval.signature), approval.signed_bytes)
         except (InvalidSignature, ValueError) as cause:
-            raise _refused(f"the signature of {approval.site} is not over what its file says") from cause
+            raise _refused(f"the signature of {approval.site} does not match the content of its file") from cause
         if approval.run != plan.run_name:
             raise _refused(f"{approval.site} approved the release of another run, {approval.run}")
         if approval.parameters_sha256 != parameters_sha256:
@@ -100,7 +100,7 @@ def check_release(
         raise _refused(f"the approval of {', '.join(missing)} is missing")
     recipients = {approval.recipient for approval in approvals}
     if len(recipients) != 1:
-        raise _refused(f"the sites named {len(recipients)} recipients")
+        raise _refused(f"the sites named {len(recipients)} different recipients")
     return recipients.pop()
 
 

@@ -160,7 +160,7 @@ def test_a_false_checkpoint_does_not_wait(sides: tuple[Side, Side]) -> None:
     used_up(witness.party.budget)
     site.work(3)
 
-    with pytest.raises(CheckpointRefused, match="not all shown"):
+    with pytest.raises(CheckpointRefused, match="are missing"):
         session.heard(growth_of(site, 1))
 
     assert [facts["owner"] for facts in witness.log.records("log_refused")] == [SITE]

@@ -75,7 +75,7 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     assert "state/backup.seal" not in names
     assert (without_paper.returncode, "nobody can tell who made" in without_paper.stderr) == (78, True)
     assert called("coordinator", "backup-key", "--config", config).stdout == paper.read_text()
-    assert (over_newer.returncode, "holds what the backup does not" in over_newer.stderr) == (78, True)
+    assert (over_newer.returncode, "has records that the backup does not have" in over_newer.stderr) == (78, True)
     assert restored.returncode == 0, restored.stderr
     assert "pki list" in restored.stdout
     last = json.loads((tmp_path / "state" / "audit.log").read_text().splitlines()[-1])["facts"]
@@ -119,7 +119,7 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     assert (made.returncode, restored.returncode) == (0, 0), (made.stderr, restored.stderr)
     assert again == fingerprint
     assert events == ["plan_approved", "state_restored"]
-    assert (older.returncode, "holds what the backup does not" in older.stderr) == (78, True)
+    assert (older.returncode, "has records that the backup does not have" in older.stderr) == (78, True)
     assert (of_another.returncode, "not of another's" in of_another.stderr) == (78, True)
     (audit_log_path(state)).write_text((audit_log_path(state)).read_text().replace("a test", "nobody"))
     with pytest.raises(AuditError):  # what the log held is checked as ever

@@ -130,7 +130,10 @@ def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder:
     write(folder, plan=document | {"method": {"name": "fedlama", "slow_factor": 2}})
 
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 78
-    assert "privacy is impossible here: a layer that is not due takes steps without noise" in coordinator.err
+    assert (
+        "privacy is impossible in this plan: a layer that is skipped in a round would be trained without noise"
+        in coordinator.err
+    )
 
 
 @pytest.mark.parametrize(

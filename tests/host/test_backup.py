@@ -119,7 +119,7 @@ def test_a_newer_state_is_not_overwritten(tmp_path: Path, change: str) -> None:
             (state / "runs" / "two" / "journal.jsonl").write_text("entry 0\n")
     before = contents(state)
 
-    with pytest.raises(ConfigurationError, match="holds what the backup does not"):
+    with pytest.raises(ConfigurationError, match="has records that the backup does not have"):
         brought_back(file, state)
 
     assert contents(state) == before

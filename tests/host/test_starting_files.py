@@ -108,10 +108,10 @@ def test_a_layer_has_a_name_that_any_screen_can_show() -> None:
 def test_no_file_starts_a_network_whose_noise_or_first_values_depend_on_it() -> None:
     """The noise is chosen for networks that start from the seed, and with `start: own` each site has its own values."""
     file = {"sha256": "0" * 64}
-    with pytest.raises(ValueError, match="with start: own every site has first values of its own"):
+    with pytest.raises(ValueError, match="with start: own, each site starts from its own first values"):
         plan_with(made_up_identities(), changes={"start": "own", "starting_file": file})
     private = json.loads(private_network_plan().canonical)
-    with pytest.raises(ValueError, match="start from the seed, so leave out starting_file"):
+    with pytest.raises(ValueError, match=r"from the seed\. Remove starting_file"):
         Plan.model_validate_json(json.dumps(private | {"starting_file": file}))
 
 
@@ -121,5 +121,5 @@ def test_a_plan_that_trains_no_network_starts_from_no_file(key: str) -> None:
     changes: dict[str, Any] = {"statistics": OTHER_VALUES["statistics"]} if key == "statistics" else {}
     plan = plan_with_keys(**(COMPANIONS[key] | changes))
 
-    with pytest.raises(ValueError, match="this plan trains none, so leave it out"):
+    with pytest.raises(ValueError, match=r"this plan trains no network\. Remove starting_file"):
         Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | {"starting_file": {"sha256": "0" * 64}}))

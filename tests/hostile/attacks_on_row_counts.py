@@ -52,7 +52,7 @@ def exact_count_of_a_lost_site(weakened: bool) -> bool:
 
     async def scene(folder: Path) -> bool:
         if not weakened:
-            with pytest.raises(ValidationError, match="exact rows need the same sites in all rounds"):
+            with pytest.raises(ValidationError, match="exact row counts need the same sites in all rounds"):
                 masked_plan("abcd", on_lost_site="continue", weighting=weighting)
             return False
         plan = masked_plan("abcd", on_lost_site="continue", weighting=weighting)

@@ -220,10 +220,15 @@ def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
 @pytest.mark.parametrize(
     ("contributors", "receivers", "changes", "reason"),
     [
-        ("abc", "d", {}, "are recorded by 3 sites, and fewest_sites is 4"),
-        ("abcd", "e", {"quorum": 5}, "quorum 5 is more than the 4 sites that contribute"),
-        ("ab", "cde", {}, "needs a quorum of 3 or more"),
-        ("abcd", "e", {"method": {"name": "local"}}, "a site that only receives needs the method federated-prior"),
+        ("abc", "d", {}, "but fewest_sites is 4"),
+        ("abcd", "e", {"quorum": 5}, "quorum is 5 sites, but only 4 sites contribute"),
+        ("ab", "cde", {}, "quorum must be at least 3"),
+        (
+            "abcd",
+            "e",
+            {"method": {"name": "local"}},
+            "only a plan with the method federated-prior can have a site that only receives",
+        ),
     ],
 )
 def test_a_plan_cannot_fill_its_numbers_with_receivers(

@@ -40,7 +40,7 @@ def test_a_column_of_too_few_sites_is_refused_with_the_plan() -> None:
     """Two of four sites record a column whose layer is shared: the plan is refused. An unmasked sum would show it."""
     two = [{"column": "b", "recorded_by": ["ahus", "berlin"]}]
 
-    with pytest.raises(ValueError, match="the column b is recorded by 2 sites, and its numbers need 3"):
+    with pytest.raises(ValueError, match="only 2 sites record the column b, but masking needs at least 3 sites"):
         catalogue_plan("fedavg", **_keys(plan_for("fedavg")), secure_aggregation="required", partly_recorded=two)
 
     in_clear = catalogue_plan("fedavg", **_keys(plan_for("fedavg")))

@@ -57,7 +57,7 @@ def test_an_authority_changes_in_three_steps_and_status_names_the_next(
     """Begin, complete, end: each says what it did, and the old root goes only when no site needs it."""
     where, before = ("--directory", directory), Authority.load(directory).root_pem()
     assert pki("rotate", "status", *where) == 0
-    assert "No change of the authority has begun." in pki.out
+    assert "No replacement of the root key has begun." in pki.out
 
     assert pki("rotate", "begin", *where, "--passphrase-file", passphrase) == 0
     assert "Passphrase of the next root key, shown only once: " in pki.out
@@ -149,7 +149,7 @@ def test_doctor_tells_a_change_under_way_and_a_folder_that_is_no_authority(
     assert pki("rotate", "begin", "--directory", directory, "--passphrase-file", passphrase) == 0
 
     assert pki("doctor", "--directory", directory) == 3
-    assert "A change of the authority has begun and is not complete." in pki.out
+    assert "The replacement of the root key has begun and is not complete." in pki.out
     assert "`pki rotate status`" in pki.out
     assert pki("doctor", "--directory", tmp_path / "nowhere") == 1
     assert pki.err == ""

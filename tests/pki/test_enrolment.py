@@ -78,9 +78,9 @@ def test_a_lost_reply_does_not_burn_the_site(authority: Authority, register: Reg
     }
 
     assert len(answers) == 1
-    with pytest.raises(RefusedError, match="used before"):
+    with pytest.raises(RefusedError, match="already used with another key"):
         handle_request(authority, register, request_of(invitation), now)
-    with pytest.raises(RefusedError, match="used before"):
+    with pytest.raises(RefusedError, match="already used with another key"):
         handle_request(authority, register, request_of(invitation, identity), now)
 
 

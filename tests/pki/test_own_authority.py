@@ -56,7 +56,7 @@ UNFIT: dict[str, Callable[[datetime, Authority], tuple[bytes, str]]] = {
     "weak RSA": lambda now, _: (found(Wanted(start=now), rsa.generate_private_key(65537, 2048)).pem, "RSA of 3072"),
     "another curve": lambda now, _: (found(Wanted(start=now), ec.generate_private_key(ec.SECP256K1())).pem, "P-384"),
     "nameless": lambda now, _: (found(Wanted(start=now, name="")).pem, "has no name"),
-    "two in one file": lambda now, _: (found(Wanted(start=now)).pem * 2, "holds 2 certificates"),
+    "two in one file": lambda now, _: (found(Wanted(start=now)).pem * 2, "has 2 certificates"),
     "text": lambda now, _: (b"no certificate", "cannot be read"),
     "servers only": lambda now, _: (
         found(Wanted(start=now, extensions=((x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),))).pem,
@@ -193,7 +193,7 @@ def test_authorities_between_are_followed_and_checked(hospital: HospitalAuthorit
         with pytest.raises(RefusedError, match=reason):
             own_certificate_in([shown, wrong.certificate], anchors, HEART, now)
     shown = issued(deeper, small_key().public_key(), leaf)
-    with pytest.raises(RefusedError, match="may not have another one below it"):
+    with pytest.raises(RefusedError, match="may not have another authority below it"):
         own_certificate_in([shown, deeper.certificate, between.certificate], anchors, HEART, now)
 
 
@@ -306,7 +306,7 @@ def test_an_authority_with_a_new_key_under_its_old_name_needs_key_identifiers(
     )
     add(own, authority, A, present, now)
 
-    with pytest.raises(RefusedError, match="no key identifiers tell them apart"):
+    with pytest.raises(RefusedError, match="no key identifiers distinguish these authorities"):
         add(own, authority, A, found(Wanted(start=now)), now)
     add(own, authority, A, following, now)
     own.remove(A, authority_fingerprint(following.certificate))

@@ -119,7 +119,7 @@ def test_one_key_is_one_site(register: Register, now: datetime) -> None:
         Redemption(token_sha256(token), (1).to_bytes(32, "big"), "key-2", b""),
         Redemption(token_sha256(token), (2).to_bytes(32, "big"), "key-1", b""),
     ):
-        with pytest.raises(RefusedError, match="used in this federation before"):
+        with pytest.raises(RefusedError, match="already used in this federation"):
             register.request(hostile, now)
     assert register.request(asked(token, 2), now).name == "st-luke"
 

@@ -36,15 +36,23 @@ def of(*methods: str | dict[str, Any]) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "everything of unique columns": (of("fedavg"), {"architecture": TWO_COLUMNS}, "not everything can be federated"),
+    "everything of unique columns": (of("fedavg"), {"architecture": TWO_COLUMNS}, "a method cannot share all layers"),
     "unique columns without their procedure": (
         of("fenda-fl"),
         {"architecture": TWO_COLUMNS},
-        "needs the network columns",
+        "and the network columns can only be used together",
     ),
-    "two columns for a site alone": (of("local"), {"architecture": TWO_COLUMNS}, "needs the network columns"),
-    "columns one after the other in one chain": (of("chfl"), CHAIN, "needs the network columns"),
-    "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "they have no prefix"),
+    "two columns for a site alone": (
+        of("local"),
+        {"architecture": TWO_COLUMNS},
+        "and the network columns can only be used together",
+    ),
+    "columns one after the other in one chain": (
+        of("chfl"),
+        CHAIN,
+        "and the network columns can only be used together",
+    ),
+    "a prefix of two extractors": (of("player-fl"), {"architecture": TWO_EXTRACTORS}, "its layers have no order"),
     "a prefix beside a linear path": (
         of("player-fl"),
         CHAIN
@@ -57,91 +65,107 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
                 "linear_path": True,
             }
         },
-        "so there is no prefix",
+        "the inputs also reach the output without these layers",
     ),
-    "a layer that is not there": (of({"name": "global-layers", "layers": ["body.layer9"]}), {}, "has no body.layer9"),
+    "a layer that is not there": (
+        of({"name": "global-layers", "layers": ["body.layer9"]}),
+        {},
+        "has no layer named body.layer9",
+    ),
     "all layers by name": (
         of({"name": "global-layers", "layers": ["input.layer1", "body.layer2", "head.layer3"]}),
         CHAIN,
-        "nothing would stay private",
+        "no layer would stay private",
     ),
     "layers of named tensors": (
         of({"name": "global-layers", "layers": ["body.weight"]}),
         NAMED,
-        "cannot name layers too",
+        "cannot also list layers",
     ),
-    "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "3 layers cannot be shared"),
-    "a random prefix of named tensors": (of("player-fl-random"), NAMED, "only if the plan has layers: sequence"),
-    "private normalisations without any": (of("fedbn"), CHAIN, "no tensor known as a normalisation"),
-    "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor known as a normalisation"),
-    "private lower layers without any": (of("lg-fedavg"), LOGISTIC, "nothing would stay private"),
+    "all layers as a prefix": (of({"name": "player-fl", "layers": 3}), CHAIN, "the method would share 3 layers"),
+    "a random prefix of named tensors": (of("player-fl-random"), NAMED, "needs the setting layers: sequence"),
+    "private normalisations without any": (of("fedbn"), CHAIN, "no tensor of a known normalisation layer"),
+    "private normalisations of named tensors": (of("fedbn"), NAMED, "no tensor of a known normalisation layer"),
+    "private lower layers without any": (of("lg-fedavg"), LOGISTIC, "no layer would stay private"),
     "private epochs after single batches": (
         of("fedrep"),
         {"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}},
-        "a round has to be made of whole epochs",
+        "a round must consist of whole epochs",
     ),
     "private epochs in equal steps": (
         of("fedrep"),
         {"schedule": {"aggregate": "every-steps", "rounds": 2, "steps_per_round": 2, "batch_rows": 2}},
-        "a round has to be made of whole epochs",
+        "a round must consist of whole epochs",
     ),
-    "a personal copy of what is taken in by half": (of(HALF, "ditto"), {}, "load all of them unchanged"),
-    "a mixture with what is taken in by half": (of(HALF, "apfl"), {}, "load all of them unchanged"),
-    "an inner problem around what is taken in by half": (of(HALF, "pfedme"), {}, "load all of them unchanged"),
-    "a penalty on the common column": (of("chfl", "fedprox"), {"architecture": TWO_COLUMNS}, "no penalty is possible"),
-    "a penalty in the inner problem": (of("pfedme", "fedprox"), CHAIN, "no other penalty is possible"),
+    "a personal copy of what is taken in by half": (of(HALF, "ditto"), {}, "load all shared values unchanged"),
+    "a mixture with what is taken in by half": (of(HALF, "apfl"), {}, "load all shared values unchanged"),
+    "an inner problem around what is taken in by half": (of(HALF, "pfedme"), {}, "load all shared values unchanged"),
+    "a penalty on the common column": (
+        of("chfl", "fedprox"),
+        {"architecture": TWO_COLUMNS},
+        "chfl cannot be combined with a penalty",
+    ),
+    "a penalty in the inner problem": (of("pfedme", "fedprox"), CHAIN, "cannot be combined with another penalty"),
     "control variates with adam": (
         of("scaffold"),
         {"optimiser": {"name": "adam", "learning_rate": 0.1}},
-        "only under plain sgd",
+        "without momentum and without weight decay",
     ),
     "control variates with momentum": (
         of("scaffold"),
         {"optimiser": PLAIN_DESCENT | {"momentum": 0.9}},
-        "only under plain sgd",
+        "without momentum and without weight decay",
     ),
     "control variates with decay": (
         of("scaffold"),
         {"optimiser": PLAIN_DESCENT | {"weight_decay": 0.1}},
-        "only under plain sgd",
+        "without momentum and without weight decay",
     ),
     "control variates at a falling rate": (
         of("scaffold"),
         DESCENT | {"rate_schedule": {"name": "cosine"}},
-        "has to be constant",
+        "the learning rate must be constant",
     ),
     "control variates after a warm-up": (
         of("scaffold"),
         DESCENT | {"rate_schedule": {"name": "constant", "warm_up_epochs": 1}},
-        "has to be constant",
+        "the learning rate must be constant",
     ),
-    "control variates by rows": (of("scaffold"), ROWS, "weigh the sites equally"),
+    "control variates by rows": (of("scaffold"), ROWS, "all sites must have the same weight"),
     "control variates with a penalty": (
         of("scaffold", "fedprox"),
         DESCENT,
         "would include the gradient of the penalty",
     ),
-    "control variates of a half": (of("scaffold", HALF), DESCENT, "no gradient sum to control"),
-    "two choices of layers": (of("player-fl", "fedlp"), CHAIN, "both choose the layers"),
-    "measured and waiting layers": (of("player-fl", "fedlama"), CHAIN, "both choose the layers"),
-    "left out layers of a half": (of("fedlp", HALF), {}, "loads all shared values unchanged"),
-    "waiting layers of a half": (of("fedlama", HALF), {}, "loads all shared values unchanged"),
+    "control variates of a half": (
+        of("scaffold", HALF),
+        DESCENT,
+        "control variates need sites that load all shared values unchanged",
+    ),
+    "two choices of layers": (of("player-fl", "fedlp"), CHAIN, "would choose the layers"),
+    "measured and waiting layers": (of("player-fl", "fedlama"), CHAIN, "would choose the layers"),
+    "left out layers of a half": (of("fedlp", HALF), {}, "needs sites that load all shared values unchanged"),
+    "waiting layers of a half": (of("fedlama", HALF), {}, "needs sites that load all shared values unchanged"),
     "a last round without all layers": (
         of({"name": "fedlama", "slow_factor": 3}),
         {},
-        "8 rounds are no multiple of slow_factor 3",
+        "must be a multiple of slow_factor",
     ),
-    "waiting layers at an early end": (of("fedlama"), STOPPING, "before slow layers are aggregated"),
-    "two extractors where there is one": (of("perfcl"), CHAIN, "needs the network parallel"),
+    "waiting layers at an early end": (of("fedlama"), STOPPING, "the last round might not sum all layers"),
+    "two extractors where there is one": (of("perfcl"), CHAIN, "needs a network with two extractors"),
     "extractors that cannot be compared": (
         of("perfcl"),
         {"architecture": TWO_EXTRACTORS | {"unique": [7]}},
-        "their last widths have to be equal",
+        "must have outputs of the same width",
     ),
-    "a contrast of an unknown network": (of("moon"), NAMED, "set representations in the architecture to 1"),
-    "a contrast of inputs": (of("moon"), LOGISTIC, "a contrast cannot change inputs"),
-    "alone with a common checkpoint": (of("local"), {"checkpoint": "global"}, "a site that trains alone chooses alone"),
-    "alone with a common end": (of("local"), STOPPING, "a site that trains alone chooses alone"),
+    "a contrast of an unknown network": (of("moon"), NAMED, "Set representations in the architecture to 1"),
+    "a contrast of inputs": (of("moon"), LOGISTIC, "this network has no hidden layers"),
+    "alone with a common checkpoint": (
+        of("local"),
+        {"checkpoint": "global"},
+        "with this method each site trains alone",
+    ),
+    "alone with a common end": (of("local"), STOPPING, "with this method each site trains alone"),
 }
 
 
@@ -169,11 +193,11 @@ def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
     reasons = error["ctx"]["error"].found
     assert len(reasons) == 5
     for word in (
-        "plain sgd",
-        "has to be constant",
-        "weigh the sites equally",
+        "sgd without momentum",
+        "the learning rate must be constant",
+        "all sites must have the same weight",
         "the gradient of the penalty",
-        "quorum 9",
+        "quorum is 9 sites",
     ):
         assert len([reason for reason in reasons if word in reason]) == 1
 

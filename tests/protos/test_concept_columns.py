@@ -67,10 +67,13 @@ def test_the_sites_that_record_a_concept_contribute_to_its_columns() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"concepts": [AGE, PAIN | {"recorded_by": NAMES[:2]}]}, "recorded by 2 sites, and its numbers need 3"),
-        ({"partly_recorded": [{"column": "age", "recorded_by": NAMES[:3]}]}, "recorded_by of the concept"),
-        ({"unused_columns": ["weight"]}, "recorded_by of the concept"),
-        ({"concepts": []}, "list the columns, or the concepts that they record"),
+        (
+            {"concepts": [AGE, PAIN | {"recorded_by": NAMES[:2]}]},
+            "only 2 sites record the column pain: not none, but masking needs at least 3",
+        ),
+        ({"partly_recorded": [{"column": "age", "recorded_by": NAMES[:3]}]}, "recorded_by of each concept"),
+        ({"unused_columns": ["weight"]}, "recorded_by of each concept"),
+        ({"concepts": []}, "List the columns in the plan, or list concepts"),
     ],
 )
 def test_what_would_sum_too_few_sites_or_is_said_twice_is_refused(changes: dict[str, Any], told: str) -> None:

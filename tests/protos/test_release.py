@@ -33,7 +33,7 @@ def test_all_sites_together_release_to_one_recipient() -> None:
 
 
 LIES: dict[str, tuple[dict[str, Any], str]] = {
-    "another recipient": ({"recipient": "Dr Lie"}, "the sites named 2 recipients"),
+    "another recipient": ({"recipient": "Dr Lie"}, "the sites named 2 different recipients"),
     "another run": ({"run": "study-v2-abc"}, "the release of another run"),
     "other parameters": ({"parameters_sha256": "cd" * 32}, "the release of other parameters"),
     "another site's key": ({"key": "b"}, "a key that the plan does not list"),
@@ -73,5 +73,5 @@ def test_a_file_that_is_no_approval_is_told(tmp_path: Path, content: bytes) -> N
     """It is refused by its name."""
     (tmp_path / "x.release").write_bytes(content)
 
-    with pytest.raises(RefusedError, match=r"x\.release is no site's approval"):
+    with pytest.raises(RefusedError, match=r"x\.release is not a site's approval"):
         read_release_approval(tmp_path / "x.release")

@@ -121,7 +121,7 @@ def test_whoever_only_evaluates_hides_nobody(count: int, quorum: int, is_allowed
         assert plan.tier_of("site-a") == "training"
         assert plan.tier_of("site-d") == "evaluation"
         return
-    with pytest.raises(ValidationError, match=f"needs a quorum of {3 + count}"):
+    with pytest.raises(ValidationError, match=f"quorum must be at least {3 + count}"):
         with_evaluators("fedavg", quorum, count)
 
 

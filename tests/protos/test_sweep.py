@@ -65,18 +65,18 @@ def test_strengths_and_counts_of_a_method_may_be_swept() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"checkpoint": "local"}, "checkpoint is global"),
-        ({"on_lost_site": "continue"}, "on_lost_site is wait"),
-        ({"sites": listed(4)}, "quorum is the number of sites"),
+        ({"checkpoint": "local"}, "checkpoint must be global"),
+        ({"on_lost_site": "continue"}, "on_lost_site must be wait"),
+        ({"sites": listed(4)}, "quorum must be the number of sites"),
         (sweep_of(["optimiser.learning_rate"], [[0.01], [0.1]]), "alternative 0 of sweep has optimiser.learning_rate"),
         (sweep_of(["optimiser.learning_rate"], RATES, at=1), "alternative 1 of sweep has optimiser.learning_rate"),
-        (sweep_of(["optimiser.learning_rate"], RATES, at=3), "there is no alternative 3"),
+        (sweep_of(["optimiser.learning_rate"], RATES, at=3), "no alternative number 3"),
         (sweep_of(["optimiser.learning_rate"], [[0.001], [-1.0]]), "alternative 1 of sweep is impossible"),
-        (sweep_of(["optimiser.speed"], [[0.001], [0.1]]), "not a number of this plan"),
-        (sweep_of(["optimiser.name"], [[0.001], [0.1]]), "not a number of this plan"),
-        (sweep_of(["optimiser.learning_rate.x"], [[0.001], [0.1]]), "not a number of this plan"),
-        (sweep_of(["optimiser.learning_rate"], [[0.001], [0.001]]), "listed twice"),
-        (sweep_of(["optimiser.learning_rate"], [[0.001], [0.1, 2.0]]), "one for each key"),
+        (sweep_of(["optimiser.speed"], [[0.001], [0.1]]), "the plan has no number with this key"),
+        (sweep_of(["optimiser.name"], [[0.001], [0.1]]), "the plan has no number with this key"),
+        (sweep_of(["optimiser.learning_rate.x"], [[0.001], [0.1]]), "the plan has no number with this key"),
+        (sweep_of(["optimiser.learning_rate"], [[0.001], [0.001]]), "lists the same alternative twice"),
+        (sweep_of(["optimiser.learning_rate"], [[0.001], [0.1, 2.0]]), "one value for each key"),
         (sweep_of(["optimiser.learning_rate"], [[0.001]]), "at least 2"),
         (sweep_of(["optimiser.learning_rate"], [[0.001], [float("nan")]]), "finite number"),
         (sweep_of(["method.of.0.strength", "method.of.00.strength"], [[0.1, 0.1], [0.1, 0.2]]), "pattern"),
@@ -112,7 +112,10 @@ def test_a_number_that_decides_which_layers_leave_is_not_swept(method: dict[str,
     }
     assert swept(**keys).method.name == method["name"]
 
-    with pytest.raises(ValidationError, match="alternative 1 of sweep is impossible: it changes which layers leave"):
+    with pytest.raises(
+        ValidationError,
+        match="alternative 1 of sweep is impossible: it would change which layers sites send in which rounds",
+    ):
         swept(**keys, **sweep_of([f"method.{key}"], [[method[key]], [other]]))
 
 

@@ -203,12 +203,12 @@ def test_hospitals_learn_from_images_that_they_never_see(tmp_path: Path, hospita
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ({"name": "chfl"}, CONVOLUTIONAL, "needs the network columns"),
-        ({"name": "fedbn"}, CONVOLUTIONAL, "no tensor known as a normalisation"),
+        ({"name": "chfl"}, CONVOLUTIONAL, "and the network columns can only be used together"),
+        ({"name": "fedbn"}, CONVOLUTIONAL, "no tensor of a known normalisation layer"),
         ({"name": "fenda-fl"}, CONVOLUTIONAL, "common"),
-        ({"name": "player-fl"}, PARALLEL, "do not follow one another"),
-        ({"name": "perfcl"}, PARALLEL | {"unique": [4]}, "last widths have to be equal"),
-        ({"name": "perfcl"}, PARALLEL | {"unique": [4, 3]}, "last widths have to be equal"),
+        ({"name": "player-fl"}, PARALLEL, "has parallel branches"),
+        ({"name": "perfcl"}, PARALLEL | {"unique": [4]}, "must have outputs of the same width"),
+        ({"name": "perfcl"}, PARALLEL | {"unique": [4, 3]}, "must have outputs of the same width"),
         ({"name": "fedper"}, PARALLEL, "body"),
     ],
 )

@@ -90,7 +90,10 @@ def test_what_methods_cannot_do_together_is_said_before_anything_is_made(
     with pytest.raises(ConfigurationError) as refusal:
         prepare(rehearsal)
 
-    assert "scaffold + moon is impossible here: the control variate would include" in refusal.value.what
+    assert (
+        "scaffold + moon is impossible in this plan: control variates cannot be combined with a penalty"
+        in refusal.value.what
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -327,9 +327,9 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
 @pytest.mark.parametrize(
     ("keys", "finding"),
     [
-        ({"quorum": 4}, "quorum 4 is more than the 3 sites that contribute"),
-        ({"secure_aggregation": "required", "quorum": 2}, "needs a quorum of 3 or more"),
-        ({"encoding": {"clipping_range": 3.0}}, "clipping_range has to be a power of two"),
+        ({"quorum": 4}, "quorum is 4 sites, but only 3 sites contribute"),
+        ({"secure_aggregation": "required", "quorum": 2}, "quorum must be at least 3"),
+        ({"encoding": {"clipping_range": 3.0}}, "clipping_range must be a power of two"),
         ({"rounds": 3}, "rounds: unknown key"),
         ({"method": {"name": "fedavgg"}}, "method"),
     ],

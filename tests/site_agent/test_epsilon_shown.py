@@ -31,7 +31,7 @@ def test_the_review_has_the_price_and_what_privacy_changes() -> None:
 
     assert PRICE in text
     assert "at most 7.39 times as large or as small, plus or minus 1e-05" in text
-    assert "Each round sends one noisy sum of clipped gradients" in text
+    assert "In each round the sites send one noisy sum of clipped gradients" in text
 
 
 def test_the_review_of_local_noise_counts_steps_and_names_who_draws_it() -> None:

@@ -170,7 +170,7 @@ def test_root_follows_no_link_that_a_service_has_put_in_its_folder(
     with pytest.raises(ConfigurationError, match="data is a symbolic link") as caught:
         WRITES[name](service / "data")
 
-    assert "Root does not follow such links" in caught.value.consequence
+    assert "the program does not follow such links" in caught.value.consequence
     assert not leads or list(elsewhere.iterdir()) == []
 
 
@@ -297,7 +297,7 @@ def test_root_restores_into_no_folder_that_another_put_in_the_place_of_its_own(
 
     monkeypatch.setattr(os, "mkdir", exchanged)
 
-    with pytest.raises(ConfigurationError, match="exchanged by another user"):
+    with pytest.raises(ConfigurationError, match="Another user replaced the folder"):
         brought_back(tmp_path / "backup", service)
 
 

@@ -39,7 +39,9 @@ class ImageSize(Document):
     @model_validator(mode="after")
     def _bounded(self) -> ImageSize:
         if self.numbers > LARGEST_IMAGE_NUMBERS:
-            raise ValueError(f"an image has {self.numbers} numbers; at most {LARGEST_IMAGE_NUMBERS} are possible")
+            raise ValueError(
+                f"an image has {self.numbers} values, but at most {LARGEST_IMAGE_NUMBERS} values are possible"
+            )
         return self
 
     @property

@@ -97,7 +97,7 @@ class EfficientNetwork(Document):
 
     @property
     def last(self) -> int:
-        """Return the number of channels that the head reads."""
+        """Return the number of channels that the last part of the network (head) reads."""
         return _LAST_EXPANSION * self.stages[-1][-1].outer
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:

@@ -61,7 +61,9 @@ class GlobalLayersNetwork(GrownDocument):
         if self.entity_width % self.heads:
             raise ValueError(f"entity_width {self.entity_width} is not a multiple of heads {self.heads}")
         if self.transformer_blocks and not self.entities:
-            raise ValueError("transformer blocks work on entities; entities: false needs transformer_blocks: 0")
+            raise ValueError(
+                "transformer blocks need entities: true. With entities: false, set transformer_blocks to 0"
+            )
         return self
 
     def specs(self, sizes: Sizes) -> Iterator[TensorSpec]:

@@ -171,13 +171,13 @@ class NamedTensors(Document):
     @model_validator(mode="after")
     def _consistent(self) -> NamedTensors:
         if len({tensor.name for tensor in self.tensors}) != len(self.tensors):
-            raise ValueError("two tensors have the same name")
+            raise ValueError("the network lists two tensors with the same name")
         if all(tensor.frozen for tensor in self.tensors):
-            raise ValueError("at least one tensor is not frozen")
+            raise ValueError("all tensors of the network are frozen, but at least one tensor must be trained")
         places = [tensor.spec.layer for tensor in self.tensors if not tensor.frozen]
         layers = [layer for layer, _ in groupby(places)]
         if self.layers == "sequence" and len(set(layers)) != len(layers):
-            raise ValueError("with layers: sequence the tensors of a layer stand next to each other")
+            raise ValueError("with layers: sequence, list all tensors of a layer directly after one another")
         return self
 
     @property

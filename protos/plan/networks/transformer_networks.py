@@ -42,7 +42,7 @@ class NoteSize(Document):
 
     @property
     def columns(self) -> int:
-        """Return the number of columns that the note becomes: the counts of its words, then their places."""
+        """Return the number of columns for a note: first the counts of its words, then the places of its words."""
         return self.buckets + self.longest
 
     def __str__(self) -> str:

@@ -41,8 +41,8 @@ class UNetNetwork(Document):
         factor = 1 << self.levels
         if self.image.height % factor or self.image.width % factor:
             raise ValueError(
-                f"with {self.levels} levels both sides have to be multiples of {factor} pixels; the image has "
-                f"{self.image.height} by {self.image.width}"
+                f"with {self.levels} levels, height and width of the image must be multiples of {factor} pixels, but "
+                f"the image has {self.image.height} by {self.image.width} pixels"
             )
         return self
 

@@ -26,13 +26,13 @@ from tests.protos.privacy.private_plans import PROMISE, local_plan, private_netw
 @pytest.mark.parametrize(
     ("promise", "words"),
     [
-        ({"epsilon": 0.0}, "the noise hides the patients and also everything else"),
-        ({"epsilon": -1.0}, "the noise hides the patients and also everything else"),
-        ({"epsilon": 1e9}, "may show almost surely who was a patient"),
-        ({"epsilon": float("inf")}, "may show almost surely who was a patient"),
-        ({"epsilon": float("nan")}, "not a number, so nothing is promised"),
-        ({"delta": 0.0}, "the promise adds it to the probability of every event"),
-        ({"delta": 0.5}, "the promise adds it to the probability of every event"),
+        ({"epsilon": 0.0}, "the noise would hide the patients and also every useful result"),
+        ({"epsilon": -1.0}, "the noise would hide the patients and also every useful result"),
+        ({"epsilon": 1e9}, "could show almost surely who was a patient"),
+        ({"epsilon": float("inf")}, "could show almost surely who was a patient"),
+        ({"epsilon": float("nan")}, "This epsilon is not a number"),
+        ({"delta": 0.0}, "the promise adds delta to every probability"),
+        ({"delta": 0.5}, "the promise adds delta to every probability"),
         ({"clip": 0.0}, "greater than or equal to 0.000001"),
         ({"clip": 1e-300}, "greater than or equal to 0.000001"),
         ({"clip": float("nan")}, "finite number"),
@@ -71,18 +71,18 @@ WITH_LAYERS: dict[str, dict[str, Any]] = {
 }
 # Why each other method cannot with shared noise; each reason is read by the researcher.
 REFUSED = {
-    "fedrep": "private layers that train first take steps that nothing pays for",
-    "fenda-fl": "such a network has no clipped gradient here",
-    "player-fl": "the sensitivities of layers follow from patients",
-    "fedbn": "no normalisation that could stay private",
-    "chfl": "no clipped gradient here",
-    "perfcl": "the contrast reads the site's own earlier model",
-    "moon": "the contrast reads the site's own earlier model",
-    "scaffold": "a control variate keeps gradients of a site's patients",
-    "pfedme": "set noise to local under privacy",
-    "fedlp": "would spend the budget of a sum that nobody receives",
-    "fedlama": "a layer that is not due takes steps without noise",
-    "local": "no sums of patients",
+    "fedrep": "the method trains private layers first, in steps that the privacy budget does not cover",
+    "fenda-fl": "cannot clip the gradients of a network with a shared and a private extractor",
+    "player-fl": "the method would measure the layers on patients' data",
+    "fedbn": "no normalisation layers that could stay private",
+    "chfl": "cannot clip the gradients of a network with a common and a unique column",
+    "perfcl": "the contrastive penalty uses the site's own earlier model",
+    "moon": "the contrastive penalty uses the site's own earlier model",
+    "scaffold": "a control variate stores gradients of a site's patients",
+    "pfedme": "Set noise under privacy to local",
+    "fedlp": "would use privacy budget for a sum that nobody receives",
+    "fedlama": "a layer that is skipped in a round would be trained without noise",
+    "local": "no sums over patients",
 }
 
 
@@ -101,7 +101,7 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     assert [*why_not_private(plan.method, "shared")] == []
     assert plan.privacy is not None
     assert next(how_private(plan.method, plan.privacy)).startswith(
-        "Each round sends one noisy sum of clipped gradients"
+        "In each round the sites send one noisy sum of clipped gradients"
     )
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
@@ -116,7 +116,9 @@ def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> 
 
     assert plan.privacy is not None
     assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
-    assert next(how_private(plan.method, plan.privacy)).startswith("Each round sends the sum of a site's noisy steps")
+    assert next(how_private(plan.method, plan.privacy)).startswith(
+        "In each round a site sends the sum of its noisy steps"
+    )
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
@@ -125,10 +127,10 @@ def test_whatever_moves_private_layers_without_noise_is_refused(name: str) -> No
     rest = {"hidden": (4, 4)} | WITH_LAYERS[name]
 
     for other in ("ditto", "scaffold", "moon"):
-        with pytest.raises(ValidationError, match="privacy is impossible here"):
+        with pytest.raises(ValidationError, match="privacy is impossible in this plan"):
             private_network_plan(method={"name": "composition", "of": [{"name": name}, {"name": other}]}, **rest)
     if name == "global-layers":
-        with pytest.raises(ValidationError, match="set update_rate to 1"):
+        with pytest.raises(ValidationError, match="Set update_rate to 1"):
             private_network_plan(method={"name": name, "update_rate": 0.5}, **rest)
 
 
@@ -155,7 +157,7 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     assert any(REFUSED[name] in reason for reason in reasons)
     with pytest.raises(ValidationError) as refused:
         network_plan(method={"name": name}, sites=listed(4), quorum=4, privacy=PROMISE)
-    assert all(f"privacy is impossible here: {reason}" in str(refused.value) for reason in reasons)
+    assert all(f"privacy is impossible in this plan: {reason}" in str(refused.value) for reason in reasons)
 
 
 @pytest.mark.parametrize("other", [*PRIVATE, "moon", "fedper", "scaffold", "fedlp"])
@@ -195,15 +197,15 @@ def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
 
     assert plan.privacy is not None
     assert (plan.private_releases, plan.private_sums) == (5, 60)
-    assert "all of these steps are paid for" in " ".join(how_private(plan.method, plan.privacy))
-    with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, and local noise allows at most 1"):
+    assert "covers all of these steps" in " ".join(how_private(plan.method, plan.privacy))
+    with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, but local noise allows at most 1"):
         local_plan(method={"name": "pfedme", "strength": 0.5, "rate": 4.0})
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"assumed_colluders": 4}, "assumed_colluders is 4"),
     ],

@@ -145,7 +145,7 @@ def test_a_drawn_plan_has_room_for_all_its_patients_or_is_refused(seed: int) -> 
     """With room no sum of all sites is beyond 31 bits, noise included, and the noise is enough for the scale."""
     wide = wide_plan(seed)
     if not has_room(wide):
-        with pytest.raises(ValidationError, match="have room for"):
+        with pytest.raises(ValidationError, match="one site can have at most"):
             drawn_plan(np.random.default_rng(seed), **NARROW)
         return
     plan = drawn_plan(np.random.default_rng(seed), **NARROW)
@@ -360,7 +360,7 @@ def test_the_key_is_part_of_what_a_hospital_approves() -> None:
 def test_a_plan_without_room_is_refused_with_both_figures() -> None:
     """The sentence names the room, the declared patients and the key to leave out."""
     with pytest.raises(
-        ValidationError, match=r"room for 130636 patients at one of 4 sites, and patients .* 131000; leave"
+        ValidationError, match=r"4 sites, one site can have at most 130636 patients, but patients .* 131000. Remove"
     ):
         private_network_plan(NARROW | {"patients": 131_000})
 
@@ -370,4 +370,4 @@ def test_words_say_when_32_bits_are_possible() -> None:
     words = [bits_in_words(training_of(private_network_plan(promise))) for promise in ({}, {"patients": 10**6}, NARROW)]
 
     assert ["With bits: 32" in one for one in words] == [True, False, False]
-    assert words[2].startswith("Each number has 32 bits, with room for 130636 patients at one site.")
+    assert words[2].startswith("Each number has 32 bits, enough for 130636 patients at one site.")

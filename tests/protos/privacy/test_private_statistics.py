@@ -90,12 +90,12 @@ def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"smallest_cell": 10}, "smallest_cell is 10, and to leave out a small cell would depend on patients"),
-        ({"promise": {"patients": 300}}, "patients is only for the gradients of a network"),
-        ({"promise": {"sampling": 0.5}}, "sampling is only for the gradients of a network"),
-        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"smallest_cell": 10}, "smallest_cell is 10, but with privacy noise hides small counts"),
+        ({"promise": {"patients": 300}}, "patients is only for neural networks"),
+        ({"promise": {"sampling": 0.5}}, "sampling is only for neural networks"),
+        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
-        ({"statistics": None}, "local sends no sums of patients"),
+        ({"statistics": None}, "the sites send no sums over patients"),
     ],
 )
 def test_statistics_that_cannot_keep_the_promise_are_refused(keys: dict[str, Any], words: str) -> None:

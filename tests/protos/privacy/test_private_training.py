@@ -38,44 +38,59 @@ def training_of(plan: Plan) -> PrivateTraining:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architecture": {"name": "dense", "hidden": [4], "dropout": 0.1}}, "no exact gradient of single patients"),
-        ({"architecture": {"name": "dense", "hidden": [4], "activation": "tanh"}}, "no exact gradient of single"),
-        ({"architecture": {"name": "parallel", "common": [4], "unique": [4]}}, "no exact gradient of single patients"),
-        ({"architecture": {"name": "dense", "hidden": [501]}}, "501 inputs; private training allows at most 500"),
-        ({"architecture": {"name": "dense", "hidden": [400, 20]}}, "numbers; private training allows at most 4096"),
-        ({"columns": ["a", "b"], "concepts": []}, "list concepts, whose encoding the plan declares"),
+        (
+            {"architecture": {"name": "dense", "hidden": [4], "dropout": 0.1}},
+            "cannot compute exact gradients of single patients",
+        ),
+        (
+            {"architecture": {"name": "dense", "hidden": [4], "activation": "tanh"}},
+            "cannot compute exact gradients of single",
+        ),
+        (
+            {"architecture": {"name": "parallel", "common": [4], "unique": [4]}},
+            "cannot compute exact gradients of single patients",
+        ),
+        (
+            {"architecture": {"name": "dense", "hidden": [501]}},
+            "501 inputs, but training with privacy allows at most 500 inputs",
+        ),
+        (
+            {"architecture": {"name": "dense", "hidden": [400, 20]}},
+            "parameters, but training with privacy allows at most 4096 parameters",
+        ),
+        ({"columns": ["a", "b"], "concepts": []}, "List concepts in the plan, because the plan declares how"),
         ({"outputs": 3}, "needs a binary outcome, so outputs must be 1"),
-        ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient of all rows"),
+        ({"schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 2}}, "one gradient over all rows"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
-            "a round has 2 steps, and shared noise allows 1. Set noise to local under privacy",
+            "a round of this plan has 2 steps, but shared noise allows only 1 step. Set noise under privacy to local",
         ),
         (
             {"schedule": {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 1, "batch_rows": 9}},
-            "one gradient of all rows",
+            "one gradient over all rows",
         ),
         ({"schedule": {"aggregate": "every-batch", "epochs": 10_001, "batches_per_epoch": 1}}, "at most 10000"),
         ({"optimiser": {"name": "adamw", "learning_rate": 0.1}}, "one plain step along each sum"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0.1, "momentum": 0.9}}, "one plain step along each sum"),
-        ({"rate_schedule": {"name": "cosine"}}, "leave rate_schedule out"),
-        ({"loss": {"name": "task-default", "class_weights": "balanced"}}, "class weights and other losses"),
-        ({"loss": {"name": "focal"}}, "class weights and other losses"),
-        ({"start": "own"}, "all sites start equal"),
+        ({"rate_schedule": {"name": "cosine"}}, "remove rate_schedule"),
+        ({"loss": {"name": "task-default", "class_weights": "balanced"}}, "class weights and of other losses"),
+        ({"loss": {"name": "focal"}}, "class weights and of other losses"),
+        ({"start": "own"}, "all sites start from the same values"),
         ({"weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are counts of patients"),
         ({"acceptance": {"rule": "held-out-loss", "quorum": 3, "standard_errors": 1.5, "largest_rise": 0.2}}, "votes"),
-        ({"checkpoint": "global"}, "checkpoint global sums losses"),
+        ({"checkpoint": "global"}, "checkpoint: global sums losses"),
         ({"early_stopping": {"signal": "local", "patience": 3}}, "early_stopping sums losses"),
-        ({"gain": "sums"}, "gain sums measures patients"),
-        ({"expert": {"path_start": 0.0}}, "soft targets follow from all patients"),
-        ({"on_lost_site": "continue"}, "on_lost_site is wait"),
-        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
+        ({"gain": "sums"}, "gain: sums uses measurements on patients"),
+        ({"expert": {"path_start": 0.0}}, "soft targets are computed from all patients"),
+        ({"on_lost_site": "continue"}, "Set on_lost_site to wait"),
+        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
-        ({"starting_file": {"sha256": "0" * 64}}, "leave out starting_file"),
-        ({"privacy": PROMISE}, "patients under privacy is required"),
+        ({"starting_file": {"sha256": "0" * 64}}, "Remove starting_file"),
+        ({"privacy": PROMISE}, "Set patients under privacy"),
         ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
         ({"method": {"name": "composition", "of": [{"name": "fedprox"}, {"name": "fedlp"}]}}, "nobody receives"),
         ({"method": {"name": "fedadam"}, "weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are"),
-        ({"sites": EVALUATING}, "only evaluates has no share of the noise"),
+        ({"sites": EVALUATING}, "only evaluates adds no noise"),
         (
             {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}},
             "noise in each step that is 1.73 times as large as its share",
@@ -92,7 +107,7 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
 @pytest.mark.parametrize("promise", [{"patients": 300}, {"sampling": 0.5}, {"noise": "local"}], ids=str)
 def test_keys_of_networks_go_with_networks_alone(promise: dict[str, Any]) -> None:
     """The federated prior divides by nothing, has one sum and makes no step, so such a key there is a mistake."""
-    with pytest.raises(ValidationError, match=f"{next(iter(promise))} is only for the gradients of a network"):
+    with pytest.raises(ValidationError, match=f"{next(iter(promise))} is only for neural networks"):
         private_plan(promise)
 
 
@@ -103,13 +118,13 @@ def test_keys_of_networks_go_with_networks_alone(promise: dict[str, Any]) -> Non
             {"method": {"name": "fedprox", "strength": 1.5}},
             "learning_rate times the strength of the proximal term is 1.5",
         ),
-        ({"rounds": 200, "steps": 51}, "the plan has 10200 steps; private training allows at most 10000"),
+        ({"rounds": 200, "steps": 51}, "the plan has 10200 steps, but training with privacy allows at most 10000"),
         (
             {"promise": {"epsilon": 0.01, "delta": 1e-12}, "rounds": 1, "steps": 1000},
-            "the noise of 1000 steps at epsilon 0.01 is more than can be drawn",
+            "cannot draw the large noise that 1000 steps at epsilon 0.01 need",
         ),
-        ({"secure_aggregation": "off"}, "secure_aggregation is required"),
-        ({"checkpoint": "global"}, "checkpoint global sums losses"),
+        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
+        ({"checkpoint": "global"}, "checkpoint: global sums losses"),
     ],
     ids=str,
 )
@@ -148,7 +163,7 @@ def test_sums_of_local_steps_of_a_hundred_sites_fit_their_words(steps: int) -> N
 
 def test_noise_that_cannot_be_drawn_is_refused_before_the_run() -> None:
     """The smallest promise over the most rounds needs wider noise than the sampler has."""
-    with pytest.raises(ValidationError, match="more than can be drawn"):
+    with pytest.raises(ValidationError, match="cannot draw the large noise"):
         private_network_plan({"epsilon": 0.01, "delta": 1e-12}, rounds=10_000)
 
 

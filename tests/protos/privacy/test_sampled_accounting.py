@@ -260,7 +260,7 @@ def test_a_rate_without_meaning_is_refused(rate: float) -> None:
 
 def test_samples_go_with_networks_alone() -> None:
     """The federated prior has one sum of all patients."""
-    with pytest.raises(ValidationError, match="sampling is only for the gradients of a network"):
+    with pytest.raises(ValidationError, match="sampling is only for neural networks"):
         private_plan({"sampling": 0.5})
 
 

@@ -264,7 +264,7 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
     assert "Random noise is added to every number. Therefore the numbers of small groups are sent too." in text
     assert "is sent as 0" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
-    assert "One noisy sum of counts and moments leaves" in in_short
+    assert "The sites send one noisy sum of counts and moments" in in_short
 
 
 class Reader(HTMLParser):
@@ -408,7 +408,7 @@ def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
     content = plan_of_tables(tables, 3).model_dump(mode="json")
     content["method"].pop("fewest_sites")
 
-    with pytest.raises(ValidationError, match="with three, each could compute the sum of the two others"):
+    with pytest.raises(ValidationError, match="three sites could each compute the sum of the other two"):
         Plan.model_validate_json(json.dumps(content))
 
 

@@ -146,17 +146,17 @@ def test_a_method_shares_the_declared_parts_and_no_frozen_layer(
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ({"name": "player-fl"}, listed("body", "body"), "only if the plan has layers: sequence"),
-        ({"name": "moon", "strength": 0.1}, listed("body", "body"), "set representations in the architecture to 1"),
-        ({"name": "perfcl"}, listed("common", "unique", representations=1), "set representations .* to 2"),
+        ({"name": "player-fl"}, listed("body", "body"), "needs the setting layers: sequence"),
+        ({"name": "moon", "strength": 0.1}, listed("body", "body"), "Set representations in the architecture to 1"),
+        ({"name": "perfcl"}, listed("common", "unique", representations=1), "Set representations .* to 2"),
         ({"name": "fenda-fl"}, LAYERS, "common"),
-        ({"name": "fedbn"}, {"name": "named-tensors", "tensors": layer("a", 2, 2)}, "known as a normalisation"),
-        ({"name": "fedavg"}, {"name": "named-tensors", "tensors": layer("a", 2, 2, frozen=True)}, "not frozen"),
+        ({"name": "fedbn"}, {"name": "named-tensors", "tensors": layer("a", 2, 2)}, "known normalisation layer"),
+        ({"name": "fedavg"}, {"name": "named-tensors", "tensors": layer("a", 2, 2, frozen=True)}, "are frozen"),
         (
             {"name": "fedavg"},
             {"name": "named-tensors", "layers": "sequence",
              "tensors": [*layer("a", 2, 2)[:1], *layer("b", 2, 2), *layer("a", 2, 2)[1:]]},
-            "stand next to each other",
+            "list all tensors of a layer directly after one another",
         ),
     ],
 )  # fmt: skip

@@ -187,8 +187,8 @@ IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": 
     ("architecture", "steps", "words"),
     [
         ({"name": "dense", "hidden": []}, [{"name": "flip"}], "network dense does not read images"),
-        (IMAGE, [{"name": "shift", "pixels": 4}], "by 4 pixels, and their shorter side has 4"),
-        (IMAGE, [{"name": "flip"}, {"name": "flip"}], "listed twice"),
+        (IMAGE, [{"name": "shift", "pixels": 4}], "by 4 pixels, but the shorter side of the images has only 4 pixels"),
+        (IMAGE, [{"name": "flip"}, {"name": "flip"}], "lists the same change of images twice"),
         (IMAGE, [{"name": "turn"}], "turn"),
         (IMAGE, [{"name": "shift", "pixels": 0}], "greater than or equal to 1"),
     ],
