@@ -36,8 +36,8 @@ from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
 from tests.site_agent.trainer.sites import LOOSE_POLICY, fingerprint, make_plan, make_site
 
-# Everything shared, layers that wait, layers that stay private, and training after the last round.
-OFTEN = ("fedavg", "fedlama", "player-fl", "local-adaptation")
+# Everything shared, and layers that stay private. Continuous integration runs the others.
+OFTEN = ("fedavg", "player-fl")
 OTHERS = tuple(sorted({*NETWORK_METHODS} - {*OFTEN, "chfl"}))
 EFFICIENT = ("fedbn", "fedper", "moon", "player-fl", "scaffold")
 CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
