@@ -41,7 +41,7 @@ def drawn(state: State, data: st.DataObject) -> Event:
             return sensible(state, data)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(rules=rules_of(st.just(True)), data=st.data())
 def test_who_is_offered_a_masked_round_holds_its_keys(rules: Terms, data: st.DataObject) -> None:
     """A site that returns without keys makes all agree again before a round is offered to it."""

@@ -88,7 +88,7 @@ def _identity(place: int) -> str:
     return "-".join(letters[start : start + 4] for start in range(0, 32, 4))
 
 
-DRAWN = range(40)
+DRAWN = range(20)
 
 
 @cache
