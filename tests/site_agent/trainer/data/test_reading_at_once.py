@@ -140,7 +140,7 @@ def _assert_same(path: Path, contract: Contract) -> None:
     assert told == {words: (rows[:20], len(rows)) for words, rows in wanted.mistakes.items()}
 
 
-@for_each("seed", range(28))
+@for_each("seed", range(16))
 def test_hostile_tables_are_read_as_cell_by_cell(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values to the bit, kinds of mistakes, their rows, and the words of a refusal, in pieces of any size."""
     monkeypatch.setattr(text, "_PIECE_BYTES", [1 << 21, 700, 64, 1][seed % 4])
