@@ -108,13 +108,13 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     made = finished("site-agent", "backup", file, "--config", config)
     shutil.rmtree(state)
 
-    restored = called("site-agent", "restore", file, "--config", config, "--unauthenticated")
+    restored = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     again = called("site-agent", "identity", "--config", config).stdout
     events = [json.loads(line)["facts"]["event"] for line in (audit_log_path(state)).read_text().splitlines()]
-    older = called("site-agent", "restore", file, "--config", config, "--unauthenticated")
+    older = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     other = tmp_path / "other.yaml"
     other.write_text(config.read_text().replace(f"site: {site}", "site: another"))
-    of_another = called("site-agent", "restore", file, "--config", other, "--unauthenticated")
+    of_another = finished("site-agent", "restore", file, "--config", other, "--unauthenticated")
 
     assert (made.returncode, restored.returncode) == (0, 0), (made.stderr, restored.stderr)
     assert again == fingerprint
