@@ -132,7 +132,8 @@ def test_a_method_trains_on_images_and_masks_change_no_bit(
     play(masks_change_no_bit(tmp_path, plan_for(method, three), three))
 
 
-@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(one, marks=pytest.mark.slow) for one in EFFICIENT)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", *EFFICIENT])
 def test_efficientnet_trains_on_images_and_masks_change_no_bit(
     tmp_path: Path, method: str, hospitals: list[HospitalData]
 ) -> None:
