@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import lru_cache
 
 import pytest
 from hypothesis import settings
+from yaml.nodes import Node
 
 from pki import sealed_key
+from protos.plan import documents
 
 # Threads that wait for each other over small arrays more than double what a test costs, in programs of a test too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +26,38 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", derandomize=False, deadline=None)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Cycles are looked for among what tests make, not in loaded libraries and thousands of collected tests.
+
+    Looking through those again and again took a twentieth of the suite's processor time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def documents_read_once() -> Iterator[None]:
+    """Hundreds of tests read the same contract or configuration. What YAML means depends on its bytes alone."""
+    read = documents._compose
+
+    @lru_cache(256)
+    def kept(raw: bytes, protection: object) -> Node:  # a tree that an attack on a weakened copy made is its own
+        return read(raw)
+
+    def compose(raw: bytes) -> Node:
+        return kept(raw, documents._refuse_surprises) if len(raw) < 1 << 14 else read(raw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_compose", compose)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

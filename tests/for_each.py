@@ -50,21 +50,34 @@ def for_each(name: str, values: Iterable[object]) -> Callable[[Callable[..., Non
     return looped
 
 
-def in_turns(cases: Iterable[tuple[object, ...] | str | int], others: Sequence[object]) -> list[Any]:
+def some(cases: Iterable[tuple[object, ...] | object], every: int) -> list[Any]:
+    """The cases for `pytest.mark.parametrize`, of which the first and then each `every`-th one runs by default.
+
+    The rest are slow, and continuous integration runs them.
+    """
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow if number % every else ())
+        for number, case in enumerate(cases)
+    ]
+
+
+def in_turns(cases: Iterable[tuple[object, ...] | str | int], others: Sequence[object], every: int = 1) -> list[Any]:
     """Each case with each of the other values, for `pytest.mark.parametrize`.
 
     By default a case runs with one of them: the first case with the first value, the second case with the second, and
-    so on. The rest are slow, and continuous integration runs them.
+    so on. The rest are slow, and continuous integration runs them. With `every`, only each `every`-th of these turns is
+    taken by default.
 
     Args:
         cases: one value of the first argument each, or a tuple with one value for each of the first arguments.
         others: the values of the last argument.
+        every: 2 halves the cases of the default suite.
     """
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),
             other,
-            marks=() if place == number % len(others) else pytest.mark.slow,
+            marks=() if (place, 0) == (number // every % len(others), number % every) else pytest.mark.slow,
         )
         for number, case in enumerate(cases)
         for place, other in enumerate(others)

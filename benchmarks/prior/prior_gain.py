@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,8 +43,13 @@ Numbers = npt.NDArray[np.float64]
 
 
 def uci_tables(folder: Path) -> dict[str, Table]:
-    """Return the tables of the four heart clinics, read with the contracts of the quickstart."""
-    return {name: read_table(folder / f"{name}.data", read_contract(folder / f"{name}.yaml")) for name in CENTRES}
+    """Return the tables of the four heart clinics, read with the contracts of the quickstart. They are read once."""
+    return {name: _uci_table(folder, name) for name in CENTRES}
+
+
+@cache
+def _uci_table(folder: Path, name: str) -> Table:
+    return read_table(folder / f"{name}.data", read_contract(folder / f"{name}.yaml"))
 
 
 def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:

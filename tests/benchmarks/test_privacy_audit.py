@@ -31,6 +31,7 @@ def test_one_run_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise
     assert 1.0 < honest < 3.0 < weakened
 
 
+@pytest.mark.slow
 def test_one_sum_of_the_prior_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise() -> None:
     """In one sum 12,288 patients drawn by coin show less than epsilon as deployed, and more if noise is halved."""
     content = wide_content(json.loads(private_plan(uci_tables(CONCEPTS.parent), 2.0).canonical))

@@ -35,7 +35,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HeldOutCheck, "take", take)
 
 
-@pytest.mark.parametrize(("method", "is_masked"), in_turns(METHODS, [False, True]))
+@pytest.mark.parametrize(("method", "is_masked"), in_turns(METHODS, [False, True], every=2))
 def test_deaths_change_no_bit_of_a_run_that_is_rolled_back(tmp_path: Path, method: str, is_masked: bool) -> None:
     """Five stops at drawn writes: the run ends early, with two recorded rollbacks and the same bits."""
     schedule = {"aggregate": "every-steps", "rounds": 7, "steps_per_round": 3, "batch_rows": 4}

@@ -66,7 +66,7 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "state")
     without_paper = called("coordinator", "restore", file, "--config", config)
     shutil.move(tmp_path / "authority", tmp_path / "lost")
-    restored = finished("coordinator", "restore", file, "--config", config, "--key-file", paper)
+    restored = called("coordinator", "restore", file, "--config", config, "--key-file", paper)
 
     assert made.returncode == 0
     assert "secret keys" in made.stdout

@@ -89,6 +89,7 @@ def built(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
     return unpacked
 
 
+@pytest.mark.slow
 @needs_dpkg
 def test_equal_builds_are_equal_from_the_store_too(packages: list[Path]) -> None:
     """A build with libraries from a build of another commit gives the same package as a build from nothing."""

@@ -34,6 +34,7 @@ from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
 from tests.doctor.network import intercepting_as, listening
+from tests.for_each import some
 from tests.rehearsal.programs import called, children, finished, running, says, wait_until
 
 
@@ -201,14 +202,24 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         assert asked(scene)["last_error"]["identifier"] == "E010"
         agent.send_signal(signal.SIGHUP)
         wait_until(says(log, '"waits_for_restart": ["training"]'), 20)
+        started_by_it = children(agent.pid)
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(30) == 0
+        assert len(started_by_it) == 2  # agent and trainer
+        assert not any(Path(f"/proc/{process}").exists() for process in started_by_it)
+    assert "Traceback" not in log.read_text()
     assert asked(scene) == {}
 
 
 @pytest.mark.parametrize(
     ("days", "words", "remedy"),
-    [(-100, "has expired.", "Compare this computer's clock with a watch first."), (9, "is not valid yet.", "Set this")],
+    some(
+        [
+            (9, "is not valid yet.", "Set this"),
+            (-100, "has expired.", "Compare this computer's clock with a watch first."),
+        ],
+        2,
+    ),
 )
 def test_a_clock_that_is_days_ahead_or_behind(scene: Scene, tmp_path: Path, days: int, words: str, remedy: str) -> None:
     """`join` reports that the coordinator's certificate does not fit this clock, and `doctor` by how much.

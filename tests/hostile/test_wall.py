@@ -65,6 +65,7 @@ def test_two_attacks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         all_attacks()
 
 
+@pytest.mark.slow  # continuous integration runs the command itself, with every attack
 def test_the_wall_runs_an_attack_in_a_process_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints a line for the attack and ends with the figures."""
     name = next(iter(all_attacks()))

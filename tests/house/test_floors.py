@@ -6,6 +6,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import pytest
+
 from tests.house.imports import (
     HOUSE,
     ROOMS,
@@ -402,6 +404,7 @@ def test_the_network_side_starts_without_torch_and_pandas() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow  # by default the imports of its files show it
 def test_the_patients_side_starts_without_grpc() -> None:
     """The trainer starts in an interpreter where gRPC and the coordinator cannot be loaded."""
     blocked = (NETWORK, "grpc_status", "coordinator")

@@ -20,11 +20,12 @@ from site_agent.trainer.site_training import SiteTraining, begin_training, rows_
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.state import State
-from tests.for_each import in_turns
+from tests.for_each import in_turns, some
 from tests.laws.catalogue import NAMES, SITES, catalogue_plan, rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, scalars_of
 
 by_method = pytest.mark.parametrize("name", NAMES)
+by_second_method = pytest.mark.parametrize("name", some(NAMES, 2))  # continuous integration runs the others
 
 
 def _federation(plan: Plan, resample_budget: int = 0) -> Federation:
@@ -133,7 +134,7 @@ def test_a_round_resampled_starts_where_the_round_started(name: str) -> None:
     assert states[0] == states[1]
 
 
-@by_method
+@by_second_method
 def test_what_else_trains_in_the_process_changes_no_bit(name: str) -> None:
     """Another federation's rounds, this site's training alone, measuring, and draws from the process's generator."""
     plan = catalogue_plan(name, dropout=0.2)
@@ -167,7 +168,7 @@ def _restored(plan: Plan, study: Study) -> Study:
     return fresh
 
 
-@pytest.mark.parametrize(("name", "made"), in_turns(NAMES, [0, 2]))
+@pytest.mark.parametrize(("name", "made"), in_turns(NAMES, [0, 2], every=2))
 def test_a_saved_state_brings_back_all_that_the_next_steps_depend_on(name: str, made: int) -> None:
     """As bytes of a safetensors file into a fresh study: every later answer and the last model have equal bits."""
     plan = catalogue_plan(name, dropout=0.2)
@@ -282,7 +283,7 @@ def _shifted(values: Tensor) -> Tensor:
     return values + 0.1 * torch.sin(torch.arange(values.shape[-1], dtype=torch.float32))
 
 
-@by_method
+@by_second_method
 def test_a_stack_is_as_many_single_trainings(name: str) -> None:
     """Copies with seeds and rows of their own, over three rounds: every number, personal ones too, and the losses."""
     plan = catalogue_plan(name)

@@ -36,8 +36,8 @@ from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
 from tests.site_agent.trainer.sites import LOOSE_POLICY, fingerprint, make_plan, make_site
 
-# Everything shared, layers that wait, layers that stay private, and training after the last round.
-OFTEN = ("fedavg", "fedlama", "player-fl", "local-adaptation")
+# Everything shared, and layers that stay private. Continuous integration runs the others.
+OFTEN = ("fedavg", "player-fl")
 OTHERS = tuple(sorted({*NETWORK_METHODS} - {*OFTEN, "chfl"}))
 EFFICIENT = ("fedbn", "fedper", "moon", "player-fl", "scaffold")
 CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
@@ -132,7 +132,8 @@ def test_a_method_trains_on_images_and_masks_change_no_bit(
     play(masks_change_no_bit(tmp_path, plan_for(method, three), three))
 
 
-@pytest.mark.parametrize("method", ["fedavg", *(pytest.param(one, marks=pytest.mark.slow) for one in EFFICIENT)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", *EFFICIENT])
 def test_efficientnet_trains_on_images_and_masks_change_no_bit(
     tmp_path: Path, method: str, hospitals: list[HospitalData]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
     play(masks_change_no_bit(tmp_path, plan_for(METHODS[method], three), three))
 
 
+@pytest.mark.slow
 def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(
     tmp_path: Path, hospitals: list[HospitalData]
 ) -> None:

@@ -227,6 +227,7 @@ def test_word_order_is_learned_that_no_count_of_words_shows(tmp_path: Path) -> N
     assert found[None] < 0.65, found
 
 
+@pytest.mark.slow
 def test_words_and_columns_are_learned_together_that_neither_shows_alone(tmp_path: Path) -> None:
     """Ill young patients have the fever first, ill old ones the rash. Only order and age together decide."""
     found = {}

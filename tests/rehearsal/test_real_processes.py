@@ -217,6 +217,7 @@ def assert_was_cut(relay: Relay) -> None:
     assert (relay.made, relay.connections >= 3) == (2, True)
 
 
+@pytest.mark.slow  # by default tests/doctor/test_commands.py ends an agent and its trainer
 def test_sigterm_ends_an_agent_and_its_trainer(tmp_path: Path) -> None:
     """Asked to stop while it waits for the others, an agent ends with 0 and leaves no process behind."""
     federation = federation_in(tmp_path / "f")

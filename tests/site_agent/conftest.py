@@ -1,14 +1,20 @@
-"""The fixture of all tests of a site."""
+"""The fixtures of all tests of a site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from site_agent.desk.results import joining_models, simple_models
+from site_agent.desk.comparison import recommendation
+from site_agent.desk.comparison.bootstrap_intervals import compare
+from site_agent.desk.comparison.gain import assess
+from site_agent.desk.findings import calibration_spans, importance, other_hospitals, subgroups, thresholds
+from site_agent.desk.results import joining_models, run_report, simple_models
 
 TREES = 50  # the least with which each row is out of a tree's bag
+RESAMPLES = 100
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,4 +23,22 @@ def small_forests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining_models, "TREES", TREES)
         patch.setattr(simple_models, "_TREES", TREES)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_reports() -> Iterator[None]:
+    """A report draws thousands of resamples and shuffles; tests of what else it has need few.
+
+    Tests of the intervals and of the choice of a simple model have a fixture of this name that leaves the numbers.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_report, "assess", partial(assess, resamples=RESAMPLES))
+        for module in (recommendation, other_hospitals):
+            patch.setattr(module, "compare", partial(compare, resamples=RESAMPLES))
+        for module in (subgroups, thresholds):
+            patch.setattr(module, "_RESAMPLES", RESAMPLES)
+        patch.setattr(calibration_spans, "_RESAMPLES", 40)
+        patch.setattr(importance, "REPEATS", 3)
+        patch.setattr(simple_models, "_CHOOSING_FOLDS", 2)
         yield

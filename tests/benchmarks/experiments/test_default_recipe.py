@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,16 @@ SEEDS = (3, 4)
 STILL = DefaultRecipe(dropout=0.0, input_dropout=0.0, epochs=2, latent=8)
 
 
-@pytest.fixture(autouse=True)
-def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees() -> Iterator[None]:
     """Laws do not depend on how many trees there are."""
-    monkeypatch.setattr(baselines, "TREES", 20)
-    monkeypatch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baselines, "TREES", 20)
+        patch.setattr(baselines, "_TREES_IN_A_FOLD", 10)
+        yield
 
 
-@pytest.fixture(name="trained")
+@pytest.fixture(name="trained", scope="module")
 def _trained() -> Trained:
     return Trained({seed: breast_cancer(seed) for seed in SEEDS}, STILL)
 

@@ -86,9 +86,13 @@ def plan_of(name: str, seed: int, sites: Sites) -> Any:  # a Plan
     return experiment_plan(sites, seed, **(keys | more))
 
 
-# They stack what another method of the list stacks too, or what the laws of a site's training do.
+# Of the others every second one runs by default. These never do: they stack what another method of the list stacks too,
+# or what the laws of a site's training do.
 SLOW = ("global-layers, rate", "fedyogi", "fedadagrad", "fedper", "fedbabu", "local-adaptation", "lg-fedavg", "local")
-BY_NAME = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STACKED]
+BY_NAME = [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW or number % 2 else ())
+    for number, name in enumerate(STACKED)
+]
 
 
 @pytest.mark.parametrize("name", BY_NAME)

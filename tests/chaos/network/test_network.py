@@ -68,6 +68,7 @@ def assert_resumed(made: Federation, uploaded: list[int]) -> None:
     assert 0 < uploaded[-1] - resumed[-1]["bytes"] < SLACK_BYTES
 
 
+@pytest.mark.slow
 def test_an_upload_that_is_cut_goes_on_behind_the_last_whole_chunk(tmp_path: Path) -> None:
     """After two cuts in the middle of 6 MB, the site sends only the missing bytes; they are counted."""
     with (

@@ -81,26 +81,21 @@ def test_warnings_that_do_not_stop_can_still_be_accepted(folder: Path, running: 
     assert 'value="accept"' not in after
 
 
-def test_a_run_and_a_model_are_chosen_from_lists(folder: Path, running: Running) -> None:
-    """Nobody types a name of a run or a model, and what the command warns of does not break the list."""
+def test_a_run_and_a_model_are_chosen_from_lists(
+    folder: Path, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody types a name of a run or a model, and what a command prints as warnings is no part of its result."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python then prints hundreds of lines to standard error
     clinician = running.enter()
     home = clinician.get().body
     models = clinician.act("compare", run=RUN).body
     adopted = clinician.act("adopt", run=RUN, model="logistic_regression", by="Dr Lee").body
 
     assert re.findall('<select name="run"><option value="([^"]+)">', home) == [RUN]
+    assert f"Models of the run {RUN}" in models
     assert '<option value="logistic_regression">' in models
     assert "site-agent" not in models
     assert "Dr Lee adopted logistic regression" in adopted
     adoption = find_adoption(folder / "state")
     assert adoption is not None
     assert adoption.model == "logistic_regression"
-
-
-def test_warnings_of_a_command_do_not_break_its_list(
-    folder: Path, running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a command prints as warnings is not read as a part of its result."""
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python then prints hundreds of lines to standard error
-
-    assert f"Models of the run {RUN}" in running.enter().act("compare", run=RUN).body

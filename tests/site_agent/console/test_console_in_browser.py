@@ -170,6 +170,7 @@ def clear_name(page: Page, action: str) -> None:
     page.evaluate(f"document.querySelector('form:has(button[value={action}]) [name=by]').value = ''")
 
 
+@pytest.mark.slow
 def test_a_double_click_acts_once(folder: Path, browser: Browser) -> None:
     """Two quick clicks on a button send its form twice; the log has one record, and the page shows its result."""
     before = len(events(folder)) if audit_log_path(folder / "state").exists() else 0

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -48,8 +49,9 @@ NAMES: Final = ("ahus", "berlin", "cluj")
 Table = Literal["breast-cancer", "wine", "diabetes"]
 
 
+@cache
 def dealt(table: Table) -> tuple[list[str], list[list[str]], dict[str, object]]:
-    """Names, rows with the target as last cell, the target's declaration."""
+    """Names, rows with the target as last cell, the target's declaration; made once, so nobody may change them."""
     if table == "breast-cancer":
         bunch = load_breast_cancer()
         target: dict[str, object] = {"task": "binary", "positive": [0], "negative": [1]}

@@ -25,6 +25,7 @@ from site_agent.trainer.probabilities import probabilities
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.soft_target_training import joined
 from site_agent.trainer.study import Asked
+from tests.for_each import in_turns, some
 from tests.protos.examples import COMPANIONS, plan_of_method
 from tests.site_agent.trainer.sites import (
     SMALL,
@@ -92,8 +93,7 @@ def test_the_network_reads_opinions_out_of_fold_in_training_and_others_elsewhere
         np.testing.assert_array_equal(part.features[:, -outputs:].numpy(), predictions.astype(np.float32))
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("start", [0.5, 1.5])
+@pytest.mark.parametrize(("table", "start"), in_turns(TABLES, [0.5, 1.5]))
 def test_the_path_begins_with_the_baselines_weight_alone(tmp_path: Path, table: Table, start: float) -> None:
     """Every other weight of it begins at 0, so the first network is the plain one plus a share of the baseline."""
     study = make_study(make_site(tmp_path, table=table), plan_with_baseline(path_start=start))
@@ -126,8 +126,7 @@ def test_the_result_is_network_and_baseline_at_their_shares(tmp_path: Path, tabl
     assert both.choice == alone.choice
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("path_start", [0.0, 0.5])
+@pytest.mark.parametrize(("table", "path_start"), in_turns(TABLES, [0.0, 0.5]))
 def test_a_saved_model_asks_its_baseline(tmp_path: Path, table: Table, path_start: float) -> None:
     """The site's own test rows, predicted from a table, get the scores that its report rests on, or abstain."""
     # Rows that abstain are left out before the network, and float32 products depend on their number in the last bits.
@@ -213,7 +212,7 @@ def test_the_baselines_hear_the_same_baseline(tmp_path: Path, table: Table) -> N
         assert train_placebo(federated) is not None
 
 
-@pytest.mark.parametrize("name", NETWORK_METHODS)
+@pytest.mark.parametrize("name", some(NETWORK_METHODS, 4))
 def test_a_baseline_without_a_column_goes_with_every_method(tmp_path: Path, name: str) -> None:
     """The sent update has the same names, shapes and sizes as without a baseline.
 

@@ -29,6 +29,7 @@ def _stands_by(asked: Asked) -> bool:
     return b"-m\0site_agent.trainer.standby\0" in (process / "cmdline").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_trainer_that_waits_for_a_plan_holds_no_library(tmp_path: Path) -> None:
     """After the check the same process holds none of them; with the configuration of its start it trains a round."""
     plan, config = make_plan(), make_site(tmp_path)
@@ -70,8 +71,10 @@ def test_a_configuration_that_cannot_be_kept_leaves_the_trainer_as_it_is(monkeyp
 
 
 def test_a_trainer_that_waits_ends_with_its_gate(tmp_path: Path) -> None:
-    """Also without a study, the end of the gate is the end of the trainer, and no failure."""
+    """Without a study it holds no library, and the end of the gate is the end of the trainer, and no failure."""
     with trainer(make_site(tmp_path), ("-c", IMPATIENT)) as asked:
         wait_until(lambda: _stands_by(asked))
+        held = (Path("/proc") / str(asked.process.pid) / "maps").read_text()
 
+        assert [library for library in LIBRARIES if f"/{library}/" in held] == []
         assert asked.end()[0] == 0

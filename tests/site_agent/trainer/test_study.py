@@ -39,7 +39,7 @@ def _three(folder: Path, plan: Plan) -> list[Study]:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
-@for_each("seed", range(3))
+@for_each("seed", range(1))
 def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: float) -> None:
     """Also when one of the two trains alone in between."""
     architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
@@ -69,7 +69,7 @@ print(fingerprint(conclude(study, run_rounds(plan, [study]))))
 """
 
 
-@pytest.mark.slow  # by default two trainers' processes give the same bits, in test_worker.py
+@pytest.mark.slow  # two trainers' processes also give the same bits, in test_worker.py
 def test_two_fresh_processes_give_the_same_bits(tmp_path: Path) -> None:
     """Nothing of a process's own, such as hash seeds, enters the result."""
     config = make_site(tmp_path)

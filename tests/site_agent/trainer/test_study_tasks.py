@@ -132,6 +132,7 @@ def test_tensors_without_the_hospitals_module_are_refused(tmp_path: Path) -> Non
         make_study(make_site(tmp_path), make_plan(architecture=architecture))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HEART.exists(), reason="the heart studies are not on this machine")
 def test_global_layers_learns_on_the_heart_studies(tmp_path: Path) -> None:
     """The paper's recipe, one seed: every site far above chance, near the paper's means over 101 seeds."""

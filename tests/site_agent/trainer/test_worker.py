@@ -55,12 +55,14 @@ def _whole_study(config: Path, plan: Plan) -> list[Vector]:
     return updates
 
 
+@pytest.mark.slow  # by default one trainer makes a whole study, below
 def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
     """Two trainers answer with the same bits and keep the same files; a study in this process agrees."""
     plan = make_plan(architecture=make_plan().architecture.model_dump() | {"dropout": 0.2})
     study = make_study(make_site(tmp_path / "here"), plan)
+    alike = {"simple_models": False, "siloed_baseline": False}
 
-    one, other = (_whole_study(make_site(tmp_path / name, simple_models=False), plan) for name in ("one", "other"))
+    one, other = (_whole_study(make_site(tmp_path / name, **alike), plan) for name in ("one", "other"))
 
     np.testing.assert_array_equal(one, other)
     for name in ("models/law-1/model.safetensors", "reports/law-1.json"):
@@ -263,11 +265,14 @@ def _plant(config: Path) -> list[str]:
 
 
 def test_nothing_of_a_patient_passes_the_trainer_socket(tmp_path: Path) -> None:
-    """No column, file, identifier or value is in any byte of any answer, in text or as numbers."""
+    """No column, file, identifier or value is in any byte of any answer, in text or as numbers.
+
+    The answers are those of a whole study, which agrees with one in this process, and the trainer ends well.
+    """
     plan, config = make_plan(), make_site(tmp_path, simple_models=False)
     _plant(config)
     approve_plan(config, plan)
-    study = make_study(config, plan)
+    study, updates = make_study(config, plan), []
 
     with trainer(config) as asked:
         asked.ask(Check())
@@ -275,10 +280,15 @@ def test_nothing_of_a_patient_passes_the_trainer_socket(tmp_path: Path) -> None:
         shared = _start(plan)
         for number in range(plan.schedule.rounds):
             trained = asked.ask(train(number, as_bytes(shared)))
-            shared = shared + np.frombuffer(trained.payload, "<f4")
-        asked.ask(conclude(plan.schedule.rounds, as_bytes(shared)))
+            updates.append(np.frombuffer(trained.payload, "<f4"))
+            shared = shared + updates[-1]
+        ended = asked.ask(conclude(plan.schedule.rounds, as_bytes(shared)))
         sent = asked.received
+        status, said = asked.end()
 
+    assert isinstance(ended, Agreed)
+    assert status == 0, said
+    np.testing.assert_allclose(update_of(study, 0, _start(plan)), updates[0], atol=1e-5)
     assert len(sent) > 4 * study.manifest.parameters * plan.schedule.rounds
     assert b"canary" not in sent.lower()
     assert CANARY.encode() not in sent

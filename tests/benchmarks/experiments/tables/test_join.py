@@ -62,6 +62,7 @@ def test_a_site_with_hardly_more_rows_is_left_out() -> None:
     assert not dict(join.federations(clinics(4, 90), 55, 400))
 
 
+@pytest.mark.slow
 def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
     """With ten rows of its own a clinic gains from the others' score.
 
@@ -211,6 +212,7 @@ def test_the_page_says_where_a_composition_helps(tmp_path: Path, lead: float, ve
     assert f"Better than both parts beyond noise: {verdict}." in (tmp_path / "join.md").read_text()
 
 
+@pytest.mark.slow
 def test_both_compositions_are_tested_on_the_rows_of_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts alone have the figures of the study, and each training row of a site is left out of one network."""
     monkeypatch.setattr(composed, "FOLDS", 2)

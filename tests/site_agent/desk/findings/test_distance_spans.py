@@ -17,6 +17,11 @@ from tests.for_each import for_each
 ERROR, INDEX = NAMES
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_reports() -> None:
+    """The intervals are those of all resamples."""
+
+
 def drawn(seed: int, rows: int, tilt: float = 1.0, shift: float = 0.0) -> tuple[npt.NDArray[np.int64], Scores]:
     """Outcomes of probability sigmoid(shift + tilt * logit), and the probabilities that a model predicts."""
     generator = np.random.default_rng(seed)

@@ -16,6 +16,11 @@ from site_agent.desk.findings.thresholds import at_thresholds, prevalence_of
 from tests.for_each import for_each
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_reports() -> None:
+    """The intervals are those of all resamples."""
+
+
 def drawn(seed: int, rows: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """Outcomes and probabilities that are right on average."""
     generator = np.random.default_rng(seed)

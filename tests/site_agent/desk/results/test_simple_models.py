@@ -23,6 +23,11 @@ from site_agent.trainer.data.preprocessing import Preprocessing
 from tests.site_agent.trainer.sites import Table, make_site
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_reports() -> None:
+    """The best simple model is chosen with all folds."""
+
+
 @pytest.fixture(autouse=True)
 def _few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws hold for any number of trees, and 500 take a second."""

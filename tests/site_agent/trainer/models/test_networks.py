@@ -17,6 +17,9 @@ from tests.for_each import for_each
 from tests.protos.architectures import KINDS, Drawn, drawn
 from tests.site_agent.trainer.models.starting import start
 
+# The copies of an EfficientNet cost more than those of all other networks. Continuous integration runs them.
+STACKED = [pytest.param(kind, marks=pytest.mark.slow if kind == "efficientnet-b0" else ()) for kind in KINDS]
+
 
 def built(network: Drawn) -> nn.Module:
     """The network of these sizes, not started."""
@@ -86,7 +89,7 @@ def test_logits_are_what_is_decided_on_the_representations(kind: str, seed: int)
     assert logits.shape == (6, network.outputs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKED)
 @for_each("seed", range(6))
 def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
     """Logits and gradients of three networks in a stack are those of the three by themselves."""
@@ -110,7 +113,7 @@ def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
             assert difference <= 1e-10 * size + 1e-12, (name, difference, size)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKED)
 @for_each("seed", range(3))
 def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None:
     """In the trainer's own precision a stack differs from its networks by rounding alone."""
@@ -127,7 +130,7 @@ def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None
         assert of_stack <= 3 * alone + 1e-6 * scale
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STACKED)
 @for_each("seed", range(5))
 def test_a_stack_whose_copies_do_not_lie_together_is_the_same(kind: str, seed: int) -> None:
     """Copies may be rows of one flat tensor, each with all of its parameters: only strides differ."""

@@ -13,7 +13,7 @@ from protos.plan.concepts import CodedConcept, Conversion, NumberConcept, column
 from site_agent.desk.findings.kept_findings import find_suspicions
 from site_agent.trainer.prior.compared_columns import OthersColumns, OwnColumn, Suspicion, suspicions
 from site_agent.trainer.trainer_files import keep_suspicions
-from tests.for_each import for_each
+from tests.for_each import for_each, in_turns
 
 _TABLES = uci_tables(CONCEPTS.parent)
 _CREATININE = NumberConcept(
@@ -48,8 +48,9 @@ def test_four_heart_clinics_without_a_mistake_raise_no_alarm(seed: int, rows: in
     assert found == dict.fromkeys(_TABLES, ())
 
 
-@pytest.mark.parametrize("site", list(_TABLES))
-@pytest.mark.parametrize("mistake", ["cholesterol in mmol/l", "pressure in kPa", "exercise angina swapped"])
+@pytest.mark.parametrize(
+    ("site", "mistake"), in_turns(_TABLES, ["cholesterol in mmol/l", "pressure in kPa", "exercise angina swapped"])
+)
 def test_a_mistake_of_one_clinic_is_found_by_this_clinic(site: str, mistake: str) -> None:
     """The suspicion names the clinic's own column, and no other one."""
     changed = with_mistake(_TABLES, site, mistake)

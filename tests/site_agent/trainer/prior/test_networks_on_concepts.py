@@ -29,7 +29,7 @@ from site_agent.trainer.data.terms import TermsFeature
 from site_agent.trainer.prior.concept_inputs import concept_inputs, read_columns, read_places
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
-from tests.for_each import for_each
+from tests.for_each import for_each, some
 from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 
 LOGISTIC: dict[str, Any] = {"name": "dense", "hidden": []}
@@ -141,7 +141,7 @@ def test_units_are_converted_before_the_network_reads_them(tmp_path: Path) -> No
     assert np.abs(wanted.training.features[:, 0]).max() > 0.5
 
 
-@pytest.mark.parametrize("method", NETWORKS)
+@pytest.mark.parametrize("method", some(NETWORKS, 3))
 def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, method: str) -> None:
     """The saved models give the same predictions of the test rows as training; loader and ONNX agree with the model."""
     pytest.importorskip("onnxruntime")
