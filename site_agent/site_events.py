@@ -15,8 +15,7 @@ EVENTS: Final = (
     Entry("I211", "sweep_decided",
           "All runs of a sweep (a study with alternative settings) are complete. The log line's key `run` names the "
           "run with the lowest mean validation loss over all sites.",
-          "If the responsible person at this hospital agrees, use the model of this run with `site-agent adopt "
-          "--run`."),
+          "A responsible person can now use the model of this run with the command `site-agent adopt`."),
     Entry("I204", "coordinator_parted", "The coordinator closed the connection to this site. The log line states the "
     "reason."),
     Entry("I205", "configuration_taken_over",

@@ -93,7 +93,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
         [sys.executable, "-c", lines], cwd=tmp_path / "exported-model", capture_output=True, text=True, check=True
     )
 
-    assert "st-mary: 400 rows of 400 patients. 1 warning" in before["data check"]
+    assert "st-mary: 400 rows of 400 patients. The check found 1 warning" in before["data check"]
     assert "accepted by A. Jones" in before["data check"]
     assert list(said) == ["report", "adopt", "predict", "recalibrate", "export", "card", "monitor"]
     assert "A. Jones adopted random forest of the run walkthrough-1." in said["adopt"]
