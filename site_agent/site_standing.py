@@ -131,7 +131,7 @@ class Standing:
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
-        """Record that the trainer works on a request, from the beginning of the block to its end."""
+        """Record that the trainer works on a request as long as the `with` block runs."""
         self.trainer = question
         try:
             yield

@@ -50,8 +50,8 @@ EVENTS: Final = (
           "A site announced an absence for maintenance, or cancelled an announced absence. The coordinator does not "
           "treat a site as lost during its announced absence.", _NOTHING),
     Entry("I116", "configuration_taken_over",
-          "The coordinator has read coordinator.yaml again. The log line names changed settings that need a "
-          "restart.", _NOTHING),
+          "The coordinator has read coordinator.yaml again. The log line lists the changed settings that take effect "
+          "only after a restart.", _NOTHING),
     Entry("I119", "run_over",
           "A run has ended, with or without all of its rounds. The file record.json of the run has the reason and "
           "names the missing sites.",

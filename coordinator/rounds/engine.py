@@ -198,7 +198,7 @@ class Engine:
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "sweeps": self._sweeps}
 
     def away(self, site: str, begins: int, ends: int) -> None:
-        """Store the time of an announced absence of a site, in seconds since 1970; 0 and 0 remove the absence."""
+        """Store begin and end of a site's announced absence, in seconds since 1970. Both are 0 for no absence."""
         if not self._windows.take(site, begins, ends):
             return
         self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))

@@ -82,7 +82,7 @@ def atoms(sets: Iterable[frozenset[str]]) -> tuple[frozenset[str], ...]:
 
 
 def isolates(answers: Iterable[Answer], smallest: int) -> bool:
-    """Return whether a combination of these sums might show a sum of fewer sites than `smallest`."""
+    """Return whether anyone could compute from these sums the sum of fewer sites than `smallest`."""
     by_kind: dict[str, list[tuple[str, frozenset[str]]]] = {}
     for answer in answers:
         for kind, sites in answer.kinds:

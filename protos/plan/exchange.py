@@ -165,7 +165,7 @@ def is_measured(plan: Plan, round_number: int) -> bool:
 
 
 def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
-    """Return the layers whose updates sites send in a training round. Only FedLP skips layers.
+    """Return the layers that sites send in a training round. Only with FedLP do sites leave out layers.
 
     FedLP keeps a layer if a 64-bit number, divided by 2**64, is below the method's probability. The number is drawn
     from the plan's public draws, the round and the layer's name. If no layer is kept, the layer with the smallest

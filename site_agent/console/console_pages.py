@@ -19,7 +19,7 @@ from site_agent.console.console_links import ROLE_NAMES, Role, Session
 
 _MOST_LINES: Final = 200
 _REPEATED: Final = (
-    "You sent this form before, so the action was not repeated. This page shows the result of the first action."
+    "You sent this form before, so the action was not repeated. This page shows the result of your first request."
 )
 _VERDICTS: Final = {
     0: "This hospital's policy allows the plan.",

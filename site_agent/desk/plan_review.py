@@ -169,7 +169,7 @@ def _who(plan: Plan) -> Section:
     else:
         sentences.append(
             "If a site loses its connection, the other sites continue without that site. A site that reconnects takes "
-            "part again. If a round has nearly the same sites as an earlier round, the round costs one unit of this "
+            "part again. A round with nearly the same sites as an earlier round costs one unit of this "
             "site's lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then "
             "compute the update of these few sites. This is possible once for each unit of lost_site_budget."
         )
@@ -190,7 +190,7 @@ def _rounds(plan: Plan) -> Iterator[str]:
         yield (
             f"All rows of one patient together have at most the influence of {plan.privacy.clip:g} complete "
             f"{'row' if plan.privacy.clip == 1 else 'rows'}. Random noise is added to every number. Therefore the "
-            "numbers of small groups are sent too."
+            "results of small groups of patients are sent too."
         )
         return
     if plan.private_training is not None:
@@ -391,7 +391,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         yield f"{limit} Each site itself adds the full noise in each of {training.steps} steps of a round."
     else:
         yield (
-            f"{limit} Each site adds noise that is enough for all {training.rounds} rounds, if at most "
+            f"{limit} Each site adds noise. The noise is enough for all {training.rounds} rounds, if at most "
             f"{plan.assumed_colluders} of the sites secretly work together."
         )
     yield (

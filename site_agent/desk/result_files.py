@@ -63,5 +63,5 @@ def check_place(path: Path, option: str, hospital: Hospital, others: Sequence[Pa
     raise UsageError(
         what=f"The result cannot be written to {path.name or path}: this path {reason}.",
         consequence="Nothing was computed or overwritten, and nothing was sent.",
-        remedy=f"Name another file with {option}.",
+        remedy=f"Give another file name with the option {option}.",
     )

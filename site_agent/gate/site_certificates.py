@@ -102,7 +102,7 @@ class SiteCertificates:
             return None
         except (OSError, ValueError) as cause:
             raise ConfigurationError(
-                what=f"The file {self._memory} with the name of this site's federation cannot be read.",
+                what=f"The file {self._memory} cannot be read. It contains the name of this site's federation.",
                 consequence="Nothing was sent or signed.",
                 remedy="Restore this site's state from a backup, and inform the security officer.",
             ) from cause

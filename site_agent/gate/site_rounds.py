@@ -178,7 +178,7 @@ class Rounds:
 
     @property
     def key_session(self) -> int:
-        """Return the number of the key session whose masking keys this site has; 0 for none."""
+        """Return the number of the key session in which this site agreed on its masking keys, or 0 without keys."""
         return self._masking.key_session if self._masking else 0
 
     @property

@@ -159,7 +159,7 @@ class Study:
 
     @property
     def rows(self) -> int:
-        """The number of training rows that sets this site's weight, or 0 with equal weights or without training."""
+        """The number of training rows, which decides this site's weight; 0 with equal weights or without training."""
         return self._measures.rows if self._trains else 0
 
     @property

@@ -41,7 +41,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     made_key(tmp_path)
     (tmp_path / NAME).chmod(0o644)
 
-    with pytest.raises(ConfigurationError, match="[Oo]ther user accounts"):
+    with pytest.raises(ConfigurationError, match="Other user accounts"):
         kept_key(tmp_path)
 
 

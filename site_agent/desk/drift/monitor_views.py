@@ -37,7 +37,7 @@ _HELP: Final = {
     "abstained_rows": "Number of rows for which the model gave no prediction.",
     "off_contract_rows": "Number of rows with a value that the contract does not allow.",
     "stability_index": "Population stability index: how much a column of the new rows differs from the training rows.",
-    "stability_index_by_chance": "Stability index that only 1 of 100 tables exceeds by chance if nothing has changed.",
+    "stability_index_by_chance": "Limit of the stability index: without a change, 1 of 100 tables is above it.",
     "missing_share": "Fraction of the new rows in which a column has no value.",
     "missing_share_in_training": "Fraction of the training rows in which a column has no value.",
     "outside_training_share": "Fraction of the new rows whose value is outside the range of the training rows.",

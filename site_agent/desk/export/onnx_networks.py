@@ -82,7 +82,7 @@ class Layers:
         return images.apply("convolution", weight, bias, stride=stride, groups=groups)
 
     def image_normalised(self, images: Value, name: str, size: tuple[int, int] | None) -> Value:
-        """Scale and shift each channel of images. With a `size`, first give each image mean 0 and variance 1."""
+        """Scale and shift each channel of images. With a `size`, first bring each image to mean 0, variance 1."""
         weight, bias = self.tensors[f"{name}.weight"], self.tensors[f"{name}.bias"]
         if size is not None:
             flat = images.reshape(-1, len(weight) * math.prod(size))

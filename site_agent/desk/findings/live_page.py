@@ -74,8 +74,8 @@ def _gain(state: Path, run: str) -> str:
     soft = (
         "The metrics are computed on this site's own rows, with the shared model after each round. Only the user "
         "account of the trainer may read the file with the metrics. But every user of this computer who can open the "
-        "address of this page can see this page. On a port, every user of this computer can open the page. So stop the "
-        "command that shows this page when you have finished."
+        "address of this page can see this page. On a port, every user of this computer can open the page. When you no "
+        "longer need this page, stop the command that shows it."
     )
     return f'<p>{escape(words)}</p><p class="soft">{soft}</p>'
 

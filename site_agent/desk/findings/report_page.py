@@ -107,7 +107,7 @@ def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
     number, loss, losses = checkpoint["round"], checkpoint["loss"], checkpoint["validation_losses"]
     if checkpoint["rule"] == "latest":
         return (
-            f"The plan requires that the model of the last round is kept, which is round {number} (checkpoint: latest)."
+            f"The plan has the setting `checkpoint: latest`. So the model of the last round, round {number}, was kept."
         )
     opening = f"The model after round {number} was kept: "
     if checkpoint["rule"] == "global":
@@ -283,7 +283,7 @@ def received_lines(facts: Facts) -> Iterator[str]:
             if share is None
             else f"{share:.1%}, the value in {origin}"
         )
-        yield f"The mean predicted probability of this site's patients was set to {told}."
+        yield f"The model was adjusted, so that its mean predicted probability for this site's patients is {told}."
     yield _NEXT
 
 

@@ -174,7 +174,7 @@ def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbe
 
 
 def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
-    """Return one feature's columns, float64 (rows, columns of the feature), from values of shape (rows,)."""
+    """Encode the values (rows,) of one feature. Return its columns: float64 (rows, columns of the feature)."""
     match encoding:
         case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
             absent = np.isnan(values)

@@ -103,7 +103,7 @@ def _check_representations(path: Path, network: nn.Module, count: int, columns: 
     rows = torch.linspace(-1, 1, _DRY_ROWS * columns).reshape(_DRY_ROWS, columns)
     explaining = _explaining(
         path,
-        what=f"represent or decide of the module in {path} failed on {_DRY_ROWS} rows:",
+        what=f"The functions `represent` and `decide` in {path} were tried on {_DRY_ROWS} rows, and failed:",
         remedy="`represent` returns a tuple of tensors (B, d), and `decide` maps this tuple to (B, outputs).",
     )
     with explaining, torch.no_grad():

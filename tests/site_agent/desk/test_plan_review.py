@@ -261,7 +261,9 @@ def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added(
     ]
     assert all("noise" in row[1] for row in table(plan, "Other numbers"))
     assert "All rows of one patient together have at most the influence of 2 complete rows." in text
-    assert "Random noise is added to every number. Therefore the numbers of small groups are sent too." in text
+    assert (
+        "Random noise is added to every number. Therefore the results of small groups of patients are sent too." in text
+    )
     assert "is sent as 0" not in text + in_short
     assert "epsilon 1, delta 1e-05 for each patient" in in_short
     assert "The sites send one noisy sum of counts and moments" in in_short
