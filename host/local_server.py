@@ -91,7 +91,7 @@ async def serve_page(
         )
         raise ConfigurationError(
             what=f"The page cannot be served on {address}. {reason}",
-            consequence=f"Nothing was started. If {running} is already running, it continues.",
+            consequence=f"Nothing was started. If a {running} is running, it continues.",
             remedy=f"Choose {other}.",
         ) from cause
 

@@ -102,7 +102,7 @@ def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:
     configuration = read_configuration(written(tmp_path))
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan_document(quorum=4)))
 
-    with pytest.raises(ConfigurationError, match=r"plan\.yaml:1:1: the file: quorum 4 is more than"):
+    with pytest.raises(ConfigurationError, match=r"plan\.yaml:1:1: the file: quorum is 4 sites, but only"):
         read_plans(configuration)
 
 

@@ -202,7 +202,7 @@ def test_a_site_keeps_only_what_is_for_it(office: Office, hospital: Hospital) ->
     key = requested_key(own_keys.waiting_request(keys, A, has_new_key=False))
     good = issued(hospital.issuing, key, leaf_of())
     wrong: Sequence[tuple[bytes, str]] = (
-        (hospital.chain(issued(hospital.issuing, stranger, leaf_of())), "for another key"),
+        (hospital.chain(issued(hospital.issuing, stranger, leaf_of())), "is not for the key"),
         (hospital.chain(issued(hospital.issuing, key, leaf_of("b"))), "in the name of b"),
         (certificate_pem(good) + hospital.root.pem, "does not end with the authority"),
         (certificate_pem(good), "does not end with the authority"),

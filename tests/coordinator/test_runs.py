@@ -130,7 +130,7 @@ def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError):
             await tell(tmp_path, "pause")
         server = await control_server(stage.engine, tmp_path)
-        with pytest.raises(UsageError, match="nothing to stop"):
+        with pytest.raises(UsageError, match="`coordinator stop` has no effect"):
             await tell(tmp_path, "stop")
         stage.engine.start()
         connected(stage)

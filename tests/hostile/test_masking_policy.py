@@ -36,7 +36,7 @@ def test_two_sites_need_the_consent_of_all_three(tmp_path: Path) -> None:
         assert all([await ask_for(site, 0, 0, "ab") for site in sites])
 
     play(scene())
-    with pytest.raises(ValueError, match="needs a quorum"):
+    with pytest.raises(ValueError, match="quorum must be at least"):
         masked_plan("ab", quorum=2)
 
 

@@ -43,5 +43,5 @@ def test_a_plan_on_disjoint_sets_has_no_second_quorum() -> None:
             assert 2 * quorum - count > colluders
             if count <= 12:
                 assert masked_plan(names, assumed_colluders=colluders).quorum == quorum
-                with pytest.raises(ValueError, match="needs a quorum"):
+                with pytest.raises(ValueError, match="quorum must be at least"):
                     masked_plan(names, assumed_colluders=colluders, quorum=quorum - 1)

@@ -74,7 +74,7 @@ def test_an_invitation_to_another_federation_is_refused_before_anything_is_made_
     agent, audit = Agent(None), AuditLog(tmp_path / "audit.log", site="a", now=utc_now)
     key = make_identity_key(tmp_path / "key")
 
-    with pytest.raises(ConfigurationError, match="received the name the federation liver"):
+    with pytest.raises(ConfigurationError, match="names the federation liver"):
         asyncio.run(enrol_where_needed(invited, SiteCertificates(agent, folder), key, audit))
 
     assert len(agent.orders) == 1  # to look

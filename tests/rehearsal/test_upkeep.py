@@ -286,7 +286,7 @@ def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_pa
             farewell = (await caller.rest())[-1]
             assert isinstance(farewell, Farewell)
             assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
-            assert "parted" in farewell.detail
+            assert "differs from its earlier content" in farewell.detail
             (facts,) = running.log.records("log_refused")
             assert facts["owner"] == "site/a"
 

@@ -27,5 +27,5 @@ def test_a_path_that_no_socket_can_have_is_named_with_both_lengths(tmp_path: Pat
 
     assert getattr(read_hospital(configuration(tmp_path, key, "s" * room)), key).endswith("sss")
     for path in ("s" * (room + 1), "s" * (room - 1) + "ø"):
-        with pytest.raises(ConfigurationError, match=rf"{key} names has 108 bytes: .* at most 107"):
+        with pytest.raises(ConfigurationError, match=rf"setting {key} has 108 bytes: .* at most 107"):
             read_hospital(configuration(tmp_path, key, path))

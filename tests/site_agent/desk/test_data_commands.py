@@ -459,7 +459,7 @@ def test_init_writes_the_files_of_a_new_hospital(
     assert "WARNING: column stay" in checked.stdout
     assert "ERROR" not in checked.stdout
     assert again.returncode == 2
-    assert "hospital.yaml exists already" in again.stderr
+    assert "hospital.yaml already exists" in again.stderr
     assert (tmp_path / "hospital.yaml").read_bytes() == before
     assert "Zebra" not in made.stdout + (tmp_path / "contract.yaml").read_text()
 

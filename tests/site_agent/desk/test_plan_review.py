@@ -106,7 +106,7 @@ Who takes part, and who sees what
   The coordinator sees only sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
 help the coordinator.
   If a site loses its connection, the other sites continue without that site. A site that reconnects takes part \
-again. If a round has nearly the same sites as an earlier round, the round costs one unit of this site's \
+again. A round with nearly the same sites as an earlier round costs one unit of this site's \
 lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then compute the update of \
 these few sites. This is possible once for each unit of lost_site_budget.
 """
