@@ -136,7 +136,7 @@ def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
         connected(stage)
 
         assert (await tell(tmp_path, "pause")).startswith("study-v1-")
-        with pytest.raises(UsageError, match="nothing to pause"):
+        with pytest.raises(UsageError, match="`coordinator pause` has no effect"):
             await tell(tmp_path, "pause")
         await tell(tmp_path, "resume")
         await tell(tmp_path, "stop")

@@ -100,7 +100,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     assert "federated" in said["report"]
     assert "<svg" in (tmp_path / "report.html").read_text()
     assert "400 rows predicted into predictions.csv by random forest of the run walkthrough-1" in said["predict"]
-    assert "is recalibrated (platt)" in said["recalibrate"]
+    assert "was recalibrated (platt)" in said["recalibrate"]
     assert re.search(r"loader differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
     assert (tmp_path / "card.md").read_text().startswith("# Model card")
     assert "auroc" in said["monitor"]

@@ -309,7 +309,8 @@ def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     assert process.returncode == 78
     assert said == (
         f"site-agent: The page cannot be served on {running.host}. Another program uses this address. [E004] "
-        "Nothing was started. If a study is running, it continues. Choose another port with --listen, such as 127.0.0.1:8500."
+        "Nothing was started. If a study is running, it continues. Choose another port with --listen, such as "
+        "127.0.0.1:8500."
     )
 
 
