@@ -1,4 +1,4 @@
-"""Decides about requests for enrolment and renewal. Other files send the messages.
+"""Decides about requests for enrolment and renewal. This file sends no messages.
 
 A site proves that it has three things: the token, the TLS key (which signs the signing request), and the identity key
 (which signs the request, the token's hash and the federation). So a token that was read on its way cannot be used with

@@ -53,7 +53,7 @@ def cli() -> None:
 def join(path: Path) -> None:
     """Join the federation and train until its studies are complete.
 
-    This command becomes the gate process, which has the keys. The gate process starts the agent (with network access)
+    This command runs the gate process, which has the keys. The gate process starts the agent (with network access)
     and the trainer (with the patients' data). If hospital.yaml names gate_socket, the agent is a service, and this
     command does not start the agent. If hospital.yaml names trainer_socket, the trainer is a service, and this command
     does not start the trainer.

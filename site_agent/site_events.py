@@ -100,7 +100,7 @@ EVENTS: Final = (
           "Start the trainer as the service site-trainer (PrivateNetwork=yes), or allow user namespaces. If torchrun "
           "starts the trainer on several computers, this warning always appears."),
     Entry("W351", "agent_gone_without_its_answer",
-          "The process that gave the trainer its work ended before the trainer could send its answer."),
+          "The gate process ended, and the trainer could not send its answer to the gate process."),
     Entry("W352", "saved_state_damaged",
           "A saved state on disk is damaged. The trainer uses an older state and repeats rounds.",
           "Check the disk on which the state folder is."),

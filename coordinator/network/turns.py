@@ -30,7 +30,7 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """Return the object with which one site's stream waits for its turn to send or receive a chunk."""
+        """Return a Turn for one site's stream. The stream waits for it before each chunk that it sends or receives."""
         return Turn(self, self._free)
 
 

@@ -69,7 +69,7 @@ EVENTS: Final = (
     Entry("I118", "certificate_renewed", "A site received a new certificate with a new key, in place of its earlier "
     "certificate.", _NOTHING),
     Entry("W150", "site_not_listed",
-          "A site connected that is not in the plan. The coordinator disconnected this site.",
+          "A site that the plan does not list has connected. The coordinator disconnected this site.",
           "If the site belongs to the study, add the site to a new version of the plan."),
     Entry("W151", "site_not_admitted",
           "The coordinator did not let a site take part in the run. The site's plan digest, identity or saved state "
@@ -139,7 +139,7 @@ EVENTS: Final = (
           "A site has newer rounds of the run than this coordinator, so the coordinator disconnected the site. The "
           "coordinator's state directory has an older state of the run.",
           "Restore the newest state of the coordinator. If this state is in a backup, use `coordinator restore`. "
-          "Sites send nothing to a coordinator with an older state."),
+          "A site sends nothing to a coordinator whose state is older than the site's own state."),
     Entry("E181", "enrolment_failed",
           "The coordinator could not issue a certificate, because the coordinator cannot use its disk or register of "
           "sites.",

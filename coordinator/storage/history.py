@@ -133,7 +133,7 @@ class History:
             self.digests.pop(number, None)
 
     def needed(self, number: int) -> frozenset[str]:
-        """Return the sites that must be connected for a return to a round: all that contributed to it or later."""
+        """Return the sites without which the run cannot return to a round: those that contributed then or later."""
         needed = [past.bound for later, past in self.past.items() if later >= number]
         return frozenset[str]().union(*needed, self.bound_at(number))
 

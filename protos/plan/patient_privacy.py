@@ -164,7 +164,7 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
 
 
 def has_own_steps(method: Method) -> bool:
-    """Return whether a method trains private layers during the rounds. The next shared gradient depends on them."""
+    """Return whether a method trains private layers in the rounds. They change the next shared gradient."""
     # Private layers that keep their first values depend on no patient.
     return not isinstance(method.federated, Everything | Nothing) and not isinstance(method.procedure, FederatedOnly)
 

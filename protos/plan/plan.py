@@ -510,7 +510,7 @@ class Plan(Document):
 
     @property
     def reads_concepts(self) -> bool:
-        """Return whether all sites read the columns of the concepts: a shared layer reads them, or privacy is set."""
+        """Return whether every site must read the concepts' columns, for a shared layer or because of privacy."""
         if self.columns or not self.concepts or self.prior is not None or note_columns(self.architecture):
             return False
         return (self.privacy is not None and self.statistics is None) or "columns" in agreed_sizes(

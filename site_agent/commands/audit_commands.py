@@ -46,8 +46,9 @@ audit = LogProgram(command="site-agent", file="hospital.yaml", desk_of=_desk_of,
 @config_option
 @click.option("--output", type=PATH, required=True, help="File to which the command writes the checkpoints.")
 def checkpoints(path: Path, output: Path) -> None:
-    """Write a file with the last checkpoint of the coordinator's audit log that this site cosigned. A person needs this
-    file to verify the log.
+    """Write the newest checkpoint of the coordinator's audit log that this site has cosigned to a file.
+
+    A person needs this file to verify the log.
 
     Example: site-agent audit checkpoints --config hospital.yaml --output checkpoints.json
     """

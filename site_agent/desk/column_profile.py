@@ -68,7 +68,7 @@ class ColumnProfile(Document):
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
-        """Return for each row whether its value is outside the limits, bool (rows,). A missing value is not."""
+        """Return for each row whether its value is outside the limits, bool (rows,). False for a missing value."""
         if self.low is None or self.high is None:
             return np.zeros(len(values), dtype=bool)
         return np.asarray((values < self.low) | (values > self.high))

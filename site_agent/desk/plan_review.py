@@ -158,9 +158,9 @@ def _who(plan: Plan) -> Section:
         sentences.append(
             f"{len(plan.receiving_sites)} of the listed sites only receive results. Such a receiving site sends no "
             "number, so no sum includes a number of this site. A receiving site sees the same sums as every "
-            "contributing site. If a receiving site contributed to a later plan, the other sites could subtract the "
-            "sums of this run from the sums of the later plan. The difference would reveal the contribution of the "
-            "receiving site. Therefore the other sites refuse a later plan to which a receiving site contributes."
+            "contributing site. If a receiving site contributed to a later plan, the other sites could subtract this "
+            "run's sums from the later sums. The difference would reveal the contribution of the receiving site. "
+            "Therefore the other sites refuse a later plan to which a receiving site contributes."
         )
     if plan.on_lost_site == "wait":
         sentences.append(
@@ -414,7 +414,7 @@ def _of_columns(plan: Plan) -> Iterator[str]:
 
 def _choices(plan: Plan) -> Iterator[str]:
     if plan.statistics is not None:
-        yield "This plan trains no model, so the plan's keys about networks and training are not used."
+        yield "This plan trains no model, so the plan's settings about networks and training are not used."
         return
     if plan.prior is not None:
         yield from _of_prior(plan, plan.prior)

@@ -111,7 +111,7 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
     own = "none in word order" if dataset.note is None else f"a note of {dataset.note}"
     raise unfit(
         what=f"The plan's network {network.name} reads {reads}. This site has {own}.",
-        remedy="Declare `buckets` and `longest` of the note as in the plan, or ask the researcher for another plan.",
+        remedy="Give the note in contract.yaml the plan's `buckets` and `longest`, or ask for another plan.",
     )
 
 

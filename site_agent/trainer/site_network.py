@@ -39,7 +39,7 @@ class Seeds:
 
     @classmethod
     def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
-        """Return the seeds of a hospital's random numbers. They differ between plans, also with the same seed."""
+        """Return the seeds of a hospital's random numbers. Two plans with the same seed still get different ones."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
     @classmethod

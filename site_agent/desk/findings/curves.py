@@ -80,7 +80,7 @@ def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
 
 
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
-    """Return the net benefit of treating every patient at or above a threshold, for each of THRESHOLDS.
+    """Return for each of THRESHOLDS the net benefit if all patients at or above this threshold are treated.
 
     Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p.
     In units of true positives per row. Treating nobody has the value 0.

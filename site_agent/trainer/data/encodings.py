@@ -219,7 +219,7 @@ def _coded(
 
 
 def shares_of_bins(values: Numbers, ends: Numbers) -> Numbers:
-    """Return which fraction of each bin each value covers, by equation 1 of Gorishniy et al. 2022.
+    """Return for each value how much of each bin it covers, 0 to 1, by equation 1 of Gorishniy et al. 2022.
 
     From values (rows,) and rising `ends` (bins + 1,), not necessarily strictly, to (rows, bins): 1 in the bins below a
     value, 0 in those above, the reached share in its own. For values beyond those of the training rows, the first open

@@ -104,7 +104,7 @@ class ImageFolder:
         return flaws
 
     def images(self) -> Pixels:
-        """Return the images, read-only: float32 (rows, numbers of an image) in [0, 1], NaN for a file with a flaw."""
+        """Return the images, read-only: float32 (rows, numbers for one image) in [0, 1]. Images with a flaw are NaN."""
         return self._pixels.finished()
 
     def _reserve(self, rows: int) -> None:
