@@ -120,8 +120,8 @@ def _no_identity(path: Path) -> ConfigurationError:
     return ConfigurationError(
         what=f"{path} does not contain an Ed25519 key in PEM.",
         consequence="Nothing was signed and nothing was sent.",
-        remedy="Restore the key file from its backup. If a site has another identity key, every plan must list the "
-        "site again. If the coordinator has another identity key, sites refuse the coordinator.",
+        remedy="Restore the key file from its backup. If a site gets a new identity key, every plan must list "
+        "the new key. If the coordinator gets a new identity key, sites refuse the coordinator.",
     )
 
 

@@ -64,7 +64,7 @@ class _Vector:
         self._newest: dict[int, bytes] = {}
 
     def message(self, index: int) -> bytes:
-        """Return a chunk as a message. The newest ones are kept, because other peers soon read the same chunks."""
+        """Return a chunk as a message. The newest messages are kept, because other peers soon read the same chunks."""
         if index not in self._newest:
             if len(self._newest) == _MESSAGES_KEPT:
                 del self._newest[next(iter(self._newest))]

@@ -162,7 +162,7 @@ class Kept:
         self.holds[site] = kept | {state}
 
     def is_behind(self, join: Join) -> bool:
-        """Return whether a site has a later round than the journal contains. The journal is then an older copy."""
+        """Return whether a site already has a later round than this journal. If so, the journal is an older copy."""
         reached = max((state.round for state in join.saved), default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 

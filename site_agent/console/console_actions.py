@@ -133,7 +133,7 @@ _OPTION: Final = re.compile(rf"(?<![\w-])--({'|'.join(_FIELDS)})\b")
 
 
 def for_buttons(text: str, roles: frozenset[Role]) -> str:
-    """Return the text of a command with the names of the console's buttons and fields instead of commands and options.
+    """Return a command's text. Names of commands and options are replaced by the console's buttons and fields.
 
     Args:
         text: what a command printed.

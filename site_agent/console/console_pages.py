@@ -106,8 +106,8 @@ class Desk:
             parts = [standing, self._form("approve", hidden=known, fields=name + until)]
             if plan.is_approved:
                 words = (
-                    "Another person can also approve the plan. The person who approved the plan first can change the "
-                    "last day of the approval."
+                    "Another person can also approve the plan. A person who has approved the plan can change the last "
+                    "day of this approval."
                 )
                 parts.insert(1, paragraph(words))
             heading = "2. Approve the plan again" if plan.is_approved else "2. Approve the plan"

@@ -433,7 +433,7 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield (
             f"Every site uses its own rows to test the model that it receives. If fewer than {accepted.quorum} sites "
             "accept the received model, the run returns to the parameters that were accepted last. After "
-            f"{accepted.patience} such returns in a row, the training ends."
+            f"{accepted.patience} such returns, one directly after the other, the training ends."
         )
     yield from network_terms(plan)
     if plan.gain == "private":

@@ -68,7 +68,7 @@ def masks_nothing(refused: MaskingRefused) -> OperatorError:
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
             what=f"This site refuses to mask its contribution: {refused}.",
-            consequence="Nothing more is sent. Another sum could reveal the updates of a few sites.",
+            consequence="Nothing more is sent. A further sum could reveal the updates of a few sites.",
             remedy="Ask the federation office for a plan with the same sites as before. If an earlier run used other "
             "patients, add the name of this run to uncounted_runs in hospital.yaml.",
         )

@@ -117,7 +117,7 @@ def _joined() -> Iterator[_Group]:
 
 
 def help_trainer() -> None:
-    """Compute parts of batches for the first process until it ends. This process opens no file of the site.
+    """Compute parts of batches for the first process until the first process ends. Open no file of the site.
 
     Raises:
         OperatorError: the trainer is lost, or sent work that no trainer sends.

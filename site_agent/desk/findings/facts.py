@@ -314,7 +314,7 @@ MISSING = "missing"
 def group_values(
     table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return for the given rows, int64 (rows,), the value of each group column, such as the sex of the patient.
+    """Return the value of each group column, such as the sex of the patient, for these rows: int64 (rows,).
 
     A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
     training rows, whose profile it needs. `features` are added to the columns that the contract declares as groups.

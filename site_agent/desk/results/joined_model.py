@@ -86,7 +86,7 @@ def on_scale(task: Task, lines: Float64) -> Float64:
 
 
 def of_others(task: Task, lines: Float64) -> Float64:
-    """Convert scores of each class against all other classes to log probabilities. All other scores stay unchanged."""
+    """Convert one-against-the-rest scores of classes to log probabilities. Return other scores unchanged."""
     if task != "multi-class":
         return lines
     shares = 1.0 / (1.0 + np.exp(-np.clip(lines, -30.0, 30.0)))

@@ -209,7 +209,7 @@ class Contract(Document):
 
     @property
     def note(self) -> NoteSize | None:
-        """The size limits of the note that the model reads in word order. None if there is no such note."""
+        """The size limits of the note whose words the model reads in their order, or None without such a note."""
         return next((column.note_size for column in self.terms if column.note_size is not None), None)
 
     @property

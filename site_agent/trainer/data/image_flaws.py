@@ -1,4 +1,4 @@
-"""Lists all reasons for not using an image of a table, worded without its path, and the size limits of a file."""
+"""Lists the reasons for which an image is not used, and the size limits of files. No reason contains a path."""
 
 from __future__ import annotations
 
