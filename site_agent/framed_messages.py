@@ -15,11 +15,11 @@ import json
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import Field, fields
 from itertools import islice
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from host.heap import take_memory
 from protos.wire.messages import MalformedMessage
@@ -45,6 +45,7 @@ class Record(Protocol):
 
 
 Message = TypeVar("Message", bound=Record)
+_Reading: TypeAlias = Generator[None, None, Message]
 
 
 class Framing(Generic[Message]):
@@ -102,13 +103,19 @@ class FramedSocket(Generic[Message]):
 
     One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory. A large
     one is read into the memory that is passed on, and only its first AHEAD_BYTES are copied here.
+
+    This object takes over the given socket, because the event loop watches it from one message to the next. If another
+    object closed it, the next socket with the same number would never be reported. While no task receives, nothing is
+    read.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
-        connection.setblocking(False)
-        self._socket, self._framing = widen(connection), framing
+        self._socket, self._framing = widen(socket.socket(fileno=connection.detach())), framing
+        self._socket.setblocking(False)
         self._waiting: deque[memoryview] = deque()  # queued, and not written yet
         self._unread = b""  # received, and not passed on yet
+        self._reading: tuple[_Reading[Message], asyncio.Future[Message]] | None = None
+        self._watches: asyncio.AbstractEventLoop | None = None
         self._is_over = False
 
     async def send(self, message: Message) -> None:
@@ -130,10 +137,20 @@ class FramedSocket(Generic[Message]):
             OSError: the other side has closed.
             MalformedMessage: the bytes are none of this socket's messages.
         """
-        header = await self._exactly(HEADER.size)
-        kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
-        text = await self._exactly(facts_bytes)
-        return self._framing.build(kind, text, await self._exactly(payload_bytes))
+        reading, loop = self._read(largest_payload), asyncio.get_running_loop()
+        try:
+            next(reading)
+        except StopIteration as read:
+            found: Message = read.value
+            return found
+        self._reading = reading, loop.create_future()
+        if self._watches is None:
+            loop.add_reader(self._socket, self._read_more)
+            self._watches = loop
+        try:
+            return await self._reading[1]
+        finally:
+            self._reading = None
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Queue one complete message without waiting. It is sent completely even if the calling task is cancelled.
@@ -165,6 +182,7 @@ class FramedSocket(Generic[Message]):
         """Close the connection to the other process. Queued messages that were not written yet are not sent."""
         if not self._is_over and self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
+        self._stop_watching()
         self._waiting.clear()
         self._is_over = True
         self._socket.close()
@@ -187,30 +205,62 @@ class FramedSocket(Generic[Message]):
         if not self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
 
-    async def _exactly(self, count: int) -> bytes | memoryview:
+    def _read_more(self) -> None:
+        """Continue with the message that a task waits for, because bytes have arrived. Pass on a complete message."""
+        if self._reading is None:
+            self._stop_watching()  # the bytes stay in the kernel until a task receives
+            return
+        reading, complete = self._reading
+        if complete.done():
+            return
+        try:
+            next(reading)
+        except StopIteration as read:
+            complete.set_result(read.value)
+        except (OSError, MalformedMessage) as error:
+            complete.set_exception(error)
+
+    def _stop_watching(self) -> None:
+        if self._watches is not None:
+            self._watches.remove_reader(self._socket)
+            self._watches = None
+
+    def _read(self, largest_payload: Callable[[type[Message]], int]) -> _Reading[Message]:
+        """Read a message in steps. Each `yield` means that the bytes after it have not arrived yet."""
+        header = yield from self._exactly(HEADER.size)
+        kind, facts_bytes, payload_bytes = self._framing.sizes(header, largest_payload)
+        text = yield from self._exactly(facts_bytes)
+        return self._framing.build(kind, text, (yield from self._exactly(payload_bytes)))
+
+    def _exactly(self, count: int) -> Generator[None, None, bytes | memoryview]:
         """Return the next `count` bytes.
 
         Small counts are read with the bytes after them, large counts into their own memory.
         """
         while len(self._unread) < count <= AHEAD_BYTES:
-            await self._read_ahead()
+            try:
+                received = self._socket.recv(AHEAD_BYTES)
+            except BlockingIOError:
+                yield
+                continue
+            if not received:
+                raise ConnectionResetError
+            self._unread += received
         if len(self._unread) >= count:
             found, self._unread = self._unread[:count], self._unread[count:]
             return found
         buffer, filled = take_memory(count), len(self._unread)
         buffer[:filled], self._unread = self._unread, b""
         while filled < count:
-            received = await asyncio.get_running_loop().sock_recv_into(self._socket, buffer[filled:])
-            if received == 0:
+            try:
+                received_bytes = self._socket.recv_into(buffer[filled:])
+            except BlockingIOError:
+                yield
+                continue
+            if received_bytes == 0:
                 raise ConnectionResetError
-            filled += received
+            filled += received_bytes
         return buffer
-
-    async def _read_ahead(self) -> None:
-        received = await asyncio.get_running_loop().sock_recv(self._socket, AHEAD_BYTES)
-        if not received:
-            raise ConnectionResetError
-        self._unread += received
 
 
 def widen(connection: socket.socket) -> socket.socket:

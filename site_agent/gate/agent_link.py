@@ -184,18 +184,19 @@ class Stream:
     async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
         """Send one message to the coordinator. Wait if the coordinator reads too slowly.
 
-        After the wait `check` is called. It raises an error if the message may no longer be sent.
+        After such a wait `check` is called. It raises an error if the message may no longer be sent.
 
         Raises:
             OperatorError: an error of `check`. The message is not sent.
             UnavailableError: the stream has ended.
             RefusedError: the coordinator does not accept this site's certificate.
         """
+        waits = self._room.locked()
         await self._room.acquire()
         if self._end is not None:
             self._room.release()
             raise self._end
-        if check is not None:
+        if check is not None and waits:
             try:
                 check()
             except BaseException:

@@ -115,6 +115,7 @@ class SiteMasking:
         self._roster: tuple[KeyAdvert, ...] = ()
         self._transcript = b""
         self._made: tuple[tuple[object, ...], bytes] = ((), b"")  # the newest context, after the values behind it
+        self._prepared: tuple[bytes, Layout, Masker] | None = None  # for a context, and not used yet
         self._highest_key_session = 0
         self.key_session = 0
 
@@ -189,18 +190,22 @@ class SiteMasking:
         if self._secret is not None:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
+        self._prepared = None
         self._ledger = self._ledger.void()
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Check that this site may mask a round for these contributing sites, before it trains for this round.
 
+        The keys of the masks are derived here, while the trainer works.
+
         Raises:
             MaskingRefused: the round may not be masked.
         """
         self._check_bind(bind)
-        if self._is_open(self._context(position, bind, layout)):
-            return
-        self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
+        context = self._context(position, bind, layout)
+        if not self._is_open(context):
+            self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
+            self._prepared = (context, layout, self._masker(bind, layout, context))
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Record on disk which vector will be masked. Nothing may be sent before this function returns.
@@ -251,16 +256,18 @@ class SiteMasking:
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
         """Yield those masked chunks of a recorded vector that the coordinator does not have."""
-        assert self._secret is not None
-        masker = Masker(
-            own=self._site,
-            contributors=bind.sites,
-            pair_keys=self._secret.pair_keys,
-            context=self._context(position, bind, layout),
-            layout=layout,
-        )
+        context, (prepared, self._prepared) = self._context(position, bind, layout), (self._prepared, None)
+        if prepared is not None and prepared[:2] == (context, layout):
+            masker = prepared[2]
+        else:
+            masker = self._masker(bind, layout, context)
         for index in range(bind.first_chunk, layout.chunks):
             yield masker.masked(layout.body(buffer, index), index)
+
+    def _masker(self, bind: Bind, layout: Layout, context: bytes) -> Masker:
+        assert self._secret is not None
+        keys = self._secret.pair_keys
+        return Masker(own=self._site, contributors=bind.sites, pair_keys=keys, context=context, layout=layout)
 
     def _opened(self, key_session: int) -> tuple[KeySessionTerms, KeyAdvert]:
         if self._terms is None or self._advert is None or self._terms.key_session != key_session or self.key_session:

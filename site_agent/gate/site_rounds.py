@@ -302,6 +302,7 @@ class Rounds:
         if here != self._position:
             self._position, self._contribution = here, None
             self._train(message, 0, download.vector)
+            await asyncio.sleep(0)  # so the trainer begins before the gate handles the contributors
         elif self._contribution is not None:
             self._vector = download.vector
             await self._around.send(Ready(message.round, message.attempt))
@@ -354,15 +355,16 @@ class Rounds:
         """Send the contribution that is built for these contributors, or let the trainer make it."""
         assert self._offer is not None
         assert self._exchange is not None
-        if self._masking is not None:
-            self._masking.check_draw(self._position, bind, self._exchange.layout)
         resample = bind.resample
         if self._contribution is not None and self._contribution.resample == resample:
             self._stop_upload()
             self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
-        elif resample != self._asked_resample and self.plan.privacy is not None:
+            return
+        if self._masking is not None:
+            self._masking.check_draw(self._position, bind, self._exchange.layout)
+        if resample != self._asked_resample and self.plan.privacy is not None:
             raise MalformedMessage("a private round to be resampled")
-        elif resample != self._asked_resample:
+        if resample != self._asked_resample:
             self._contribution = None
             self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
             self._train(self._offer, resample, self._vector)

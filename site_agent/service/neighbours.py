@@ -63,7 +63,7 @@ class Neighbours:
             self.start_agent()
         self._agent, self._next_agent = self._next_agent, None
         assert self._agent is not None
-        return self._agent.ours
+        return self._agent.ours.dup()
 
     async def trainer(self) -> GateEnd:
         """Return the gate process's end of a socket that is connected to the trainer."""
@@ -72,7 +72,7 @@ class Neighbours:
         if self._trainer is not None:
             self._trainer.end()
         self._trainer = _Child(["site_agent.trainer", "--config", str(self._path)])
-        return GateEnd(self._trainer.ours)
+        return GateEnd(self._trainer.ours.dup())
 
     def end(self) -> None:
         """End the agent and trainer processes that this object started. Wait for each process for a limited time."""
@@ -91,7 +91,10 @@ class Neighbours:
 
 
 class _Child:
-    """A child process of the gate process, with the gate's end of the socket pair between them."""
+    """A child process of the gate process, with the gate's end of the socket pair between them.
+
+    The gate uses a copy of this end, because `end` closes it while the event loop may still watch the copy.
+    """
 
     def __init__(self, words: list[str]) -> None:
         self.ours, theirs = socket.socketpair()

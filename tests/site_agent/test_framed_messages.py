@@ -135,7 +135,7 @@ def test_bytes_that_nobody_reads_stay_in_the_kernel() -> None:
         assert asyncio.run(scene(ours, theirs)) < 10 << 20
 
 
-def test_a_socket_that_its_owner_closes_leaves_nothing_to_the_next_one() -> None:
+def test_a_closed_socket_leaves_nothing_to_the_next_one() -> None:
     """The next socket has the same number. A watch that was left on that number would never report its messages."""
 
     async def scene() -> list[int]:
@@ -149,6 +149,8 @@ def test_a_socket_that_its_owner_closes_leaves_nothing_to_the_next_one() -> None
                 await asyncio.sleep(0.01)
                 theirs.sendall(joined([Prepare("run", b"")]))
                 await asyncio.wait_for(waiting, 10)
+                assert ours.fileno() == -1  # nobody else can close the socket that is watched
+                end.close()
         return numbers
 
     first, second = asyncio.run(scene())
