@@ -94,7 +94,8 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
         raise MalformedMessage("a chunk of a round that is not collecting")
     current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
-        if at < current or (at == current and isinstance(state, Interrupted)):
+        was_made = (past := run.terms.past.get(chunk.round)) is not None and chunk.attempt <= past.attempt
+        if at < current or was_made or (at == current and isinstance(state, Interrupted)):
             return None  # the chunk belongs to an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")
     if not run.running_sum.add(site, chunk.index, chunk.body):

@@ -140,22 +140,25 @@ def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
 def _offer(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     offer = OfferRound(attempt.bound, attempt.round, attempt.number)
     if terms.binds_early:
-        after, effects = _collect(terms, attempt, now)
+        after, effects = _collect(terms, attempt, now, also_trains=True)
         return after, (offer, *effects)
     latest = now + terms.deadlines.contribute_seconds
     return Training(attempt=attempt, deadline=_deadline(terms, attempt, now), latest=latest), (offer,)
 
 
-def _collect(terms: Terms, attempt: Attempt, now: float) -> Outcome:
-    """Fix the list of contributors."""
-    bound, latest = replace(attempt, was_bound=True), now + terms.deadlines.contribute_seconds
+def _collect(terms: Terms, attempt: Attempt, now: float, *, also_trains: bool = False) -> Outcome:
+    """Fix the list of contributors. Sites that also train have twice the time, as in two phases."""
+    longest = (1 + also_trains) * terms.deadlines.contribute_seconds
+    bound, deadline = replace(attempt, was_bound=True), _deadline(terms, attempt, now, longest=longest)
     bind = BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)
-    return Collecting(attempt=bound, deadline=_deadline(terms, attempt, now), latest=latest), (bind,)
+    return Collecting(attempt=bound, deadline=deadline, latest=now + longest), (bind,)
 
 
-def _deadline(terms: Terms, attempt: Attempt, now: float, sent: Sites = frozenset()) -> float:
+def _deadline(
+    terms: Terms, attempt: Attempt, now: float, sent: Sites = frozenset(), longest: float | None = None
+) -> float:
     """Return the end of a phase. It is early if a contributor is absent that has not sent everything."""
-    grace, longest = terms.deadlines.grace_seconds, terms.deadlines.contribute_seconds
+    grace, longest = terms.deadlines.grace_seconds, longest or terms.deadlines.contribute_seconds
     return now + (longest if attempt.bound <= attempt.present | sent else min(grace, longest))
 
 

@@ -28,7 +28,7 @@ from coordinator.rounds.course import (
     layers_of_result,
     rounds_of,
 )
-from coordinator.rounds.phases import State, Terms
+from coordinator.rounds.phases import Collecting, State, Terms, Training
 from coordinator.rounds.rollbacks import RoundState, is_below_quorum, refusals_in, roll_back
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
@@ -236,7 +236,7 @@ class Run:
             "seed": self.plan.seed,
             "masked": self.plan.secure_aggregation == "required",
             "privacy": None if promise is None else price_in_words(promise, self.plan.private_sums),
-            "phase": type(self.state).__name__.lower(),
+            "phase": _phase(self.state, self.terms),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
             "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.training_rounds,
@@ -307,6 +307,13 @@ def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [curve[place] for place in sorted(kept)]
 
 
+def _phase(state: State, terms: Terms) -> str:
+    """Return the name of the run's phase for people. Sites whose names were sent with the offer train at first."""
+    if terms.binds_early and isinstance(state, Collecting) and not state.complete:
+        return Training.__name__.lower()
+    return type(state).__name__.lower()
+
+
 def terms_of(plan: Plan) -> Terms:
     """Return the parts of a plan that decide how its run proceeds."""
     return Terms(
@@ -314,7 +321,8 @@ def terms_of(plan: Plan) -> Terms:
         receivers=plan.receiving_sites,
         quorum=plan.quorum,
         rounds=plan.rounds,
-        binds_early=plan.schedule.aggregate == "every-batch",
+        # A plan that waits has the same contributors in any case, so the second message of a round is saved.
+        binds_early=plan.schedule.aggregate == "every-batch" or plan.on_lost_site == "wait",
         is_masked=plan.secure_aggregation == "required",
         on_lost_site=plan.on_lost_site,
         deadlines=plan.deadlines,
