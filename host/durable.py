@@ -101,8 +101,8 @@ def new_file(path: Path) -> int:
     return descriptor
 
 
-def append_synced(path: Path, content: bytes) -> None:
-    """Append a record to an existing file and sync the file. After a failure the record may be incomplete.
+def append_record(path: Path, content: bytes, *, syncs: bool = True) -> None:
+    """Append a record to an existing file, and sync the file or not. After a failure the record may be incomplete.
 
     Raises:
         OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
@@ -112,6 +112,16 @@ def append_synced(path: Path, content: bytes) -> None:
     try:
         if os.write(file, content) != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if syncs:
+            os.fdatasync(file)
+    finally:
+        os.close(file)
+
+
+def sync_file(path: Path) -> None:
+    """Sync an existing file to disk. Raises OSError: there is no such file, or the disk cannot be written."""
+    file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
         os.fdatasync(file)
     finally:
         os.close(file)

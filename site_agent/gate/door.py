@@ -164,6 +164,7 @@ class Gate:
             yield Chunk(bind.round, bind.attempt, index, body)
         at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
         self._audit.write_after("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
+        self._permission.sent()
 
     def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[memoryview]:
         layout, buffer = contribution.exchange.layout, contribution.buffer

@@ -197,6 +197,10 @@ class Permission:
         """
         self._allowance.take(exchange, bind, position)
 
+    def sent(self) -> None:
+        """Sync the record of a contribution to disk, after it was sent. Raises AuditError: the disk failed."""
+        self._allowance.sent()
+
     def finish(self) -> None:
         """Record that the run has ended. The noisy numbers of this run are then not sent again.
 
@@ -262,6 +266,11 @@ class Allowance:
                 masked=self._plan.secure_aggregation == "required",
             )
             self._spent.take(self._bytes[bind.round], release)
+
+    def sent(self) -> None:
+        """Sync the count to disk, after the contribution was sent. Raises AuditError: the disk failed."""
+        if self._spent is not None:
+            self._spent.sync()
 
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
         """Yield a short text about every rule of the policy that a contribution breaks."""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from audit.own_log import AuditLog
-from host.durable import append_synced, keep_record, on_disk
+from host.durable import append_record, keep_record, on_disk
 from protos.errors import OperatorError
 from protos.masking.answered_sets import listing_of
 from protos.masking.key_session import (
@@ -247,7 +247,7 @@ class SiteMasking:
             if step is not None and self._check:
                 line, check = ledger.line_after(self._check, step)
                 self._check = ""  # if the line is written only in part, the next write replaces the file
-                append_synced(self._path, line.encode())
+                append_record(self._path, line.encode())
             else:
                 text = ledger.to_text()
                 keep_record(self._path, text.encode())

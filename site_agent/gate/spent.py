@@ -1,18 +1,21 @@
 """Records outside the audit log how much this site sent in each run. So limits still work if log files are deleted.
 
-There is one small file per run, synced before the announced step happens. Its first line has everything until this
-process started, and each further line one contribution. The step of an incomplete last line did not happen.
+There is one small file per run, written before the announced step happens. Its first line has everything until this
+process started, and each further line one contribution. The step of an incomplete last line did not happen. A line is
+synced after its contribution has left. Only a computer that loses its power can lose it, and the audit log then has a
+record of this contribution, synced before it left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from audit.own_log import AuditError
-from host.durable import append_synced, keep_record, on_disk
+from host.durable import append_record, keep_record, on_disk, sync_file
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from site_agent.state_folders import gate_folder
@@ -65,6 +68,7 @@ class Spent:
                 remedy="Restore this site's state from a backup, and inform the data protection officer.",
             ) from cause
         self._takes_lines = False  # true only if this process has written the whole file
+        self._is_synced = True
 
     @property
     def bytes_by_round(self) -> dict[int, int]:
@@ -90,6 +94,13 @@ class Spent:
         self._count(sent)
         self._write(sent)
 
+    def sync(self) -> None:
+        """Sync the newest line to disk, after its contribution has left. Raises AuditError: the disk failed."""
+        if not self._is_synced:
+            with _recording():
+                sync_file(self._path)
+            self._is_synced = True
+
     def finish(self, at: datetime) -> None:
         """Record that the run ended at an aware time. Raises AuditError: the end cannot be recorded."""
         self.finished = at
@@ -114,18 +125,23 @@ class Spent:
             self._takes_lines,
             False,
         )  # a line that is written in part is replaced next time
-        with on_disk(
-            what="The number of bytes that this site will send cannot be recorded",
-            consequence="Nothing from this round was sent.",
-            kind=AuditError,
-        ):
+        with _recording():
             if takes_lines and sent is not None:
-                append_synced(self._path, _line(sent))
+                append_record(self._path, _line(sent), syncs=False)
+                self._is_synced = False
             else:
                 rounds = {str(number): count for number, count in sorted(self._bytes.items())}
                 finished = self.finished.isoformat() if self.finished else None
                 keep_record(self._path, _line(_Kept(rounds=rounds, finished=finished, newest=self.newest)))
         self._takes_lines = True
+
+
+def _recording() -> AbstractContextManager[None]:
+    return on_disk(
+        what="The number of bytes that this site will send cannot be recorded",
+        consequence="Nothing more is sent in this round.",
+        kind=AuditError,
+    )
 
 
 def _line(content: Document) -> bytes:

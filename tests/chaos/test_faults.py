@@ -25,7 +25,7 @@ from coordinator.rounds.rollbacks import RoundState
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_synced, keep_record
+from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_record, keep_record
 from protos.errors import OperatorError
 from site_agent.trainer.trainer_files import write_whole
 from tests.chaos import in_process
@@ -116,7 +116,7 @@ def ledger_line(folder: Path) -> Writer:
     """A line of the record of what was masked."""
     path = folder / "run.json"
     path.write_bytes(b"first\n")
-    return Writer(lambda: _explained(lambda: append_synced(path, b"x" * 20_000)), lambda: b"first", 0)
+    return Writer(lambda: _explained(lambda: append_record(path, b"x" * 20_000)), lambda: b"first", 0)
 
 
 def saved_state(folder: Path) -> Writer:

@@ -77,6 +77,7 @@ class Night:
             return False
         if isinstance(message, Bind) and (step := (message.round, message.attempt)) not in self.worked:
             self.worked.add(step)
+            assert self.stage.engine._run is not None
             attempt = attempt_of(self.stage.engine._run)
             if step == (attempt.round, attempt.number):  # a void attempt takes no time
                 await asyncio.sleep(ROUND_SECONDS)

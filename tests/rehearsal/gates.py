@@ -17,6 +17,7 @@ from site_agent.gate.consent import Consent
 from site_agent.gate.door import Gate
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
+from site_agent.gate.spent import Spent
 from site_agent.hospital import Policy
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -46,10 +47,11 @@ def gate_for(
     now: Callable[[], datetime] = lambda: NOON,
     released: Iterable[Mapping[str, Any]] = (),
     site: str = "a",
+    spent: Spent | None = None,
 ) -> Gate:
     """The gate of site a; `state` holds the approval."""
     approve(state, plan, by="A. Jones", at=NOON)
     rules = policy or policy_with()
-    allowance = Allowance(rules, plan, site=site, local_time=now, released=released)
+    allowance = Allowance(rules, plan, site=site, local_time=now, released=released, spent=spent)
     consent = Consent(state, plan, approvers=rules.approvers, now=now)
     return Gate("run", plan, manifest_of(plan), audit=audit, masking=masking, allowance=allowance, consent=consent)

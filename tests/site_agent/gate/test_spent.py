@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.gate.spent import Release, Spent
-from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.study import SITES, made_up_identities, plan_with
 
 PLAN = plan_with(made_up_identities())
@@ -215,11 +216,11 @@ def test_a_line_that_the_disk_took_in_part_is_replaced_with_the_next(
     spent, path = Spent(tmp_path, "run"), tmp_path / "gate" / "spent" / "run.json"
     spent.take(48, LAST)
 
-    def half(file: Path, content: bytes) -> None:
+    def half(file: Path, content: bytes, *, syncs: bool) -> None:
         file.write_bytes(file.read_bytes() + content[:9])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("site_agent.gate.spent.append_synced", half)
+    monkeypatch.setattr("site_agent.gate.spent.append_record", half)
     with pytest.raises(AuditError):
         spent.take(48, LAST.model_copy(update={"round": 6}))
     monkeypatch.undo()
@@ -227,3 +228,29 @@ def test_a_line_that_the_disk_took_in_part_is_replaced_with_the_next(
 
     assert path.read_bytes().count(b"\n") == 1
     assert Spent(tmp_path, "run").bytes_by_round == {5: 48, 6: 48, 7: 48}
+
+
+def test_the_line_of_a_contribution_is_synced_as_soon_as_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the file before the first chunk, and safe from a power cut after the last one."""
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    path = tmp_path / "gate" / "spent" / f"{PLAN.run_name}.json"
+    gate = gate_for(PLAN, audit, tmp_path, spent=Spent(tmp_path, PLAN.run_name))
+    exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
+    contribution = gate.build(bytes(32), exchange, memoryview(bytes(4 * exchange.updates)), rows=0, resample=0)
+    list(gate.release(contribution, Bind(0, 0, tuple(SITES), 0)))  # this process has written the whole file
+    kept, sync = dict[int, bytes](), os.fdatasync
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        kept[os.fstat(descriptor).st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+    monkeypatch.setattr(os, "fdatasync", synced)
+    chunks = gate.release(contribution, Bind(1, 0, tuple(SITES), 0))
+
+    assert b'"round":1' in path.read_bytes()
+    assert path.stat().st_ino not in kept
+    list(chunks)
+    assert kept[path.stat().st_ino] == path.read_bytes()
+    audit.close()
