@@ -166,10 +166,10 @@ class AuditLog:
         """
         self.write_all([{"event": event} | facts])
 
-    def write_all(self, records: Sequence[Mapping[str, object]]) -> None:
-        """Append either all these records or no record, and sync them to disk. See `write`."""
+    def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
+        """Append either all these records or no record, and sync them to disk or not. See `write` and `sync`."""
         time = self.time()
-        self._write([{"time": time} | self._every | dict(facts) for facts in records])
+        self._write([{"time": time} | self._every | dict(facts) for facts in records], syncs=syncs)
 
     def write_after(self, event: str, **facts: object) -> None:
         """Append one record of a past event. The next record, checkpoint or `sync` also syncs it to disk.
@@ -247,8 +247,8 @@ class AuditLog:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event, oldest first, over all files.
+    def records(self, event: str | None = None) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of one event or of all events, oldest first, over all files.
 
         Raises:
             AuditError: the log was changed.
@@ -258,7 +258,7 @@ class AuditLog:
             found = [
                 placed.record.facts
                 for placed in checked_records(self._path, self._size)
-                if placed.record.facts.get("event") == event
+                if event is None or placed.record.facts.get("event") == event
             ]
         yield from found
 

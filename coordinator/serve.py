@@ -31,7 +31,7 @@ from coordinator.network.control_socket import ask, control_path, control_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import AUTHORITIES_FILE, Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
-from coordinator.operations.coordinator_log import log_path, record_decisions
+from coordinator.operations.coordinator_log import RunRecords, log_path
 from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
@@ -97,7 +97,7 @@ def _put_together(
         identity_of=identity_of,
         clock=clock,
         aside=aside,
-        audit=partial(record_decisions, log),
+        audit=partial(RunRecords, log),
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )

@@ -1,7 +1,9 @@
 """Writes the coordinator's audit log. Connections, decisions and messages are recorded before they take effect.
 
-Every decision of a run is written here before its journal stores it, so every act is in this log. The log never
-contains a parameter, a sum or a secret.
+Every decision of a run is written here before its journal stores it, so every act is in this log. The journal is synced
+before the decision takes effect, and this log directly after, while the sites work. If the computer loses its power in
+between, the next process copies the missing decisions from the journal. The log never contains a parameter, a sum or a
+secret.
 """
 
 from __future__ import annotations
@@ -35,15 +37,33 @@ def log_path(state: Path) -> Path:
     return state / "audit.log"
 
 
-def record_decisions(log: AuditLog, run: str, entries: Sequence[Mapping[str, Any]]) -> None:
-    """Write decisions about a run to the audit log, before the journal of the run stores these decisions.
+class RunRecords:
+    """The decisions about one run in the coordinator's audit log. See coordinator.storage.journal.Echo."""
 
-    Raises:
-        AuditError: the decisions could not be written. They must not take effect.
-    """
-    records = []
-    for entry in entries:
-        facts = {name: value for name, value in entry.items() if name not in ("kind", "line", "time", "check")}
-        kind = str(entry["kind"])
-        records.append({"event": _EVENTS.get(kind, f"run_{kind}"), "run": run} | facts)
-    log.write_all(records)
+    def __init__(self, log: AuditLog, run: str) -> None:
+        self._log, self._run = log, run
+
+    def record(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write decisions to the audit log, before the journal of the run stores them. `sync` syncs them to disk.
+
+        Raises:
+            AuditError: the decisions could not be written. They must not take effect.
+        """
+        records = []
+        for entry in entries:
+            facts = {name: value for name, value in entry.items() if name not in ("kind", "time", "check")}
+            kind = str(entry["kind"])
+            records.append({"event": _EVENTS.get(kind, f"run_{kind}"), "run": self._run} | facts)
+        self._log.write_all(records, syncs=False)
+
+    def sync(self) -> None:
+        """Sync the written decisions to disk. Raises AuditError if the disk does not store them."""
+        self._log.sync()
+
+    def lines(self) -> int | None:
+        """Return how many lines of the journal are in the log, or None if no record has a line's number."""
+        newest = None
+        for facts in self._log.records():
+            if facts.get("run") == self._run:
+                newest = facts.get("line", newest)
+        return None if newest is None else newest + 1

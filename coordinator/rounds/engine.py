@@ -53,7 +53,7 @@ from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, status_facts
 from coordinator.rounds.taken_out import explained, yet_to_tell
 from coordinator.storage.ending import Ending
-from coordinator.storage.journal import Entry
+from coordinator.storage.journal import Echo
 from coordinator.storage.keeping import Kept
 from coordinator.storage.run_record import earlier_losses, has_complete_record, sweep_facts, write_record
 from protos.errors import OperatorError
@@ -89,7 +89,7 @@ class Engine:
         clock: Callable[[], float],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         aside: Executor | None = None,
-        audit: Callable[[str, list[Entry]], None] | None = None,
+        audit: Callable[[str], Echo] | None = None,
         revoked: Callable[[], Iterable[str]] = tuple,
         starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
@@ -267,7 +267,7 @@ class Engine:
             return
         run = new_run(plan, terms, begin(terms, self._clock()), manifest_of(plan, self._starts(plan)))
         run.earlier_losses = earlier_losses(self._state, plan)
-        echo = partial(self._audit, plan.run_name) if self._audit else None
+        echo = self._audit(plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:
             self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
@@ -389,6 +389,8 @@ class Engine:
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
             over = self._performer.perform(run, kept, effects)
+            if effects:  # the streams write their messages first
+                asyncio.get_running_loop().call_soon(self._guarded, kept.journal.settle)
             if over is not None:
                 self._end(run, kept, over)
             elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:

@@ -69,6 +69,8 @@ class Performer:
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
         """Carry out decisions in sequence, then send messages to sites. Return how the run ended, or None.
 
+        The caller settles the journal later, so that the messages leave first.
+
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.
         """
@@ -82,7 +84,7 @@ class Performer:
         state = run.state
         if isinstance(state, Working) and not state.attempt.bound <= state.attempt.present:
             run.times.disturbed()
-        kept.journal.sync()
+        kept.journal.sync(settles=False)
         for act in self._outbox:
             act()
         return over

@@ -140,15 +140,15 @@ def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
 def _offer(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     offer = OfferRound(attempt.bound, attempt.round, attempt.number)
     if terms.binds_early:
-        after, effects = _collect(terms, attempt, now, also_trains=True)
+        after, effects = _collect(terms, attempt, now, terms.early_seconds)
         return after, (offer, *effects)
     latest = now + terms.deadlines.contribute_seconds
     return Training(attempt=attempt, deadline=_deadline(terms, attempt, now), latest=latest), (offer,)
 
 
-def _collect(terms: Terms, attempt: Attempt, now: float, *, also_trains: bool = False) -> Outcome:
-    """Fix the list of contributors. Sites that also train have twice the time, as in two phases."""
-    longest = (1 + also_trains) * terms.deadlines.contribute_seconds
+def _collect(terms: Terms, attempt: Attempt, now: float, longest: float | None = None) -> Outcome:
+    """Fix the list of contributors. They have `longest` seconds, or without it those of the plan's deadline."""
+    longest = longest or terms.deadlines.contribute_seconds
     bound, deadline = replace(attempt, was_bound=True), _deadline(terms, attempt, now, longest=longest)
     bind = BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)
     return Collecting(attempt=bound, deadline=deadline, latest=now + longest), (bind,)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from host.durable import RECORDS_RESERVE_BYTES, on_disk, replace_file, require_room, sync_folder
 from protos.errors import OperatorError
@@ -42,17 +42,30 @@ class JournalDamaged(OperatorError):
         )
 
 
+class Echo(Protocol):
+    """Another place, such as an audit log, where the entries of one journal are recorded."""
+
+    def record(self, entries: list[Entry]) -> None:
+        """Record entries before the journal stores them. A loss of power can lose them until `sync` has returned."""
+
+    def sync(self) -> None:
+        """Store the recorded entries on disk."""
+
+    def lines(self) -> int | None:
+        """Return how many lines of the journal are recorded there, or None if nobody knows."""
+
+
 class Journal:
     """The open journal of one run."""
 
-    def __init__(
-        self, path: Path, now: Callable[[], datetime], echo: Callable[[list[Entry]], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path, now: Callable[[], datetime], echo: Echo | None = None) -> None:
         """Open or create the journal. `now` returns aware UTC times. `echo` first records new entries elsewhere.
+
+        Entries that a loss of power has removed there are recorded again.
 
         Raises:
             JournalDamaged: a line was changed, removed or moved.
-            UnavailableError: the disk cannot be written.
+            OperatorError: the disk or the record of `echo` cannot be written.
         """
         self._path, self._now, self._echo = path, now, echo
         self._waiting: list[bytes] = []
@@ -61,8 +74,15 @@ class Journal:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _set_torn_tail_aside(path, now())
             self.lines, self._check = 0, _FIRST
-            for number, check, _ in _checked_lines(path):
+            recorded = echo.lines() if echo and path.exists() else None
+            lost = list[Entry]()
+            for number, check, entry in _checked_lines(path):
                 self.lines, self._check = number + 1, check
+                if recorded is not None and number >= recorded:
+                    lost.append(entry)
+            if echo and lost:
+                echo.record(lost)
+                echo.sync()
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
             self._size = os.fstat(self._file.fileno()).st_size
@@ -77,8 +97,8 @@ class Journal:
         self._entries.append(entry)
         self.lines += 1
 
-    def sync(self) -> None:
-        """Write the added decisions to disk, and wait until they are stored.
+    def sync(self, *, settles: bool = True) -> None:
+        """Write the added decisions to disk, and wait until they are stored. With `settles`, also in the echo.
 
         Raises:
             OperatorError: this disk or the record of `echo` cannot be written; the file is unchanged.
@@ -86,7 +106,7 @@ class Journal:
         if not self._waiting:
             return
         if self._echo is not None:
-            self._echo(self._entries)
+            self._echo.record(self._entries)
             self._entries = []
         content = b"".join(self._waiting)
         try:
@@ -100,6 +120,13 @@ class Journal:
                 raise
         self._size += len(content)
         self._waiting.clear()
+        if settles:
+            self.settle()
+
+    def settle(self) -> None:
+        """Store the record of `echo` on disk. Raises OperatorError: its disk cannot be written."""
+        if self._echo is not None:
+            self._echo.sync()
 
     def close(self) -> None:
         """Close the journal's file. Decisions that were added after the last `sync` may be lost."""

@@ -25,7 +25,7 @@ from coordinator.rounds.phases import Attempt, Over, Past, Sites
 from coordinator.rounds.round_times import JournalTimes, RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
-from coordinator.storage.journal import Entry, Journal, JournalDamaged, read_journal
+from coordinator.storage.journal import Echo, Journal, JournalDamaged, read_journal
 from coordinator.storage.snapshots import (
     KEPT,
     Snapshot,
@@ -55,7 +55,7 @@ class Kept:
         clock: Callable[[], float],
         now: Callable[[], datetime],
         aside: Executor | None = None,
-        echo: Callable[[list[Entry]], None] | None = None,
+        echo: Echo | None = None,
     ) -> None:
         """Open or begin a run's folder.
 

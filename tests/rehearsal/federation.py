@@ -21,7 +21,7 @@ from audit.own_log import AuditLog
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, federation_server
-from coordinator.operations.coordinator_log import log_path, record_decisions
+from coordinator.operations.coordinator_log import RunRecords, log_path
 from coordinator.rounds.engine import Engine
 from deploy.quickstart.ports import free_port
 from pki.authority import Authority, FederationRecord
@@ -124,7 +124,7 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
             state=state,
             identity_of=membership.identity_of,
             clock=time.monotonic,
-            audit=partial(record_decisions, log),
+            audit=partial(RunRecords, log),
             revoked=membership.revoked,
         )
         upkeep = SiteUpkeep(
