@@ -193,19 +193,27 @@ class SiteMasking:
         self._prepared = None
         self._ledger = self._ledger.void()
 
+    def prepare(self, position: bytes, bind: Bind, layout: Layout) -> None:
+        """Compute the masks of the first chunk while the site waits for parameters or for its trainer.
+
+        Nothing is masked yet, so this may be a guess. Masks for other contributors are computed again.
+        """
+        if self.key_session and self._secret is not None and set(bind.sites) <= {self._site, *self._secret.pair_keys}:
+            context = self._context(position, bind, layout)
+            if self._prepared is None or self._prepared[:2] != (context, layout):
+                masker = self._masker(bind, layout, context)
+                masker.compute_ahead()
+                self._prepared = (context, layout, masker)
+
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Check that this site may mask a round for these contributing sites, before it trains for this round.
-
-        The keys of the masks are derived here, while the trainer works.
 
         Raises:
             MaskingRefused: the round may not be masked.
         """
         self._check_bind(bind)
-        context = self._context(position, bind, layout)
-        if not self._is_open(context):
+        if not self._is_open(self._context(position, bind, layout)):
             self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
-            self._prepared = (context, layout, self._masker(bind, layout, context))
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Record on disk which vector will be masked. Nothing may be sent before this function returns.

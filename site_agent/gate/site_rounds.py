@@ -175,6 +175,7 @@ class Rounds:
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
+        self._contributors: tuple[str, ...] = ()  # of the newest attempt
 
     @property
     def key_session(self) -> int:
@@ -281,7 +282,16 @@ class Rounds:
         else:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
         self._download = Download(message, numbers)
+        if isinstance(message, Offer) and self._contributors and not self._download.is_complete:
+            self._prepare_masks(message)
         await self._end_download(self._download)
+
+    def _prepare_masks(self, offer: Offer) -> None:
+        """Compute masks while the parameters arrive. Most rounds have the same contributors as the previous one."""
+        assert self._exchange is not None
+        if self._masking is not None:
+            likely = Bind(offer.round, offer.attempt, self._contributors, 0)
+            self._masking.prepare(position(self.run, offer), likely, self._exchange.layout)
 
     async def _take_chunk(self, chunk: Chunk) -> None:
         if self._download is None:
@@ -340,7 +350,7 @@ class Rounds:
         enough = enough and len(training) >= self._allowance.policy.smallest_sites
         if self._site not in bind.sites or not self._are_listed(bind.sites) or not enough:
             raise MalformedMessage("contributors that the plan or the policy does not allow")
-        self._bind = bind
+        self._bind, self._contributors = bind, bind.sites
 
     def _check_key_session_sites(self, message: KeySessionOpen) -> None:
         if not self._are_listed(message.sites):
@@ -362,6 +372,7 @@ class Rounds:
             return
         if self._masking is not None:
             self._masking.check_draw(self._position, bind, self._exchange.layout)
+            self._masking.prepare(self._position, bind, self._exchange.layout)
         if resample != self._asked_resample and self.plan.privacy is not None:
             raise MalformedMessage("a private round to be resampled")
         if resample != self._asked_resample:

@@ -108,7 +108,7 @@ def test_a_private_round_has_the_quorum_and_one_draw_whatever_the_policy_allows(
 
     async def scene(of: Bind) -> None:
         rounds = rounds_of(plan, "ahus", tmp_path, audit, asked)
-        rounds._masking = SimpleNamespace(check_draw=nothing_to_check)  # type: ignore[assignment]
+        rounds._masking = SimpleNamespace(check_draw=nothing_to_check, prepare=nothing_to_check)  # type: ignore[assignment]
         rounds._offer, rounds._position = Offer(0, 1, bytes(32), stage), bytes(32)
         rounds._exchange = Exchanges(plan, rounds.manifest).of(0, stage, b"")
         rounds._accept_bind(of)
