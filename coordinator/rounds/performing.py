@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Protocol, assert_never
 
 import numpy as np
@@ -128,10 +129,9 @@ class Performer:
         if not bind.resumes:
             run.begin_sum(bind.round, bind.contributors)
             kept.bound(attempt_of(run))
-        contributors = tuple(sorted(bind.contributors))
-        for site in bind.sites:
-            arrived = run.running_sum.arrived(site)
-            self._send(frozenset({site}), Bind(bind.round, bind.attempt, contributors, arrived, bind.resample))
+        contributors, arrived = tuple(sorted(bind.contributors)), run.running_sum.arrived
+        for first, sites in groupby(sorted(bind.sites, key=arrived), arrived):  # usually one message for all
+            self._send(frozenset(sites), Bind(bind.round, bind.attempt, contributors, first, bind.resample))
 
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course

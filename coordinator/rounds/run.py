@@ -190,7 +190,9 @@ class Run:
         self.course = follow(self.plan, self.manifest, self.course, round_number, sums)
         if self.plan.prior is not None:
             self.course = announce(self.plan.prior, self.course, round_number, sums, self.values)
-        self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
+        rounds = rounds_of(self.plan, self.course)
+        if rounds != self.terms.rounds:
+            self.terms = replace(self.terms, rounds=rounds)
         self.rounds_made += 1
 
     def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:

@@ -163,7 +163,7 @@ def _checked_lines(path: Path) -> Iterator[tuple[int, str, Entry]]:
 def _checked(before: str, entry: Entry) -> tuple[str, bytes]:
     text = json.dumps(entry, separators=(",", ":"))
     check = hashlib.sha256(f"{before} {text}".encode()).hexdigest()[:32]
-    return check, (json.dumps(entry | {"check": check}, separators=(",", ":")) + "\n").encode()
+    return check, f'{text[:-1]},"check":"{check}"}}\n'.encode()  # as json.dumps writes it, in less time
 
 
 def _set_torn_tail_aside(path: Path, now: datetime) -> None:

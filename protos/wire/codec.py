@@ -11,10 +11,11 @@ Bytes that are no valid record raise MalformedMessage, and no other error.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import DecodeError, Message
@@ -67,6 +68,7 @@ _OF_UPKEEP: Final = _contents_of(generated.Upkeep)
 _NAMES: Final = {kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()}
 _ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to", "alternative"})
 _LEAF_BYTES: Final = 32
+_NEWEST: Final = deque[tuple[CoordinatorMessage | Upkeep, bytes]](maxlen=8)
 _AS_THEY_ARE: Final = frozenset({bool, bytes, int, str})  # most values; the checks behind this one cost more
 
 Record = TypeVar("Record")
@@ -99,12 +101,12 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
     """Encode a message from the coordinator."""
     if isinstance(message, Chunk):
         return encode_chunk(message, _CHUNK_OF_COORDINATOR)
-    return _encoded_once(message)
-
-
-@lru_cache(maxsize=8)  # most messages go to all sites of a run
-def _encoded_once(message: CoordinatorMessage | Upkeep) -> bytes:
-    return _encoded(generated.CoordinatorMessage(**_content(message)))
+    for known, raw in _NEWEST:  # most messages go to all sites of a run
+        if known is message:
+            return raw
+    raw = _encoded(generated.CoordinatorMessage(**_content(message)))
+    _NEWEST.append((message, raw))
+    return raw
 
 
 def put_together(messages: Sequence[bytes]) -> bytes:

@@ -202,7 +202,8 @@ class SiteMasking:
             context = self._context(position, bind, layout)
             if self._prepared is None or self._prepared[:2] != (context, layout):
                 masker = self._masker(bind, layout, context)
-                masker.compute_ahead()
+                if layout.chunk_bytes(0) >= _WORTH_BYTES:
+                    masker.compute_ahead()
                 self._prepared = (context, layout, masker)
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
