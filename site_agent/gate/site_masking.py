@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -50,6 +50,8 @@ from protos.wire.messages import (
 )
 from site_agent.gate.earlier_runs import EarlierRuns, ledger_path, masked_releases
 from site_agent.hospital import Policy
+
+_WORTH_BYTES: Final = 64 << 10  # the masks of a smaller chunk cost less than a pause of the gate
 
 
 class MaskingLimits(TypedDict):
