@@ -282,7 +282,7 @@ class Rounds:
         else:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
         self._download = Download(message, numbers)
-        if isinstance(message, Offer) and self._contributors and not self._download.is_complete:
+        if isinstance(message, Offer) and self._contributors and down_chunks(numbers) > 1:
             self._prepare_masks(message)
         await self._end_download(self._download)
 
