@@ -31,7 +31,7 @@ class Unfinished(Exception):  # says what happened; the benchmark has no result
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The settings of a measurement. `is_early`: the offer already lists the contributors, as for single batches."""
+    """The settings of a measurement. `is_early`: the plan aggregates after every batch."""
 
     folder: Path
     sites: int

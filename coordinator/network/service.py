@@ -256,7 +256,10 @@ class FederationService:
             return Next.ANY
         if peer.ending.is_set():
             return Next.ANY
-        return Next.CHUNK if self._engine.received(peer.caller.site, message) else Next.ANY
+        awaits_chunk = self._engine.received(peer.caller.site, message)
+        if peer.has_waiting:
+            await asyncio.sleep(0)  # the replies to all sites leave before the next message is requested
+        return Next.CHUNK if awaits_chunk else Next.ANY
 
     @staticmethod
     async def _next(context: grpc.aio.ServicerContext[bytes, bytes]) -> SiteMessage | Upkeep | None:

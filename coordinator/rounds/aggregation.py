@@ -31,6 +31,7 @@ class RunningSum:
         self._updates = self._memory[: layout.parameters]
         self._has_begun = [False] * layout.chunks  # the first chunk of a new attempt overwrites old values
         self._arrived = dict.fromkeys(sites, 0)
+        self._missing = len(self._arrived)  # sites whose last chunk has not been added
 
     def awaits(self, site: str) -> bool:
         """Return whether the coordinator still waits for chunks of this site's contribution."""
@@ -58,7 +59,9 @@ class RunningSum:
         else:
             updates[...], self._has_begun[index] = arrived, True
         self._arrived[site] = index + 1
-        return index + 1 == self._layout.chunks
+        is_last = index + 1 == self._layout.chunks
+        self._missing -= is_last
+        return is_last
 
     @property
     def sites(self) -> int:
@@ -68,7 +71,7 @@ class RunningSum:
     @property
     def is_complete(self) -> bool:
         """Return whether the contributions of all sites were added to the sum completely."""
-        return all(arrived == self._layout.chunks for arrived in self._arrived.values())
+        return self._missing == 0
 
     @property
     def is_consistent(self) -> bool:

@@ -28,6 +28,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
     MOST_SAVED,
+    MOST_TOGETHER_BYTES,
     Bind,
     Chunk,
     Done,
@@ -430,7 +431,8 @@ class Rounds:
                 raise
 
     async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
-        if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE:
+        # The coordinator reads large chunks of many sites in turns.
+        if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE and len(contribution.buffer) > MOST_TOGETHER_BYTES:
             await self._around.send(Ready(bind.round, bind.attempt))  # ignored if the attempt is over
         if upload_number != self._upload_number:
             return  # so nothing is frozen or logged

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import CoordinatorReason, Farewell
+from protos.wire.messages import Bind, Chunk, CoordinatorReason, Farewell, Offer
 from tests.coordinator.in_memory import IDENTITIES, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import (
@@ -42,6 +42,29 @@ def test_a_run_ends_with_rounds_times_the_mean_change(
             assert stream.site.farewell == Farewell(
                 CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over"
             )
+
+    play(scene())
+
+
+@pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
+def test_a_plan_that_waits_names_the_contributors_with_the_offer(tmp_path: Path, on_lost_site: str) -> None:
+    """In a plan that can go on without a site, they are named when everybody is ready. The result is the same."""
+    plan = plan_with(IDENTITIES, rounds=2, changes={"on_lost_site": on_lost_site, "quorum": 2})
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan)
+        stage.engine.start()
+        first, *others = [stage.connect(BehavingSite(name)) for name in "abc"]
+        for stream in (first, *others):
+            assert stage._deliver_one(stream)  # each joins; nobody has trained yet
+        sent = [type(message) for message in iter(first.pop, None)]
+
+        assert sent == [Offer, Chunk] + [Bind] * (on_lost_site == "wait")
+        assert stage.engine.status()["run"]["phase"] == "training"
+        stage.cut(first)
+        stage.connect(first.site)
+        stage.deliver()
+        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 2 * MEAN, np.float32))
 
     play(scene())
 

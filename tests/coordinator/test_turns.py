@@ -190,24 +190,34 @@ def test_sites_that_do_not_say_when_they_send_take_part(tmp_path: Path, monkeypa
     assert chunks_held(tmp_path, 18, monkeypatch, says_ready=False)["down"] == MOST_CHUNKS_AT_ONCE
 
 
-@pytest.mark.parametrize("sites", [MOST_CHUNKS_AT_ONCE, MOST_CHUNKS_AT_ONCE + 1])
-def test_an_agent_says_when_it_sends_where_sites_are_many(tmp_path: Path, sites: int) -> None:
-    """In a plan with more sites than turns, and only there, the agent is ready once more right before its chunks."""
+@pytest.mark.parametrize(
+    ("sites", "parameters", "says"),
+    [
+        (MOST_CHUNKS_AT_ONCE, study.THREE_CHUNKS, False),
+        (MOST_CHUNKS_AT_ONCE + 1, study.THREE_CHUNKS, True),
+        (MOST_CHUNKS_AT_ONCE + 1, 10_000, False),
+    ],
+)
+def test_an_agent_says_when_it_sends_where_sites_are_many(
+    tmp_path: Path, sites: int, parameters: int, *, says: bool
+) -> None:
+    """With more sites than turns and large chunks, and only then, the agent is ready once more before its chunks."""
     office = Office.found(tmp_path / "office")
     others = made_up_identities(f"other-{number:02d}" for number in range(sites - len(office.identities)))
-    plan = plan_with(office.identities | others, parameters=study.THREE_CHUNKS)
+    plan = plan_with(office.identities | others, parameters=parameters)
+    chunks = 3 if parameters == study.THREE_CHUNKS else 1
 
     async def one_round(stream: Stream) -> None:
         await stream.joined(plan)
         await stream.ready(plan, 0)
         await stream.send(Bind(0, 0, tuple(sorted(plan.site_names)), 0))
-        await stream.chunks(3)
+        await stream.chunks(chunks)
         await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
 
     evidence = evidence_of(office, tmp_path, one_round, approved=(plan,))
 
     said = [type(message) for message in evidence.received if isinstance(message, Ready | Chunk)]
-    assert said == [Ready] * (1 + (sites > MOST_CHUNKS_AT_ONCE)) + [Chunk] * 3
+    assert said == [Ready] * (1 + says) + [Chunk] * chunks
 
 
 def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from audit.own_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import MOST_CHUNKS_AT_ONCE, Bind
+from protos.wire.messages import MOST_CHUNKS_AT_ONCE, MOST_TOGETHER_BYTES, Bind
 from site_agent.gate.consent import Consent
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.gate.test_spent import nothing, spawned
 
-# So many sites that an upload begins with a word of its own, which is the write that fails here.
+# So many sites that a large upload begins with a word of its own, which is the write that fails here.
 NAMES = [f"site-{number:02}" for number in range(MOST_CHUNKS_AT_ONCE + 1)]
 PLAN = plan_with(made_up_identities(NAMES))
 
@@ -39,7 +40,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
             around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(),
         )  # fmt: skip
         bind = Bind(0, 0, tuple(NAMES), 0)
-        contribution: object = None  # is not come to
+        contribution = SimpleNamespace(buffer=bytes(MOST_TOGETHER_BYTES + 1))
         upload = asyncio.create_task(rounds._upload_all(contribution, bind, rounds._upload_number))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         if has_ended:
