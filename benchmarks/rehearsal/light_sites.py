@@ -33,6 +33,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
+    MOST_TOGETHER_BYTES,
     PROTOCOL_VERSION,
     Announcement,
     Bind,
@@ -165,7 +166,7 @@ class Stream:
         assert self._exchange is not None
         if self._bodies is None or self._bodies.layout != self._exchange.layout:
             self._bodies = Bodies(self._plan, self._exchange.layout)
-        if len(self._plan.sites) > MOST_CHUNKS_AT_ONCE:
+        if len(self._plan.sites) > MOST_CHUNKS_AT_ONCE and self._exchange.layout.total_bytes > MOST_TOGETHER_BYTES:
             yield Ready(bind.round, bind.attempt)
         for index in range(bind.first_chunk, self._exchange.layout.chunks):
             yield Chunk(bind.round, bind.attempt, index, self._bodies.body(index))
