@@ -261,7 +261,7 @@ def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
     if isinstance(state, Training):
         deadline = min(state.latest, _deadline(terms, attempt, now))
         return replace(state, attempt=attempt, ready=state.ready - {site}, deadline=deadline), (offer,)
-    deadline = min(state.latest, _deadline(terms, attempt, now, state.complete))
+    deadline = min(state.latest, _deadline(terms, attempt, now, state.complete, terms.early_seconds))
     bind = BindRound(frozenset({site}), attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=True)
     return replace(state, attempt=attempt, deadline=deadline), (offer, bind)
 

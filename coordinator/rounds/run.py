@@ -318,15 +318,15 @@ def _phase(state: State, terms: Terms) -> str:
 
 def terms_of(plan: Plan) -> Terms:
     """Return the parts of a plan that decide how its run proceeds."""
-    is_by_batch = plan.schedule.aggregate == "every-batch"
+    # A plan that waits has the same contributors in any case, so the second message of a round is saved.
+    is_by_batch, waits = plan.schedule.aggregate == "every-batch", plan.on_lost_site == "wait"
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,
         quorum=plan.quorum,
         rounds=plan.rounds,
-        # A plan that waits has the same contributors in any case, so the second message of a round is saved.
-        binds_early=is_by_batch or plan.on_lost_site == "wait",
-        early_seconds=None if is_by_batch else 2 * plan.deadlines.contribute_seconds,
+        binds_early=is_by_batch or waits,
+        early_seconds=2 * plan.deadlines.contribute_seconds if waits and not is_by_batch else None,
         is_masked=plan.secure_aggregation == "required",
         on_lost_site=plan.on_lost_site,
         deadlines=plan.deadlines,

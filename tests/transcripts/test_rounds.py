@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.rounds.phases import BecameReady, CloseRound, Completed, Finishing, Joined, State
 from coordinator.rounds.round import advance, begin
-from tests.transcripts.plays import play, terms
+from tests.transcripts.plays import CONTRIBUTE, play, terms
 
 
 def test_everyone_comes_and_all_goes_well() -> None:
@@ -65,6 +65,29 @@ def test_contributors_are_bound_with_the_offer_in_rounds_of_one_batch() -> None:
         3     > a, b, c finishes
               < end: all rounds were made, missing -
               = over, complete
+        """,
+    )
+
+
+def test_sites_that_train_after_they_were_named_have_the_time_of_both_phases() -> None:
+    """Also after one of them was away for a moment."""
+    play(
+        terms(binds_early=True, early_seconds=2 * CONTRIBUTE, rounds=1),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              < bind 0.0 of a b c to a b c
+              = collecting 0.0 complete - until 100
+        1     > c leaves
+              = collecting 0.0 complete - until 11
+        2     > c joins
+              < offer 0.0 to c
+              < resume 0.0 of a b c to c
+              = collecting 0.0 complete - until 100
+        99    > a, b, c completes
+              < close 0 of a b c
+              < result to a b c
+              = finishing done - until 149
         """,
     )
 
