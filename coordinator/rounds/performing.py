@@ -128,7 +128,8 @@ class Performer:
     def _bind(self, run: Run, kept: Kept, bind: BindRound) -> None:
         if not bind.resumes:
             run.begin_sum(bind.round, bind.contributors)
-            kept.bound(attempt_of(run))
+            if not run.terms.binds_early:  # otherwise the record of the offer has the contributors
+                kept.bound(attempt_of(run))
         contributors, arrived = tuple(sorted(bind.contributors)), run.running_sum.arrived
         for first, sites in groupby(sorted(bind.sites, key=arrived), arrived):  # usually one message for all
             self._send(frozenset(sites), Bind(bind.round, bind.attempt, contributors, first, bind.resample))
