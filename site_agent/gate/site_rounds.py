@@ -164,7 +164,7 @@ class Rounds:
         self._offer: Offer | None = None
         self._bind: Bind | None = None
         self._exchange: Exchange | None = None  # of the newest offer
-        self._is_concluded, self._result_sha256 = False, ""
+        self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
         self._position = b""  # of the newest complete download
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
         self._asked_resample, self._upload_number, self._log = 0, 0, structlog.get_logger()
@@ -176,7 +176,6 @@ class Rounds:
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
-        self._contributors: tuple[str, ...] = ()  # of the newest attempt
 
     @property
     def key_session(self) -> int:
