@@ -11,6 +11,7 @@ Bytes that are no valid record raise MalformedMessage, and no other error.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -68,6 +69,7 @@ _OF_UPKEEP: Final = _contents_of(generated.Upkeep)
 _NAMES: Final = {kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()}
 _ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to", "alternative"})
 _LEAF_BYTES: Final = 32
+_NEWEST_TOGETHER: Final = deque[tuple[tuple[bytes, ...], bytes]](maxlen=2)
 _NEWEST: Final = deque[tuple[CoordinatorMessage | Upkeep, bytes]](maxlen=8)
 _AS_THEY_ARE: Final = frozenset({bool, bytes, int, str})  # most values; the checks behind this one cost more
 
@@ -111,7 +113,14 @@ def encode_coordinator_message(message: CoordinatorMessage | Upkeep) -> bytes:
 
 def put_together(messages: Sequence[bytes]) -> bytes:
     """Join several encoded messages from the coordinator into one message. A single message stays unchanged."""
-    return messages[0] if len(messages) == 1 else _encoded(generated.CoordinatorMessage(together=messages))
+    if len(messages) == 1:
+        return messages[0]
+    for known, raw in _NEWEST_TOGETHER:  # most sites get the same messages
+        if len(known) == len(messages) and all(map(operator.is_, known, messages)):
+            return raw
+    raw = _encoded(generated.CoordinatorMessage(together=messages))
+    _NEWEST_TOGETHER.append((tuple(messages), raw))
+    return raw
 
 
 def taken_apart(raw: bytes | memoryview) -> Sequence[bytes | memoryview]:
