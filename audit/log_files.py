@@ -7,6 +7,7 @@ digits. So sorted names have the sequence of the records. This module never writ
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -137,6 +138,32 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
     for file in all_files(path):
         file.rename(file.with_name(f"{file.name}.before-{now:%Y%m%dT%H%M%S}"))
     return max(generation, least) + 1
+
+
+def newest_first(path: Path, word: bytes) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+    """Yield the facts of the records that contain a word, newest first, from the two newest files. Check no hash.
+
+    A loss of power can only remove records at the end, so older files are not read.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a line is no record.
+    """
+    for file in reversed(all_files(path)[-2:]):
+        with file.open("rb") as opened:
+            places = [(start, len(line)) for start, line in _placed(opened) if word in line]
+            for start, length in reversed(places):
+                opened.seek(start)
+                yield json.loads(opened.read(length))["facts"]
+
+
+def _placed(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield where each complete line of a file begins, and the line."""
+    start = 0
+    for line in file:
+        if line.endswith(b"\n"):
+            yield start, line
+        start += len(line)
 
 
 def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has

@@ -1,12 +1,13 @@
-"""Writes a program's own audit log to disk. Each record is synced before the recorded act happens.
+"""Writes a program's own audit log to disk. Each record is synced before the recorded act happens, with two exceptions.
 
-A record of what has already happened may be synced with the next record. It is synced before a checkpoint covers it.
+A record of what has already happened may be synced with the next record. So may a record that another synced file can
+replace: the coordinator's journal has every decision about a run. Both are synced before a checkpoint covers them.
 
 The log is append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. Each record has the time, the
 software and, at a site, the site's name. A record never has a value, a secret or a path that may name a patient.
 Several processes can write to it, one at a time. Each checks the others' lines before it writes. The rules:
 
-* all records of a call are written and synced, or none is. A full disk is an error, and the caller stops;
+* all records of a call are written, or none is. A full disk is an error, and the caller stops;
 * a crash may leave an incomplete last line. It is moved to a file of its own;
 * a full file is renamed, and the next file begins with the signed checkpoint of the full one.
 """
@@ -41,6 +42,7 @@ from audit.log_files import (
     full_name,
     generation_of,
     last_line,
+    newest_first,
     position_after,
     start_of_file,
 )
@@ -167,7 +169,7 @@ class AuditLog:
         self.write_all([{"event": event} | facts])
 
     def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
-        """Append either all these records or no record, and sync them to disk or not. See `write` and `sync`."""
+        """Append either all these records or no record. See `write`. Without `syncs`, the caller calls `sync` later."""
         time = self.time()
         self._write([{"time": time} | self._every | dict(facts) for facts in records], syncs=syncs)
 
@@ -234,7 +236,7 @@ class AuditLog:
             return record.position if record and record.position.sequence == size else None
 
     def sync(self) -> None:
-        """Sync the records of `write_after` to disk. Raises AuditError if the disk does not store them."""
+        """Sync all records to disk that are not synced yet. Raises AuditError if the disk does not store them."""
         with self._explained():
             self._sync()
 
@@ -247,8 +249,8 @@ class AuditLog:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
-    def records(self, event: str | None = None) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event or of all events, oldest first, over all files.
+    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of one event, oldest first, over all files.
 
         Raises:
             AuditError: the log was changed.
@@ -258,9 +260,14 @@ class AuditLog:
             found = [
                 placed.record.facts
                 for placed in checked_records(self._path, self._size)
-                if event is None or placed.record.facts.get("event") == event
+                if placed.record.facts.get("event") == event
             ]
         yield from found
+
+    def newest_records(self, word: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of the newest records that contain a word, newest first. See log_files.newest_first."""
+        with self._locked():
+            yield from newest_first(self._path, word.encode())
 
     def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
         """Yield the facts of every record of one event in the logs that a person set aside. Skip damaged records.

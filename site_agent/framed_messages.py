@@ -179,12 +179,17 @@ class FramedSocket(Generic[Message]):
             return True
 
     def close(self) -> None:
-        """Close the connection to the other process. Queued messages that were not written yet are not sent."""
+        """Close the connection to the other process. Queued messages that were not written yet are not sent.
+
+        Copies of this socket do not keep the connection open.
+        """
         if not self._is_over and self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
         self._stop_watching()
         self._waiting.clear()
         self._is_over = True
+        with suppress(OSError):  # the other process has closed it
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _write(self) -> None:
@@ -217,7 +222,7 @@ class FramedSocket(Generic[Message]):
             next(reading)
         except StopIteration as read:
             complete.set_result(read.value)
-        except (OSError, MalformedMessage) as error:
+        except Exception as error:  # also a lack of memory; the task that waits handles or reports it
             complete.set_exception(error)
 
     def _stop_watching(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from audit.own_log import AuditLog
+from audit.own_log import AuditError, AuditLog
 
 # The events of the log, by the names that the journal uses for them. All others get the prefix `run_`.
 _EVENTS: Final = {
@@ -49,21 +49,36 @@ class RunRecords:
         Raises:
             AuditError: the decisions could not be written. They must not take effect.
         """
-        records = []
-        for entry in entries:
-            facts = {name: value for name, value in entry.items() if name not in ("kind", "time", "check")}
-            kind = str(entry["kind"])
-            records.append({"event": _EVENTS.get(kind, f"run_{kind}"), "run": self._run} | facts)
-        self._log.write_all(records, syncs=False)
+        self._log.write_all([self._record(entry) for entry in entries], syncs=False)
+
+    def copy(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Write earlier decisions from the journal, with their time as `journal_time`. Raises AuditError."""
+        self._log.write_all([self._record(entry) | {"journal_time": entry["time"]} for entry in entries])
 
     def sync(self) -> None:
         """Sync the written decisions to disk. Raises AuditError if the disk does not store them."""
-        self._log.sync()
+        try:
+            self._log.sync()
+        except AuditError as cause:
+            raise AuditError(
+                what=cause.what,
+                consequence="The newest decisions were sent to sites, and are in the journal of the run. The "
+                "coordinator decides nothing more.",
+                remedy=cause.remedy,
+            ) from cause
 
     def lines(self) -> int | None:
-        """Return how many lines of the journal are in the log, or None if no record has a line's number."""
-        newest = None
-        for facts in self._log.records():
-            if facts.get("run") == self._run:
-                newest = facts.get("line", newest)
-        return None if newest is None else newest + 1
+        """Return how many lines of the journal are in the log. None if the newest record of the run has no number."""
+        try:
+            for facts in self._log.newest_records(self._run):
+                is_decision = facts["event"] in _EVENTS.values() or facts["event"].startswith("run_")
+                if is_decision and facts.get("run") == self._run:
+                    return None if (line := facts.get("line")) is None else int(line) + 1
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # `coordinator audit verify` explains it
+            return None
+        return None
+
+    def _record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        facts = {name: value for name, value in entry.items() if name not in ("kind", "time", "check")}
+        kind = str(entry["kind"])
+        return {"event": _EVENTS.get(kind, f"run_{kind}"), "run": self._run} | facts

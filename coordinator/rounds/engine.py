@@ -389,7 +389,7 @@ class Engine:
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
             over = self._performer.perform(run, kept, effects)
-            if effects:  # the streams write their messages first
+            if not kept.journal.is_settled:  # the streams write their messages first
                 asyncio.get_running_loop().call_soon(self._guarded, kept.journal.settle)
             if over is not None:
                 self._end(run, kept, over)
@@ -420,6 +420,7 @@ class Engine:
         self.finished.set()
 
     def _end(self, run: Run, kept: Kept, over: Over) -> None:
+        kept.journal.settle()  # a run with a record is not opened again
         over = explained(over, kept.history)
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))

@@ -6,8 +6,8 @@ It owns no clock, no socket and no number of the model. A deadline that has pass
                     ^            ^            |
                     +------------+-- Interrupted   a site was lost: the round is repeated, or an earlier one
 
-The set of contributors is fixed before any site sends (`bound`). Under masking they agree on keys first, and after
-every change of the set.
+The set of contributors is fixed before any site sends (`bound`). If the offer already names them (`binds_early`), there
+is no phase Training. Under masking they agree on keys first, and after every change of the set.
 """
 
 from __future__ import annotations

@@ -48,6 +48,9 @@ class Echo(Protocol):
     def record(self, entries: list[Entry]) -> None:
         """Record entries before the journal stores them. A loss of power can lose them until `sync` has returned."""
 
+    def copy(self, entries: list[Entry]) -> None:
+        """Record entries that the journal has and this place has lost, and store them on disk."""
+
     def sync(self) -> None:
         """Store the recorded entries on disk."""
 
@@ -70,6 +73,7 @@ class Journal:
         self._path, self._now, self._echo = path, now, echo
         self._waiting: list[bytes] = []
         self._entries: list[Entry] = []
+        self.is_settled = True  # whether `echo` has stored everything that this journal has
         with _on_disk():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _set_torn_tail_aside(path, now())
@@ -81,8 +85,7 @@ class Journal:
                 if recorded is not None and number >= recorded:
                     lost.append(entry)
             if echo and lost:
-                echo.record(lost)
-                echo.sync()
+                echo.copy(lost)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
             self._size = os.fstat(self._file.fileno()).st_size
@@ -120,13 +123,15 @@ class Journal:
                 raise
         self._size += len(content)
         self._waiting.clear()
+        self.is_settled = False
         if settles:
             self.settle()
 
     def settle(self) -> None:
         """Store the record of `echo` on disk. Raises OperatorError: its disk cannot be written."""
-        if self._echo is not None:
+        if self._echo is not None and not self.is_settled:
             self._echo.sync()
+        self.is_settled = True
 
     def close(self) -> None:
         """Close the journal's file. Decisions that were added after the last `sync` may be lost."""

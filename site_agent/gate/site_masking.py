@@ -209,7 +209,7 @@ class SiteMasking:
                 self._prepared = (context, layout, masker)
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Check that this site may mask a round for these contributing sites, before it trains for this round.
+        """Check that this site may mask a round for these contributing sites, as long as no contribution is built.
 
         Raises:
             MaskingRefused: the round may not be masked.

@@ -234,7 +234,10 @@ def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: 
         stage.connect(BehavingSite("b"))
         silent = stage.connect(BehavingSite("c", stops_after=1))
         stage.deliver()
-        await asyncio.sleep(101)  # as long to train and as long to send
+        await asyncio.sleep(60)  # as long to train and as long to send
+        stage.deliver()
+        assert not silent.is_ending
+        await asyncio.sleep(41)
         stage.deliver()
         assert silent.is_ending
         assert silent.site.farewell is not None

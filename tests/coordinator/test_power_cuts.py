@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from audit.own_log import AuditLog, Limits
 from coordinator.network.outgoing import Caller, StreamPeer
 from coordinator.operations.coordinator_log import RunRecords
 from coordinator.rounds.engine import Engine
 from coordinator.storage.journal import read_journal
+from coordinator.storage.keeping import Kept
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Join
@@ -26,11 +30,18 @@ from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import BehavingSite, plan_with
 
 PLAN = plan_with(IDENTITIES, rounds=4)
+KEY = Ed25519PrivateKey.generate()
 
 
-def log_of(folder: Path) -> AuditLog:
+def log_of(folder: Path, limits: Limits | None = None) -> AuditLog:
     """The coordinator's audit log, as a process opens it."""
-    return AuditLog(folder / "audit.log", site=None, now=lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    return AuditLog(folder / "audit.log", site=None, now=lambda: now, identity_key=KEY, limits=limits)
+
+
+def facts_of(folder: Path) -> list[dict[str, Any]]:
+    """The facts of every record of the log."""
+    return [json.loads(line)["facts"] for line in (folder / "audit.log").read_text().splitlines()]
 
 
 def engine_of(folder: Path, log: AuditLog, plan: Plan = PLAN) -> Engine:
@@ -74,7 +85,7 @@ def test_after_a_power_cut_the_log_has_each_decision_once(tmp_path: Path, seed: 
 
         again = log_of(tmp_path)
         engine_of(tmp_path, again).start()
-        recorded = [facts["line"] for facts in again.records() if "line" in facts]
+        recorded = [facts["line"] for facts in facts_of(tmp_path) if "line" in facts]
         (journal,) = tmp_path.glob("runs/*/journal.jsonl")
         assert recorded == [entry["line"] for entry in read_journal(journal)]
 
@@ -110,9 +121,9 @@ def test_the_journal_is_synced_before_a_message_leaves_and_the_log_after_it(
         run = engine._run
         assert run is not None
         monkeypatch.setattr(os, "fdatasync", noted)
-        await asyncio.sleep(0.01)
-        happened.clear()
         for name in sites:
+            await asyncio.sleep(0.01)  # what earlier events left to do
+            happened.clear()
             engine.received(name, Join(run.name, PLAN.digest, manifest_of(PLAN).digest, 0))
         await asyncio.sleep(0.01)
         for task in writing:
@@ -124,3 +135,78 @@ def test_the_journal_is_synced_before_a_message_leaves_and_the_log_after_it(
     assert happened[first - 1] == "journal.jsonl"
     assert "audit.log" not in happened[first:last]
     assert happened[-1] == "audit.log"
+
+
+def test_a_run_goes_on_although_an_older_file_of_the_log_is_gone(tmp_path: Path) -> None:
+    """A file that somebody moved to an archive stops no study at the next restart."""
+
+    async def scene() -> None:
+        log = log_of(tmp_path, Limits(largest_bytes=500))
+        stage = Stage(tmp_path, PLAN)
+        stage.engine = engine_of(tmp_path, log)
+        stage.engine.start()
+        streams = [stage.connect(BehavingSite(name)) for name in "abc"]
+        for _ in range(5):
+            for stream in streams:
+                stage._deliver_one(stream)
+        stage.engine.stop()
+        log.close()
+        full = sorted(tmp_path.glob("audit.log.0*"))
+        assert len(full) > 2
+        full[1].unlink()
+
+        engine_of(tmp_path, log_of(tmp_path)).start()
+
+    play(scene())
+
+
+def test_a_record_without_a_message_is_synced_too(tmp_path: Path, synced: dict[int, int]) -> None:
+    """The log is synced directly after each decision, also if the decision sends nothing."""
+
+    async def scene() -> None:
+        log = log_of(tmp_path)
+        stage = Stage(tmp_path, PLAN)
+        stage.engine = engine_of(tmp_path, log)
+        stage.engine.start()
+        stage.connect(BehavingSite("a"))
+        stage.deliver()
+        await asyncio.sleep(60)
+        path = tmp_path / "audit.log"
+        assert "site_joined" in path.read_text()
+        assert synced[path.stat().st_ino] == path.stat().st_size
+
+    play(scene())
+
+
+def test_the_last_decisions_of_a_run_survive_a_power_cut_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: dict[int, int]
+) -> None:
+    """The record of the run is on disk, and the power fails before the log is synced."""
+
+    class Cut(BaseException):
+        """The power fails."""
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    async def scene() -> None:
+        log = log_of(tmp_path)
+        stage = Stage(tmp_path, PLAN)
+        stage.engine = engine_of(tmp_path, log)
+        stage.engine.start()
+        for name in "abc":
+            stage.connect(BehavingSite(name))
+        monkeypatch.setattr(Kept, "end", cut)
+        with pytest.raises(Cut):
+            stage.deliver()
+        monkeypatch.undo()
+        path = tmp_path / "audit.log"
+        os.truncate(path, synced[path.stat().st_ino])
+
+        again = log_of(tmp_path)
+        engine_of(tmp_path, again).start()
+        recorded = [facts["site"] for facts in again.records("result_taken")]
+        (journal,) = tmp_path.glob("runs/*/journal.jsonl")
+        assert recorded == [entry["site"] for entry in read_journal(journal) if entry["kind"] == "done"]
+
+    play(scene())

@@ -7,6 +7,8 @@ import random
 import socket
 import threading
 
+import pytest
+
 from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket
 from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
 from tests.for_each import for_each
@@ -155,3 +157,28 @@ def test_a_closed_socket_leaves_nothing_to_the_next_one() -> None:
 
     first, second = asyncio.run(scene())
     assert first == second
+
+
+def test_a_message_for_which_there_is_no_memory_is_an_error_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader gets the error, and not something that is no message."""
+
+    def no_memory(_: int) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr("site_agent.framed_messages.take_memory", no_memory)
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> Message:
+        end = FramedSocket(ours, FRAMING)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        waiting = asyncio.create_task(end.receive(lambda _: 1 << 20))
+        await asyncio.sleep(0.01)
+        message = Prepare("run", bytes(100_000))
+        theirs.sendall(FRAMING.frame(message) + message.payload)
+        try:
+            return await asyncio.wait_for(waiting, 1)
+        finally:
+            end.close()
+
+    ours, theirs = socket.socketpair()
+    with theirs, pytest.raises(MemoryError):
+        asyncio.run(scene(ours, theirs))

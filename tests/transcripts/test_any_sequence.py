@@ -44,7 +44,7 @@ from coordinator.rounds.phases import (
 from coordinator.rounds.round import advance, begin
 from coordinator.rounds.taken_out import is_too_late
 from protos.wire.messages import SiteReason
-from tests.transcripts.plays import terms
+from tests.transcripts.plays import CONTRIBUTE, terms
 
 SITES = ("a", "b", "c", "d")
 STRANGER = "mallory"
@@ -82,6 +82,7 @@ def rules_of(masked: st.SearchStrategy[bool]) -> st.SearchStrategy[Terms]:
             quorum=quorum,
             rounds=rounds,
             binds_early=early,
+            early_seconds=2 * CONTRIBUTE if early and lost == "wait" else None,
             is_masked=masked,
             on_lost_site=lost,
         ),

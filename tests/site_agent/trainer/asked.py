@@ -25,26 +25,23 @@ class Asked:
     """A trainer process and the agent's end of its trainer socket; every byte it sent is kept."""
 
     def __init__(self, process: subprocess.Popen[str], ours: socket.socket) -> None:
-        self.process, self._socket = process, ours
+        self.process, self._end, self._loop = process, GateEnd(ours), asyncio.new_event_loop()
         self.received = b""
 
     def ask(self, message: Message) -> Message:
         """One question, one answer."""
-
-        async def once() -> Message:
-            end = GateEnd(self._socket.dup())
-            try:
-                return await end.ask(message, largest_payload=1 << 24)
-            finally:
-                end.close()
-
-        answer = asyncio.run(once())
+        answer = self._loop.run_until_complete(self._end.ask(message, largest_payload=1 << 24))
         self.received += repr(answer).encode() + bytes(answer.payload)
         return answer
 
+    def close(self) -> None:
+        """Close our end."""
+        self._end.close()
+        self._loop.close()
+
     def end(self) -> tuple[int, str]:
         """Close our end; its exit status and what it printed for its operator."""
-        self._socket.close()
+        self.close()
         _, said = self.process.communicate(timeout=120)
         return self.process.returncode, said
 
@@ -62,7 +59,7 @@ def trainer(config: Path, program: tuple[str, ...] = ("-m", "site_agent.trainer"
     finally:
         if process.poll() is None:
             process.kill()
-        ours.close()
+        asked.close()
         process.communicate()
 
 
