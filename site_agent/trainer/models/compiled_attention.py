@@ -224,11 +224,11 @@ class _Part:
         self.rows = build.select(build.icmp_signed("<", left, size["part"]), left, size["part"])
         self.vectors = _quotient_up(code, build.mul(size["heads"], self.rows))
 
-    def read(self, name: str, first: int, channels: range, of: int, factor: float | None = None) -> None:
+    def copy_in(self, name: str, first: int, channels: range, of: int, factor: float | None = None) -> None:
         """Copy `channels` of an array with `of` channels to the scratch array, from channel `first` on."""
         self._move(name, first, channels, of, factor, is_read=True)
 
-    def write(self, name: str, channels: int) -> None:
+    def copy_out(self, name: str, channels: int) -> None:
         """Copy the first channels of the scratch array to an array with as many channels."""
         self._move(name, 0, range(channels), channels, None, is_read=False)
 
@@ -315,10 +315,10 @@ def _each_part(code: _Code) -> Iterator[_Part]:
         yield _Part(code, copy.number, part.number)
 
 
-def _read_projections(part: _Part, width: int) -> None:
-    """Read queries, times log2(e) / √w, keys and values."""
-    part.read("projections", 0, range(width), 3 * width, math.log2(math.e) / math.sqrt(width))
-    part.read("projections", width, range(width, 3 * width), 3 * width)
+def _copy_projections(part: _Part, width: int) -> None:
+    """Copy queries, times log2(e) / √w, keys and values."""
+    part.copy_in("projections", 0, range(width), 3 * width, math.log2(math.e) / math.sqrt(width))
+    part.copy_in("projections", width, range(width, 3 * width), 3 * width)
 
 
 def _write_forward(code: _Code, width: int) -> None:
@@ -326,7 +326,7 @@ def _write_forward(code: _Code, width: int) -> None:
     build, tokens = code.build, code.argument["tokens"]
     scores = code.argument["scores"]
     with _each_part(code) as part:
-        _read_projections(part, width)
+        _copy_projections(part, width)
         with code.loop(part.vectors) as vector:
             block = _Block(part, vector.number, width)
             with code.loop(tokens) as query:
@@ -351,53 +351,58 @@ def _write_forward(code: _Code, width: int) -> None:
                 block.keep(largest, inverse, query.number)
                 # The query is not needed any more, so its place takes the result.
                 block.store([build.fmul(each, inverse) for each in sums], 0, query.number)
-        part.write("result", width)
+        part.copy_out("result", width)
     build.ret_void()
 
 
 def _write_backward(code: _Code, width: int) -> None:
-    """Write the function that computes the gradient `found` of the projections.
-
-    With g the gradient of the result O, ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O).
-    """
+    """Write the function that computes the gradient `found` of the projections."""
     build, tokens, sums = code.build, code.argument["tokens"], code.argument["sums"]
     with _each_part(code) as part:
-        _read_projections(part, width)
-        part.read("gradient", 3 * width, range(width), width)
-        part.read("result", 4 * width, range(width), width)
+        _copy_projections(part, width)
+        part.copy_in("gradient", 3 * width, range(width), width)
+        part.copy_in("result", 4 * width, range(width), width)
         with code.loop(part.vectors) as vector:
             block = _Block(part, vector.number, width)
             with code.loop(build.mul(tokens, _LONG(2 * width))) as row:
                 code.store(_vector(0.0), sums, build.mul(row.number, _LONG(_LANES)))
             with code.loop(tokens) as query:
-                queries, own = block.load(0, query.number), block.load(3, query.number)
-                of_row = build.fneg(code.sum_of_products(own, block.load(4, query.number)))
-                largest, inverse = block.kept_of(query.number)
-                with code.loop(tokens, [_vector(0.0)] * width) as key:
-                    keys = block.load(1, key.number)
-                    score = code.sum_of_products(queries, keys)
-                    probability = build.fmul(code.power_of_two(build.fsub(score, largest)), inverse)
-                    of_score = of_row
-                    for one, value in zip(own, block.load(2, key.number), strict=True):
-                        of_score = code.plus_product(of_score, one, value)
-                    of_score = build.fmul(of_score, probability)
-                    terms = [*((of_score, each) for each in queries), *((probability, each) for each in own)]
-                    for channel, (left, right) in enumerate(terms):
-                        at = code.index(_LONG(channel), tokens, key.number, _LONG(_LANES), _LONG(0))
-                        code.store(code.plus_product(code.load(sums, at), left, right), sums, at)
-                    key.following = [
-                        code.plus_product(start, of_score, each) for start, each in zip(key.values, keys, strict=True)
-                    ]
+                of_queries = _one_query_backward(code, block, query.number)
                 # The scores were computed from scaled queries, which include log2(e).
-                factor = _vector(1.0 / math.sqrt(width))
-                block.store([build.fmul(each, factor) for each in key.values], 0, query.number)
+                scale = _vector(1.0 / math.sqrt(width))
+                block.store([build.fmul(each, scale) for each in of_queries], 0, query.number)
             with code.loop(tokens) as key:
-                of_keys_and_values = [
-                    code.load(sums, code.index(_LONG(channel), tokens, key.number, _LONG(_LANES), _LONG(0)))
-                    for channel in range(2 * width)
-                ]
-                of_keys = [build.fmul(each, _vector(math.log(2.0))) for each in of_keys_and_values[:width]]
-                block.store(of_keys, 1, key.number)
-                block.store(of_keys_and_values[width:], 2, key.number)
-        part.write("found", 3 * width)
+                found = [code.load(sums, _sums_row(code, channel, key.number)) for channel in range(2 * width)]
+                block.store([build.fmul(each, _vector(math.log(2.0))) for each in found[:width]], 1, key.number)
+                block.store(found[width:], 2, key.number)
+        part.copy_out("found", 3 * width)
     build.ret_void()
+
+
+def _one_query_backward(code: _Code, block: _Block, query: Value) -> list[Value]:
+    """Add a query's share to the gradients of keys and values in `sums`. Return Σ_k ∂s·k, all channels.
+
+    With g the gradient of the result O, ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O).
+    """
+    build, sums = code.build, code.argument["sums"]
+    queries, own = block.load(0, query), block.load(3, query)
+    of_row = build.fneg(code.sum_of_products(own, block.load(4, query)))
+    largest, inverse = block.kept_of(query)
+    with code.loop(code.argument["tokens"], [_vector(0.0)] * len(queries)) as key:
+        keys = block.load(1, key.number)
+        score = code.sum_of_products(queries, keys)
+        probability = build.fmul(code.power_of_two(build.fsub(score, largest)), inverse)
+        of_score = of_row
+        for one, value in zip(own, block.load(2, key.number), strict=True):
+            of_score = code.plus_product(of_score, one, value)
+        of_score = build.fmul(of_score, probability)
+        terms = [*((of_score, each) for each in queries), *((probability, each) for each in own)]
+        for channel, (left, right) in enumerate(terms):
+            at = _sums_row(code, channel, key.number)
+            code.store(code.plus_product(code.load(sums, at), left, right), sums, at)
+        key.following = [code.plus_product(start, of_score, each) for start, each in zip(key.values, keys, strict=True)]
+    return key.values
+
+
+def _sums_row(code: _Code, channel: int, token: Value) -> Value:
+    return code.index(_LONG(channel), code.argument["tokens"], token, _LONG(_LANES), _LONG(0))

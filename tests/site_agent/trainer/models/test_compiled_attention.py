@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from protos.plan.architecture import GlobalLayersNetwork, network_tensors
 from protos.plan.ingredients import Method
 from protos.plan.learning_rates import ConstantRate
 from protos.plan.optimisers import AdamW
+from site_agent.desk.around_rounds import check_table
+from site_agent.hospital import read_hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.models import attention
 from site_agent.trainer.models.attention import attend, attend_backward, choose_attention, chosen_attention
@@ -28,6 +31,7 @@ from site_agent.trainer.training.local import LocalTraining, Pace
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Recipe
+from tests.site_agent.trainer.sites import make_plan, make_site, prepare
 
 try:
     from site_agent.trainer.models import compiled_attention
@@ -253,6 +257,21 @@ def test_a_whole_training_differs_by_rounding(seed: int) -> None:
     assert not torch.equal(found, by_torch)  # compiled code was used
     assert (found - by_torch).abs().max() <= 1e-5
     assert torch.equal(found, again)
+
+
+@needs_llvm
+def test_the_setting_of_a_hospital_reaches_check_and_training(tmp_path: Path) -> None:
+    """Both `site-agent check` and the start of a study choose what hospital.yaml sets. Other hospitals keep torch."""
+    prepare(make_site(tmp_path / "torch"), make_plan())
+    without = chosen_attention()
+    config = make_site(tmp_path / "compiled", attention="compiled")
+
+    check_table(read_hospital(config))
+    after_check = chosen_attention()
+    choose_attention("torch")
+    prepare(config, make_plan())
+
+    assert (without, after_check, chosen_attention()) == ("torch", "compiled", "compiled")
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,7 @@ def test_a_helper_ends_when_the_trainer_does() -> None:
 def test_a_helper_computes_attention_as_the_trainer() -> None:
     """The description names the kind of attention, and a helper without its package ends with an error."""
     try:
-        if find_spec("llvmlite") is None:
+        if find_spec("llvmlite") is None or find_spec("site_agent.trainer.models.compiled_attention") is None:
             with pytest.raises(ConfigurationError, match="llvmlite is not installed"):
                 help_trainer(Mailbox(order(0), *described(attention="compiled"), order(3)), 0)
         else:
