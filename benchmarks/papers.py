@@ -14,6 +14,7 @@ and the plot include all lines of the file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,12 @@ RESULTS: Final = Path(__file__).parent / "results" / "papers"
     multiple=True,
     help="Compute only this variant. You can repeat the option. A wrong name prints a list of all variants.",
 )
+@click.option(
+    "--compiled",
+    "is_compiled",
+    is_flag=True,
+    help="Compute attention with compiled code (extra `compiled`). This changes the last digits of results.",
+)
 @click.option("--jobs", default=1, help="Number of cores of this machine to use.")
 @click.option("--cluster", default="", help="Use the cores of a cluster instead: ray://HOST:10001 or dask://HOST:8786.")
 @click.option(
@@ -67,6 +74,7 @@ def main(
     folder: Path,
     seeds: str,
     chosen: tuple[str, ...],
+    is_compiled: bool,
     jobs: int,
     cluster: str,
     slices: tuple[Path, ...],
@@ -88,8 +96,10 @@ def main(
         if not render_only:
             wanted = seeds_of(seeds) if seeds else list(definition.seeds)
             done = {(row.variant, row.seed) for row in read_rows(path)}
-            chunks = [each for each in _chunks(table, folder, wanted, done) if not chosen or each.variant in chosen]
-            _compute(table, chunks, engine, path)
+            chunks = _chunks(
+                Chunk(table=table, variant="", folder=folder, seeds=tuple(wanted), is_compiled=is_compiled), done
+            )
+            _compute(table, [each for each in chunks if not chosen or each.variant in chosen], engine, path)
     except OperatorError as refusal:
         raise click.ClickException(str(refusal)) from refusal
     definition.render(read_rows(path), results / f"{table}.md")
@@ -123,17 +133,19 @@ def _compute(table: str, chunks: list[Chunk], engine: Engine, path: Path) -> Non
             progress.update(task, advance=len(done.chunk.seeds), description=f"{table}: {done.chunk.variant}")
 
 
-def _chunks(table: str, folder: Path, seeds: list[int], done: set[tuple[str, int]]) -> Iterator[Chunk]:
-    """Yield the chunks of seeds that are not yet computed.
+def _chunks(wanted: Chunk, done: set[tuple[str, int]]) -> Iterator[Chunk]:
+    """Yield the chunks of the wanted seeds that are not yet computed, for each variant.
 
     Chunks always begin at the same seeds, because a stack's last digits depend on its size.
     """
-    for variant in table_named(table).variants():
-        own = seeds[: variant.most_seeds]
-        for start in range(0, len(own), variant.seeds_at_once):
-            missing = [seed for seed in own[start : start + variant.seeds_at_once] if (variant.name, seed) not in done]
+    for variant in table_named(wanted.table).variants():
+        own, at_once = wanted.seeds[: variant.most_seeds], variant.seeds_at_once
+        if wanted.is_compiled:
+            at_once = variant.compiled_seeds_at_once or at_once
+        for start in range(0, len(own), at_once):
+            missing = tuple(seed for seed in own[start : start + at_once] if (variant.name, seed) not in done)
             if missing:
-                yield Chunk(table=table, variant=variant.name, folder=folder, seeds=tuple(missing))
+                yield replace(wanted, variant=variant.name, seeds=missing)
 
 
 def seeds_of(text: str) -> list[int]:

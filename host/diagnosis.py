@@ -89,9 +89,10 @@ AILMENTS: Final = (
           "the number "
           "of records that are not cosigned."),
     Entry("D423", "device",
-          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
+          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
+          "With `attention: compiled`, also whether its package is installed.",
           "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
-          "`device: cpu`."),
+          "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 

@@ -21,12 +21,16 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some seeds of one variant of a table, and the path of the public tables on the computing machine."""
+    """Some seeds of one variant of a table, and the path of the public tables on the computing machine.
+
+    With `is_compiled`, attention is computed by compiled code. This changes the last digits of results.
+    """
 
     table: str
     variant: str
     folder: Path
     seeds: tuple[int, ...]
+    is_compiled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,10 @@ class Refused:
 
 def run_chunk(chunk: Chunk) -> Computed | Refused:
     """Compute a chunk in this process, on one thread."""
-    prepare_arithmetic(1)
+    try:
+        prepare_arithmetic(1, attention="compiled" if chunk.is_compiled else "torch")
+    except OperatorError as refusal:
+        return Refused(words=str(refusal))
     # Torch would warn, because the gradients of a stack's copies are stored side by side on purpose.
     warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
     began = time.process_time()
@@ -58,9 +65,10 @@ def run_chunk(chunk: Chunk) -> Computed | Refused:
     except OperatorError as refusal:
         return Refused(words=str(refusal))
     seconds = time.process_time() - began
-    return Computed(chunk=chunk, rows=rows, processor_seconds=seconds, libraries=_libraries())
+    return Computed(chunk=chunk, rows=rows, processor_seconds=seconds, libraries=_libraries(chunk))
 
 
-def _libraries() -> str:
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scikit-learn"))
+def _libraries(chunk: Chunk) -> str:
+    names = ("torch", "numpy", "scikit-learn", *(("llvmlite",) if chunk.is_compiled else ()))
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
     return f"Python {platform.python_version()}, {versions}, {platform.machine()}"

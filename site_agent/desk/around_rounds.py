@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Check that the device for training exists, and read and check the table in the same way as training.
+    """Check that training can use its device and packages, and read and check the table in the same way as training.
 
     Raises:
-        OperatorError: there is no such device, or the table cannot be read, does not fit the contract, or has
-            warnings that nobody accepted.
+        OperatorError: the device or a package for training is missing, or the table cannot be read, does not fit the
+            contract, or has warnings that nobody accepted.
     """
-    if hospital.training.device == "cuda":
-        prepare_arithmetic(hospital.training.threads, hospital.training.device)
+    if hospital.training.device == "cuda" or hospital.training.attention == "compiled":
+        _prepare(hospital)
     if hospital.policy.tier == "receiving":
         from site_agent.desk.results.receiving import read_without_outcomes
 
@@ -55,7 +55,7 @@ def load_libraries(hospital: Hospital) -> None:
         return
     # If a plan needs a library that is missing or broken, the error is raised when this plan is used.
     with suppress(Exception):
-        prepare_arithmetic(hospital.training.threads, hospital.training.device)
+        _prepare(hospital)
 
         import site_agent.desk.results.live_curves
         import site_agent.trainer.saves
@@ -64,7 +64,7 @@ def load_libraries(hospital: Hospital) -> None:
 
 def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
     """Load the libraries, the table and the network for a study. `state` has the site's secret."""
-    prepare_arithmetic(hospital.training.threads, hospital.training.device)
+    _prepare(hospital)
 
     from site_agent.desk.column_profile import prepare_with_profile
     from site_agent.desk.results.live_curves import LiveCurves
@@ -94,6 +94,11 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         _count_rows(study, state / "models", hospital.policy.smallest_cell)
     study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
+
+
+def _prepare(hospital: Hospital) -> None:
+    training = hospital.training
+    prepare_arithmetic(training.threads, training.device, training.attention)
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:

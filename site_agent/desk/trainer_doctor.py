@@ -96,7 +96,7 @@ def _threads(wanted: int, there: int) -> Finding:
 
 
 def _device(training: Training) -> Finding:
-    if training.device == "cpu":
+    if training.device == "cpu" and training.attention == "torch":
         is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
         unused = " This computer has a graphics card, which is not used." if is_there else ""
         return fine("D423", f"Networks are trained on the processor (device: cpu).{unused}")
@@ -104,9 +104,11 @@ def _device(training: Training) -> Finding:
     from site_agent.trainer.arithmetic import prepare_arithmetic
 
     try:
-        prepare_arithmetic(training.threads, training.device)
+        prepare_arithmetic(training.threads, training.device, training.attention)
     except ConfigurationError as refused:
         return failure("D423", refused.what, refused.remedy)
+    if training.device == "cpu":
+        return fine("D423", "Networks are trained on the processor (device: cpu), with attention: compiled.")
     import torch
 
     return fine("D423", f"Networks are trained on the graphics card {torch.cuda.get_device_name()} (device: cuda).")

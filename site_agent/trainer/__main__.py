@@ -116,7 +116,8 @@ def _serve_among_processes(path: Path) -> int:
 
     hospital = read_hospital(path)
     _log_start(hospital, has_network=has_network)
-    prepare_arithmetic(hospital.training.threads, hospital.training.device)
+    training = hospital.training
+    prepare_arithmetic(training.threads, training.device, training.attention)
     with by_torchrun.gradient_parts() as parts:
         structlog.get_logger().info("helpers_joined", helpers=parts.helpers)
         PULSE.follow(parts.beat)

@@ -45,11 +45,14 @@ class _Uncompiled(ModuleType):
         return getattr(import_module(_COMPILER), name)
 
 
-def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
+def prepare_arithmetic(
+    threads: int, device: Literal["cpu", "cuda"] = "cpu", attention: Literal["torch", "compiled"] = "torch"
+) -> None:
     """Load PyTorch, and set it up to compute exactly the same numbers in each run with the same number of threads.
 
     Raises:
-        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
+        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card; or attention is `compiled`,
+            and the device is `cuda` or a package is missing.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
@@ -72,6 +75,18 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
     if device == "cuda":
         _require_card()
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    _choose_attention(attention, device)
+
+
+def _choose_attention(attention: Literal["torch", "compiled"], device: str) -> None:
+    from site_agent.trainer.models.attention import choose_attention
+
+    if attention == "compiled" and device == "cuda":
+        raise unfit(
+            what="hospital.yaml sets attention: compiled under training. This works only with device: cpu.",
+            remedy="Set attention: torch or device: cpu under training in hospital.yaml.",
+        )
+    choose_attention(attention)
 
 
 def _require_card() -> None:

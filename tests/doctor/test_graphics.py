@@ -9,6 +9,8 @@ import torch
 
 from site_agent.desk import trainer_doctor
 from site_agent.hospital import Training
+from site_agent.trainer.failures import unfit
+from site_agent.trainer.models import attention
 
 
 @pytest.mark.parametrize("device", [None, "/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"])
@@ -34,3 +36,20 @@ def test_a_card_in_use_is_named_and_a_missing_one_is_a_failure(monkeypatch: pyte
     assert (missing.identifier, missing.severity.name) == ("D423", "FAILURE")
     assert "hospital.yaml sets device: cuda" in missing.line
     assert (found.severity.name, "Some Card 100" in found.line) == ("FINE", True)
+
+
+def test_compiled_attention_is_named_and_a_missing_package_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With attention: compiled the doctor checks for the package that training will use."""
+    settings: list[str] = []
+    monkeypatch.setattr(attention, "choose_attention", settings.append)
+    found = trainer_doctor._device(Training(attention="compiled"))
+
+    def refuse(kind: str) -> None:
+        raise unfit(what=f"No package for {kind}.", remedy="Install it.")
+
+    monkeypatch.setattr(attention, "choose_attention", refuse)
+    missing = trainer_doctor._device(Training(attention="compiled"))
+
+    assert settings == ["compiled"]
+    assert (found.severity.name, "with attention: compiled" in found.line) == ("FINE", True)
+    assert (missing.severity.name, "No package for compiled. Install it." in missing.line) == ("FAILURE", True)

@@ -64,6 +64,7 @@ PATIENTS = frozenset(
         "pydicom",
         "onnx",
         "onnxruntime",
+        "llvmlite",
         "blake3",
         "sdnotify",
     }

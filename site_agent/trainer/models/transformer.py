@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from protos.plan.architecture import GlobalLayersNetwork
-from site_agent.trainer.models.attention import Attended, attend, attend_backward
+from site_agent.trainer.models.attention import Kept, attend, attend_backward
 from site_agent.trainer.models.layers import (
     NORMALISATION_EPSILON,
     NORMALISATION_FACTOR,
@@ -135,7 +135,7 @@ class _Kept:
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor
-    attention: tuple[Attended, ...]
+    attention: Kept
     attended: Tensor
     between: Tensor
     ready: Tensor  # after normalisation and dropout

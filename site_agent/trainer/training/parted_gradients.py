@@ -28,6 +28,7 @@ from protos.errors import ConfigurationError, ProtocolError, UnavailableError
 from protos.plan.architecture import Architecture, NamedTensors
 from protos.plan.documents import LARGEST_DOCUMENT_BYTES, Document
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.models.attention import choose_attention, chosen_attention
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.pulse import LONG_SECONDS
 from site_agent.trainer.training.batches import Rows
@@ -65,7 +66,8 @@ class DescribedNetwork(Document):
     """The settings from which a helper builds a network with its loss, as rank 0 sends them in JSON.
 
     `federated` names the shared parameters, which are stored in one flat tensor in this order. `gamma` and
-    `class_weights` are those of the loss. `threads` are the threads of one operation, as at rank 0.
+    `class_weights` are those of the loss. `threads` are the threads of one operation, and `attention` is the kind of
+    attention, both as at rank 0.
     """
 
     architecture: Architecture
@@ -78,6 +80,7 @@ class DescribedNetwork(Document):
     class_weights: tuple[float, ...] | None
     threads: int = Field(ge=1, le=256)
     device: Literal["cpu", "cuda"]
+    attention: Literal["torch", "compiled"]
 
 
 def describe_network(
@@ -106,6 +109,7 @@ def describe_network(
             "class_weights": None if loss.weights is None else tuple(loss.weights.tolist()),
             "threads": torch.get_num_threads(),
             "device": device,
+            "attention": chosen_attention(),
         }
     ).model_dump_json()
     found = text.encode()
@@ -283,6 +287,7 @@ class _Helper:
         except (ValidationError, ValueError, KeyError) as cause:
             raise _malformed("a description that describes no network") from cause
         torch.set_num_threads(described.threads)
+        choose_attention(described.attention)
         weights = None if described.class_weights is None else torch.tensor(described.class_weights)
         self._network = described, flat, LossFunction(task=described.task, gamma=described.gamma, weights=weights)
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from protos.plan.architecture import DenseNetwork, NamedTensors, network_tensors
 from protos.plan.losses import TaskDefault
 from protos.plan.optimisers import StochasticGradientDescent
 from site_agent.trainer.arithmetic import prepare_arithmetic
+from site_agent.trainer.models.attention import chosen_attention
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -212,6 +214,7 @@ MALFORMED: dict[str, list[Tensor]] = {
     "no columns": described(columns=0),
     "many threads": described(threads=100_000),
     "an unknown device": described(device="tpu"),
+    "an unknown attention": described(attention="fast"),
     "rows without a network": [order(2, 3)],
     "no rows": [*described(), order(2, 0)],
     "negative rows": [*described(), order(2, -3)],
@@ -244,6 +247,20 @@ def test_a_helper_ends_when_the_trainer_does() -> None:
 
     with pytest.raises(UnavailableError, match="ended or did not answer"):
         help_trainer(Mailbox(order(0)), 0)
+
+
+def test_a_helper_computes_attention_as_the_trainer() -> None:
+    """The description names the kind of attention, and a helper without its package ends with an error."""
+    try:
+        if find_spec("llvmlite") is None or find_spec("site_agent.trainer.models.compiled_attention") is None:
+            with pytest.raises(ConfigurationError, match="llvmlite is not installed"):
+                help_trainer(Mailbox(order(0), *described(attention="compiled"), order(3)), 0)
+        else:
+            help_trainer(Mailbox(order(0), *described(attention="compiled"), order(3)), 0)
+            assert chosen_attention() == "compiled"
+    finally:
+        help_trainer(Mailbox(order(0), *described(attention="torch"), order(3)), 0)
+    assert chosen_attention() == "torch"
 
 
 OPENED: list[object] = []
