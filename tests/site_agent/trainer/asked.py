@@ -34,6 +34,10 @@ class Asked:
         self.received += repr(answer).encode() + bytes(answer.payload)
         return answer
 
+    def send_raw(self, raw: bytes) -> None:
+        """Send bytes that are no message."""
+        self._end._socket._socket.sendall(raw)
+
     def close(self) -> None:
         """Close our end."""
         self._end.close()

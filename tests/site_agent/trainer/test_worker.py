@@ -160,7 +160,7 @@ def test_bytes_that_are_no_message_end_the_trainer(tmp_path: Path) -> None:
 
     for frame, reason in frames.items():
         with trainer(config) as asked:
-            asked._socket.sendall(frame)
+            asked.send_raw(frame)
             status, said = asked.end()
 
         assert status == 1
@@ -176,7 +176,7 @@ def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:
     with trainer(config) as asked:
         assert asked.end()[0] == 0
     with trainer(config) as asked:
-        asked._socket.sendall(worker_module.Check.__name__.encode()[:3])
+        asked.send_raw(worker_module.Check.__name__.encode()[:3])
         assert asked.end()[0] == 0
 
 
