@@ -53,11 +53,15 @@ def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
 
 
 def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
-    """Return whether a joining site has the state in memory or on disk from which the current round continues."""
+    """Return whether a joining site has the state in memory or on disk from which it continues the run.
+
+    A site that has sent its whole contribution continues with the next round.
+    """
     state = run.state
     if not isinstance(state, Working) or site not in state.attempt.bound:
         return True
-    return kept.is_current(join, state.attempt.round)
+    has_sent = isinstance(state, Collecting) and site in state.complete
+    return kept.is_current(join, state.attempt.round + has_sent)
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:

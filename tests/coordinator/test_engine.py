@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,17 @@ import pytest
 
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import Bind, Chunk, CoordinatorReason, Farewell, Offer
+from protos.wire.messages import (
+    Announcement,
+    Bind,
+    Chunk,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Farewell,
+    Join,
+    Offer,
+    SiteMessage,
+)
 from tests.coordinator.in_memory import IDENTITIES, Stage, a_whole_run
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import (
@@ -175,6 +186,46 @@ def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, arrived
 
         assert [(bind.round, bind.attempt, bind.first_chunk) for bind in returned.binds] == [(0, 0, arrived), (1, 0, 0)]
         np.testing.assert_array_equal(stage.vector(plan), np.full(THREE_CHUNKS, 2 * MEAN, np.float32))
+
+    play(scene())
+
+
+@pytest.mark.parametrize("keeps", ["its memory", "the state after the round", "the state before the round"])
+def test_a_site_that_has_sent_everything_needs_the_state_after_the_round(tmp_path: Path, keeps: str) -> None:
+    """A trainer that lost the training of this round would train the next round from the wrong state."""
+    saving = {"snapshots": {"every_rounds": 1, "every_seconds": None}}
+    plan = plan_with(IDENTITIES, rounds=4, changes=saving)
+
+    class Restarted(BehavingSite):
+        """Its trainer was started again after its contribution to round 1."""
+
+        def answer(self, message: CoordinatorMessage) -> list[SiteMessage]:
+            """Join with what is left."""
+            said = super().answer(message)
+            if not isinstance(message, Announcement) or keeps == "its memory" or not self.offers:
+                return said
+            last = 2 if keeps == "the state after the round" else 1
+            return [replace(one, next_round=None, saved=one.saved[: last + 1]) for one in said if isinstance(one, Join)]
+
+    async def scene() -> None:
+        stage = Stage(tmp_path, plan)
+        stage.engine.start()
+        stage.connect(BehavingSite("a"))
+        slow = stage.connect(BehavingSite("b"))
+        fast = stage.connect(Restarted("c"))
+        while len(fast.site.binds) < 2 or fast.has_something:
+            stage._deliver_one(fast)
+            if slow.site.offers[-1:] == [] or slow.site.offers[-1].round == 0:
+                stage._deliver_one(slow)
+            stage._deliver_one(stage.streams[0])
+        before = len(fast.site.offers)
+        stage.cut(fast)
+        again = stage.connect(fast.site)
+        assert stage._deliver_one(again)  # it joins while the others still train
+        stage.deliver()
+
+        assert again.site.offers[before].round == (1 if keeps == "the state before the round" else 2)
+        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 4 * MEAN, np.float32))
 
     play(scene())
 
