@@ -90,9 +90,10 @@ AILMENTS: Final = (
           "of records that are not cosigned."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
-          "With `attention: compiled`, also whether its package is installed.",
+          "With `attention: compiled`, `doctor` also checks that the package llvmlite is installed.",
           "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
-          "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`."),
+          "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`. "
+          "`attention: compiled` works only with `device: cpu`."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 

@@ -104,9 +104,9 @@ class FramedSocket(Generic[Message]):
     One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory. A large
     one is read into the memory that is passed on, and only its first AHEAD_BYTES are copied here.
 
-    This object takes over the given socket, because the event loop watches it from one message to the next. If another
-    object closed it, the next socket with the same number would never be reported. While no task receives, nothing is
-    read.
+    This object takes over the given socket, because the event loop watches it from one message to the next. No other
+    object may close this socket. Otherwise the event loop would never report a new socket with the same file number.
+    While no task receives, nothing is read.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:

@@ -163,8 +163,8 @@ class Training(Document):
 
     `draws` is published in experiments with public data only: anybody with the plan can then compute this site's
     private starts, batches and dropout. `device` is where networks are trained: on the processor, or on the first
-    graphics card that PyTorch finds. `attention` is how the attention of "Global Layers" is computed. The last bits of
-    the result differ between the two devices, and between the two kinds of attention.
+    graphics card that PyTorch finds. `attention` is how the attention of the network global-layers-network is computed.
+    The last bits of the result differ between the two devices, and between the two kinds of attention.
     """
 
     threads: int = Field(default=1, ge=1, le=256)

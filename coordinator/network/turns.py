@@ -6,9 +6,9 @@ in memory. One `Turns` is for received chunks, another for sent chunks. The rule
 * at most `MOST_CHUNKS_AT_ONCE` streams have a turn, in the order of their requests;
 * a stream that does not finish a chunk within `PATIENCE_SECONDS` passes its turn to the next one, and finishes without
   a turn. So a slow or hostile peer delays no other for longer, and costs only its own chunk;
-* its next chunks need no turn either, until one is in time again. So a slow connection is as fast as without turns.
-* a site announces its chunks if there are more sites than turns. A contribution of at most 64 KiB is not announced, and
-  is read without a turn.
+* its next chunks need no turn either, until one is in time again. So a slow connection is as fast as without turns;
+* if the plan has more than 16 sites, a site sends `Ready` before its chunks. A contribution of at most 64 KiB needs no
+  `Ready` and no turn.
 
 So turns never limit the coordinator to less than sixteen chunks in a tenth of a second, at least 84 MB in a second.
 """

@@ -1,14 +1,15 @@
 """Writes the coordinator's audit log. Connections, decisions and messages are recorded before they take effect.
 
-Every decision of a run is written here before its journal stores it, so every act is in this log. The journal is synced
-before the decision takes effect, and this log directly after, while the sites work. If the computer loses its power in
-between, the next process copies the missing decisions from the journal. The log never contains a parameter, a sum or a
-secret.
+Every decision of a run is written here before its journal stores it, so every act is in this log. The journal is
+synced before the decision takes effect. This log is synced when the coordinator has started to send. If the power fails
+before this log is synced, the next process copies the missing decisions from the journal. The log never contains a
+parameter, a sum or a secret.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,32 +44,37 @@ class RunRecords:
     def __init__(self, log: AuditLog, run: str) -> None:
         self._log, self._run = log, run
 
-    def record(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Write decisions to the audit log, before the journal of the run stores them. `sync` syncs them to disk.
+    def record(self, entries: Sequence[Mapping[str, Any]], *, syncs: bool) -> None:
+        """Write decisions to the audit log, before the journal of the run stores them. Sync them now, or with `sync`.
 
         Raises:
             AuditError: the decisions could not be written. They must not take effect.
         """
-        self._log.write_all([self._record(entry) for entry in entries], syncs=False)
+        self._log.write_all([self._record(entry) for entry in entries], syncs=syncs)
 
     def copy(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Write earlier decisions from the journal, with their time as `journal_time`. Raises AuditError."""
-        self._log.write_all([self._record(entry) | {"journal_time": entry["time"]} for entry in entries])
+        records = [self._record(entry) | {"journal_time": entry["time"]} for entry in entries]
+        with _explained(
+            "Decisions before the power failure are in the journal of the run, but not yet in the audit log. The "
+            "coordinator did not continue this run."
+        ):
+            self._log.write_all(records)
 
     def sync(self) -> None:
         """Sync the written decisions to disk. Raises AuditError if the disk does not store them."""
-        try:
+        with _explained(
+            "The newest decisions are in the journal of the run. The coordinator may already have sent them to sites. "
+            "It makes no further decision."
+        ):
             self._log.sync()
-        except AuditError as cause:
-            raise AuditError(
-                what=cause.what,
-                consequence="The newest decisions were sent to sites, and are in the journal of the run. The "
-                "coordinator decides nothing more.",
-                remedy=cause.remedy,
-            ) from cause
 
     def lines(self) -> int | None:
-        """Return how many lines of the journal are in the log. None if the newest record of the run has no number."""
+        """Return how many lines of the journal are in the log.
+
+        Return None if the log has no record of the run, if its newest record has no line number, or if the log cannot
+        be read.
+        """
         try:
             for facts in self._log.newest_records(self._run):
                 is_decision = facts["event"] in _EVENTS.values() or facts["event"].startswith("run_")
@@ -82,3 +88,12 @@ class RunRecords:
         facts = {name: value for name, value in entry.items() if name not in ("kind", "time", "check")}
         kind = str(entry["kind"])
         return {"event": _EVENTS.get(kind, f"run_{kind}"), "run": self._run} | facts
+
+
+@contextmanager
+def _explained(consequence: str) -> Iterator[None]:
+    """Give an error of the log inside the block this second sentence."""
+    try:
+        yield
+    except AuditError as cause:
+        raise AuditError(what=cause.what, consequence=consequence, remedy=cause.remedy) from cause

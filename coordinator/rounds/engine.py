@@ -420,7 +420,7 @@ class Engine:
         self.finished.set()
 
     def _end(self, run: Run, kept: Kept, over: Over) -> None:
-        kept.journal.settle()  # a run with a record is not opened again
+        kept.journal.settle()  # after the run's record is written, no process opens this journal to copy from it
         over = explained(over, kept.history)
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))

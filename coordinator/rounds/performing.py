@@ -70,7 +70,7 @@ class Performer:
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
         """Carry out decisions in sequence, then send messages to sites. Return how the run ended, or None.
 
-        The caller settles the journal later, so that the messages leave first.
+        The caller later calls `journal.settle`, which syncs the audit log. So the messages are sent first.
 
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.

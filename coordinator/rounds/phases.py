@@ -36,7 +36,8 @@ class Terms:
         rounds: the number of rounds as far as known. A closing round can reduce it, but the round that was offered
             with it is always made.
         binds_early: the offer names the contributors at once.
-        early_seconds: how long they may then train and send; None for the same time as they usually have for sending.
+        early_seconds: the longest time for training and sending together if the offer names the contributors, in
+            seconds. None means `contribute_seconds`.
         is_masked: contributors first agree on the keys of a key session.
         on_lost_site: whether a run continues without a site that stays away.
         past: the rounds that are repeated since the run returned to an earlier one.

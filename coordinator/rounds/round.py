@@ -147,7 +147,7 @@ def _offer(terms: Terms, attempt: Attempt, now: float) -> Outcome:
 
 
 def _collect(terms: Terms, attempt: Attempt, now: float, longest: float | None = None) -> Outcome:
-    """Fix the list of contributors. They have `longest` seconds, or without it those of the plan's deadline."""
+    """Fix the list of contributors. They have `longest` seconds to contribute, by default `contribute_seconds`."""
     longest = longest or terms.deadlines.contribute_seconds
     bound, deadline = replace(attempt, was_bound=True), _deadline(terms, attempt, now, longest=longest)
     bind = BindRound(attempt.bound, attempt.bound, attempt.round, attempt.number, attempt.resample, resumes=False)

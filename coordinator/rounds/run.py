@@ -310,7 +310,10 @@ def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _phase(state: State, terms: Terms) -> str:
-    """Return the name of the run's phase for people. Sites whose names were sent with the offer train at first."""
+    """Return the name of the run's phase for people.
+
+    If the offer named the contributors, it is `training` until the first site has sent its whole contribution.
+    """
     if terms.binds_early and isinstance(state, Collecting) and not state.complete:
         return Training.__name__.lower()
     return type(state).__name__.lower()
@@ -318,7 +321,7 @@ def _phase(state: State, terms: Terms) -> str:
 
 def terms_of(plan: Plan) -> Terms:
     """Return the parts of a plan that decide how its run proceeds."""
-    # A plan that waits has the same contributors in any case, so the second message of a round is saved.
+    # A plan that waits never changes its contributors between rounds. So the coordinator names them with the offer.
     is_by_batch, waits = plan.schedule.aggregate == "every-batch", plan.on_lost_site == "wait"
     return Terms(
         sites=frozenset(plan.site_names),

@@ -45,8 +45,8 @@ class JournalDamaged(OperatorError):
 class Echo(Protocol):
     """Another place, such as an audit log, where the entries of one journal are recorded."""
 
-    def record(self, entries: list[Entry]) -> None:
-        """Record entries before the journal stores them. A loss of power can lose them until `sync` has returned."""
+    def record(self, entries: list[Entry], *, syncs: bool) -> None:
+        """Record entries before the journal stores them. Without `syncs`, only `sync` stores them on disk."""
 
     def copy(self, entries: list[Entry]) -> None:
         """Record entries that the journal has and this place has lost, and store them on disk."""
@@ -55,7 +55,7 @@ class Echo(Protocol):
         """Store the recorded entries on disk."""
 
     def lines(self) -> int | None:
-        """Return how many lines of the journal are recorded there, or None if nobody knows."""
+        """Return how many lines of the journal are recorded there, or None if the number is unknown."""
 
 
 class Journal:
@@ -101,7 +101,7 @@ class Journal:
         self.lines += 1
 
     def sync(self, *, settles: bool = True) -> None:
-        """Write the added decisions to disk, and wait until they are stored. With `settles`, also in the echo.
+        """Write the added decisions to disk, and wait until they are stored. With `settles`, also sync them in `echo`.
 
         Raises:
             OperatorError: this disk or the record of `echo` cannot be written; the file is unchanged.
@@ -109,7 +109,7 @@ class Journal:
         if not self._waiting:
             return
         if self._echo is not None:
-            self._echo.record(self._entries)
+            self._echo.record(self._entries, syncs=settles)
             self._entries = []
         content = b"".join(self._waiting)
         try:
@@ -123,9 +123,7 @@ class Journal:
                 raise
         self._size += len(content)
         self._waiting.clear()
-        self.is_settled = False
-        if settles:
-            self.settle()
+        self.is_settled = settles
 
     def settle(self) -> None:
         """Store the record of `echo` on disk. Raises OperatorError: its disk cannot be written."""

@@ -198,7 +198,7 @@ class Permission:
         self._allowance.take(exchange, bind, position)
 
     def sent(self) -> None:
-        """Sync the record of a contribution to disk, after it was sent. Raises AuditError: the disk failed."""
+        """Sync the count of sent bytes to disk, after a contribution was sent. Raises AuditError: the disk failed."""
         self._allowance.sent()
 
     def finish(self) -> None:

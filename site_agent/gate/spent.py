@@ -2,14 +2,13 @@
 
 There is one small file per run, written before the announced step happens. Its first line has everything until this
 process started, and each further line one contribution. The step of an incomplete last line did not happen. A line is
-synced after its contribution has left. Only a computer that loses its power can lose it, and the audit log then has a
-record of this contribution, synced before it left.
+synced after its contribution was sent. So only a power failure can remove this line. The audit log then still has the
+record of this contribution, which was synced before the contribution was sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,12 @@ class Spent:
     def sync(self) -> None:
         """Sync the newest line to disk, after its contribution has left. Raises AuditError: the disk failed."""
         if not self._is_synced:
-            with _recording():
+            with on_disk(
+                what="The number of bytes that this site has sent cannot be stored on disk",
+                consequence="The contribution of this round was already sent. The audit log has its record. This site "
+                "sends nothing more.",
+                kind=AuditError,
+            ):
                 sync_file(self._path)
             self._is_synced = True
 
@@ -125,7 +129,11 @@ class Spent:
             self._takes_lines,
             False,
         )  # a line that is written in part is replaced next time
-        with _recording():
+        with on_disk(
+            what="The number of bytes that this site will send cannot be recorded",
+            consequence="Nothing more was sent.",
+            kind=AuditError,
+        ):
             if takes_lines and sent is not None:
                 append_record(self._path, _line(sent), syncs=False)
                 self._is_synced = False
@@ -134,14 +142,6 @@ class Spent:
                 finished = self.finished.isoformat() if self.finished else None
                 keep_record(self._path, _line(_Kept(rounds=rounds, finished=finished, newest=self.newest)))
         self._takes_lines = True
-
-
-def _recording() -> AbstractContextManager[None]:
-    return on_disk(
-        what="The number of bytes that this site will send cannot be recorded",
-        consequence="Nothing more is sent in this round.",
-        kind=AuditError,
-    )
 
 
 def _line(content: Document) -> bytes:

@@ -70,11 +70,10 @@ def choose_attention(kind: Kind) -> None:
         from site_agent.trainer.models import compiled_attention
     except ImportError as cause:
         raise unfit(
-            what=f"The package llvmlite is not installed. Compiled attention requires it ({type(cause).__name__}).",
-            remedy=(
-                'Install the extra: pip install "global-layers[compiled]". Or compute without it: set attention: torch '
-                "under training in hospital.yaml."
-            ),
+            what="The package llvmlite is not installed. The setting attention: compiled under training in "
+            "hospital.yaml requires this package.",
+            remedy='Run pip install "global-layers[compiled]" in the environment of the site trainer. Or set '
+            "attention: torch under training in hospital.yaml.",
         ) from cause
     _compiled = compiled_attention.attend
 
