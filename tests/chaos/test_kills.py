@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from protos.plan.plan import Plan
-from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, Ready, SiteMessage
+from protos.wire.messages import Chunk, KeyAdvert, KeySessionAcknowledgement, SiteMessage
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
 from tests.for_each import in_turns
 from tests.hostile.masking_network import StreamEnd
@@ -173,7 +173,7 @@ def at_message(kind: type[SiteMessage], number: int) -> Callable[[Mortal], Strik
     return strikes
 
 
-@pytest.mark.parametrize(("kind", "number"), in_turns([KeyAdvert, KeySessionAcknowledgement, Ready], [1, 3]))
+@pytest.mark.parametrize(("kind", "number"), in_turns([KeyAdvert, KeySessionAcknowledgement, Chunk], [1, 3]))
 def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
     tmp_path: Path, kind: type[SiteMessage], number: int
 ) -> None:
