@@ -359,7 +359,9 @@ class Worker:
             saves.begin(number)
             return study
         held = saves.newest(number)
-        if held is None or (held < number and following is not None):
+        # A site misses rounds only in a plan that continues without a lost site.
+        may_miss = following is None and self._plan is not None and self._plan.on_lost_site == "continue"
+        if held is None or (held < number and not may_miss):
             raise StateLost(number)
         study = self._restored(held)
         saves.forget_after(held)

@@ -17,7 +17,7 @@ from coordinator.rounds.run import new_run, terms_of
 from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
+from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import around_rounds
 from site_agent.gate.door import Builder, payload_bytes
 from site_agent.hospital import read_hospital
@@ -109,6 +109,28 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     ]
     assert concluded == Agreed()
     assert (tmp_path / "state/models/law-1/model.safetensors").exists()
+
+
+@pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
+def test_a_restarted_trainer_skips_rounds_only_in_a_plan_that_continues_without_a_site(
+    tmp_path: Path, on_lost_site: str
+) -> None:
+    """In a plan that waits, a site makes every round. Without the state after the last one it refuses to train."""
+    plan, config = make_plan(method={"name": "local"}, on_lost_site=on_lost_site), make_site(tmp_path)
+    approve_plan(config, plan)
+
+    def answer_to(number: int) -> Message:
+        asked = ScriptedSocket(Prepare("law-1", plan.canonical), train(number, NOTHING))
+        Worker(read_hospital(config), asked, around_rounds).serve()  # type: ignore[arg-type]
+        return asked.answers[-1]
+
+    assert isinstance(answer_to(0), Trained)
+    later = answer_to(1)
+
+    assert isinstance(later, Failed if on_lost_site == "wait" else Trained)
+    if isinstance(later, Failed):
+        assert later.reason is SiteReason.STATE_LOST
+    assert isinstance(answer_to(0), Trained)  # from the state that it has
 
 
 def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_gate_returns(tmp_path: Path) -> None:
