@@ -1,7 +1,8 @@
 """Writes a program's own audit log to disk. Each record is synced before the recorded act happens, with two exceptions.
 
 A record of what has already happened may be synced with the next record. The coordinator's decisions about a run may be
-synced later, because the synced journal also contains them. Both are synced before a checkpoint covers them.
+synced later, because the synced journal also contains them. All these records are synced before a checkpoint covers
+them.
 
 The log is append-only JSON lines, chained by hash (protos/wire/log_chain.py), mode 0600. Each record has the time, the
 software and, at a site, the site's name. A record never has a value, a secret or a path that may name a patient.

@@ -45,7 +45,9 @@ class RunRecords:
         self._log, self._run = log, run
 
     def record(self, entries: Sequence[Mapping[str, Any]], *, syncs: bool) -> None:
-        """Write decisions to the audit log, before the journal of the run stores them. Sync them now, or with `sync`.
+        """Write decisions to the audit log, before the journal of the run stores them.
+
+        With `syncs`, sync them at once. Without it, the caller calls `sync` later.
 
         Raises:
             AuditError: the decisions could not be written. They must not take effect.
@@ -56,8 +58,8 @@ class RunRecords:
         """Write earlier decisions from the journal, with their time as `journal_time`. Raises AuditError."""
         records = [self._record(entry) | {"journal_time": entry["time"]} for entry in entries]
         with _explained(
-            "Decisions before the power failure are in the journal of the run, but not yet in the audit log. The "
-            "coordinator did not continue this run."
+            "Some decisions are in the journal of the run, but not in the audit log. The coordinator could not copy "
+            "them. It did not continue this run."
         ):
             self._log.write_all(records)
 
@@ -92,7 +94,7 @@ class RunRecords:
 
 @contextmanager
 def _explained(consequence: str) -> Iterator[None]:
-    """Give an error of the log inside the block this second sentence."""
+    """Replace the consequence of each AuditError that is raised in the block."""
     try:
         yield
     except AuditError as cause:

@@ -359,6 +359,8 @@ class Engine:
         """End the stream of a site that cannot continue, because the run cannot return to a saved state of the site."""
         kept.note(kind, site=site)
         self._guarded(kept.journal.sync)
+        if self.failure is not None:
+            return  # without a record nothing is sent
         self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
         self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
 
@@ -420,7 +422,7 @@ class Engine:
         self.finished.set()
 
     def _end(self, run: Run, kept: Kept, over: Over) -> None:
-        kept.journal.settle()  # after the run's record is written, no process opens this journal to copy from it
+        kept.journal.settle()  # no process copies from this journal after the run's record is written
         over = explained(over, kept.history)
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))

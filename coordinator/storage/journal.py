@@ -46,7 +46,7 @@ class Echo(Protocol):
     """Another place, such as an audit log, where the entries of one journal are recorded."""
 
     def record(self, entries: list[Entry], *, syncs: bool) -> None:
-        """Record entries before the journal stores them. Without `syncs`, only `sync` stores them on disk."""
+        """Record entries before the journal stores them. Without `syncs`, they are on disk only after `sync`."""
 
     def copy(self, entries: list[Entry]) -> None:
         """Record entries that the journal has and this place has lost, and store them on disk."""

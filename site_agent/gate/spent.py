@@ -94,7 +94,7 @@ class Spent:
         self._write(sent)
 
     def sync(self) -> None:
-        """Sync the newest line to disk, after its contribution has left. Raises AuditError: the disk failed."""
+        """Sync the newest line to disk, after its contribution was sent. Raises AuditError: the disk failed."""
         if not self._is_synced:
             with on_disk(
                 what="The number of bytes that this site has sent cannot be stored on disk",
@@ -131,7 +131,7 @@ class Spent:
         )  # a line that is written in part is replaced next time
         with on_disk(
             what="The number of bytes that this site will send cannot be recorded",
-            consequence="Nothing more was sent.",
+            consequence="Nothing was sent after this error.",
             kind=AuditError,
         ):
             if takes_lines and sent is not None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.rounds.phases import Terms
+from coordinator.rounds.run import terms_of
 from coordinator.storage.run_record import sha256_of
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import (
@@ -55,6 +57,24 @@ def test_a_run_ends_with_rounds_times_the_mean_change(
             )
 
     play(scene())
+
+
+def test_only_a_plan_that_waits_has_twice_the_time_for_training_and_sending_together() -> None:
+    """Rounds of one batch have it once. In other plans the two phases follow one another."""
+    deadlines, batch = {"contribute_seconds": 50.0}, {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 1}
+
+    def terms(**changes: object) -> Terms:
+        return terms_of(plan_with(IDENTITIES, changes={"deadlines": deadlines, "quorum": 2} | changes))
+
+    assert [
+        (found.binds_early, found.early_seconds)
+        for found in (
+            terms(),
+            terms(schedule=batch),
+            terms(on_lost_site="continue"),
+            terms(on_lost_site="continue", schedule=batch),
+        )
+    ] == [(True, 100.0), (True, None), (False, None), (True, None)]
 
 
 @pytest.mark.parametrize("on_lost_site", ["wait", "continue"])

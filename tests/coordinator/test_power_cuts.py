@@ -83,11 +83,18 @@ def test_after_a_power_cut_the_log_has_each_decision_once(tmp_path: Path, seed: 
         path = tmp_path / "audit.log"
         os.truncate(path, synced[path.stat().st_ino])
 
+        before = {facts["line"] for facts in facts_of(tmp_path) if "line" in facts}
+        (journal,) = tmp_path.glob("runs/*/journal.jsonl")
+        made = sum(1 for _ in read_journal(journal))
         again = log_of(tmp_path)
         engine_of(tmp_path, again).start()
-        recorded = [facts["line"] for facts in facts_of(tmp_path) if "line" in facts]
-        (journal,) = tmp_path.glob("runs/*/journal.jsonl")
-        assert recorded == [entry["line"] for entry in read_journal(journal)]
+        recorded = [facts for facts in facts_of(tmp_path) if "line" in facts]
+        times = {entry["line"]: entry["time"] for entry in read_journal(journal)}
+        assert [facts["line"] for facts in recorded] == list(times)
+        is_copy = [facts["line"] not in before and facts["line"] < made for facts in recorded]
+        assert [facts.get("journal_time") for facts in recorded] == [
+            times[facts["line"]] if copied else None for facts, copied in zip(recorded, is_copy, strict=True)
+        ]
 
     play(scene())
 

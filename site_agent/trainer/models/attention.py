@@ -68,12 +68,12 @@ def choose_attention(kind: Kind) -> None:
         return
     try:
         from site_agent.trainer.models import compiled_attention
-    except ImportError as cause:
+    except (ImportError, OSError) as cause:
         raise unfit(
-            what="The package llvmlite is not installed. The setting attention: compiled under training in "
-            "hospital.yaml requires this package.",
-            remedy='Run pip install "global-layers[compiled]" in the environment of the site trainer. Or set '
-            "attention: torch under training in hospital.yaml.",
+            what="The package llvmlite is not installed, or cannot be loaded. The setting attention: compiled under "
+            "training in hospital.yaml requires this package.",
+            remedy="Install the extra global-layers[compiled] as docs/operator.md describes. Or set attention: torch "
+            "under training in hospital.yaml.",
         ) from cause
     _compiled = compiled_attention.attend
 

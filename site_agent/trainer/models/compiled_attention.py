@@ -8,7 +8,7 @@ reads and writes memory. Here one pass over memory computes scores, powers and s
   not depend on the other lanes, on their number, or on the processor's registers;
 * every operation is rounded correctly: sum, product, quotient, and x·y + z with one rounding (fma). LLVM may not
   reorder or combine operations. So all processors compute the same bits. Most x86 processors
-  from before 2013 lack fma, and are slower than with torch;
+  from before 2013 lack fma. On them this code is slower than torch;
 * sums add channels and tokens in order, on one thread;
 * powers of 2 have a relative error below 2e-7. They are 0 below 2^-126;
 * machine code is made in each process, in memory, and is never stored.
