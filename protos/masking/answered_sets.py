@@ -114,16 +114,17 @@ def paid_part(answered: Mapping[Answer, int], smallest: int) -> dict[Answer, int
 
 def price(answered: Mapping[Answer, int], smallest: int) -> int:
     """Return how much of the hospital's budget these sums use. It is 0 if no combination of them isolates a site."""
-    # Fewer sets have coarser atoms and fewer pairs. So if all of them together isolate nobody, no part of them does,
-    # whatever the counts are. In most runs that is so in each round.
-    if not _all_isolate(frozenset(answered), smallest):
-        return 0
-    return sum(paid_part(answered, smallest).values())
+    return 0 if are_together_safe(frozenset(answered), smallest) else sum(paid_part(answered, smallest).values())
 
 
 @lru_cache(maxsize=64)
-def _all_isolate(answers: frozenset[Answer], smallest: int) -> bool:
-    return isolates(answers, smallest)
+def are_together_safe(answers: frozenset[Answer], smallest: int) -> bool:
+    """Return whether no combination of these sums isolates a site, however often each was sent.
+
+    Fewer sets have coarser atoms and fewer pairs. So if all sums together isolate nobody, no part of them does. In most
+    runs that is so in each round.
+    """
+    return not isolates(answers, smallest)
 
 
 def with_one_more(answered: Mapping[Answer, int], answer: Answer) -> Counter[Answer]:

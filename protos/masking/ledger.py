@@ -29,7 +29,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from protos.masking.answered_sets import Answer, Listing, isolates, listing_of_equals, price, with_one_more
+from protos.masking.answered_sets import (
+    Answer,
+    Listing,
+    are_together_safe,
+    isolates,
+    listing_of_equals,
+    price,
+    with_one_more,
+)
 from protos.masking.ledger_lines import checked, digest, listing_in, listing_out, uncheck, whole
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
@@ -220,8 +228,10 @@ class Ledger:
     def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
         """Check that this sum, together with all earlier sums, does not exceed the budget."""
         answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
-        require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         before = self.answered() + Counter(compared.others)
+        if are_together_safe(frozenset((*before, answer)), compared.smallest):
+            return  # in most rounds
+        require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         costs = price(with_one_more(before, answer), compared.smallest)
         # A sum without further cost is allowed, even if the policy is now stricter than the spent budget.
         is_free = costs <= price(before, compared.smallest)

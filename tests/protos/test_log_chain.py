@@ -66,6 +66,31 @@ def test_a_record_is_readable_without_this_program() -> None:
     assert all(line.count(b"\n") == 1 and line.endswith(b"\n") for line in LINES)
 
 
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda values: st.lists(values) | st.tuples(values, values) | st.dictionaries(st.text(), values),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300)
+@given(facts=st.dictionaries(st.text(), JSON_VALUES))
+def test_what_a_reader_decodes_has_the_hash_that_was_written(facts: dict[str, Any]) -> None:
+    """Facts of any JSON values are read as JSON represents them, and their line verifies."""
+    position, leaf, line = append(LogPosition(), facts, bytes(16))
+
+    (record,) = checked([line])
+    assert (record.position, record.leaf) == (position, leaf)
+    assert record.facts == json.loads(json.dumps(facts))
+
+
+@pytest.mark.parametrize("facts", [{2: "b", 10: "a"}, {"of": {2: 1, 10: 2}}, {"of": [("a", {None: 1})]}])
+def test_a_key_that_is_no_text_is_not_written(facts: dict[Any, Any]) -> None:
+    """A reader would sort such keys differently, and would take an honest line for a changed one."""
+    with pytest.raises(TypeError, match="keys of facts are text"):
+        append(LogPosition(), facts, bytes(16))
+
+
 @settings(max_examples=500)
 @given(line=st.integers(0, RECORDS - 1), data=st.data())
 def test_a_flipped_bit_is_found_in_its_line(line: int, data: st.DataObject) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from protos.masking.answered_sets import Answer, isolates, paid_part, price
+from protos.masking.answered_sets import Answer, are_together_safe, isolates, paid_part, price, with_one_more
 from tests.for_each import for_each
 
 
@@ -30,6 +30,11 @@ def test_a_price_is_what_the_paid_part_costs(seed: int) -> None:
         assert price(answered, smallest) == sum(paid_part(answered, smallest).values())
         if not isolates(answered, smallest):
             assert paid_part(answered, smallest) == {}
+        for answer in drawn(random.Random(-1 - seed)):
+            if are_together_safe(frozenset((*answered, answer)), smallest):
+                more = with_one_more(answered, answer)
+                assert not isolates([answer], smallest)
+                assert paid_part(answered, smallest) == paid_part(more, smallest) == {}
 
 
 def test_the_examples_have_both_kinds_of_price() -> None:
