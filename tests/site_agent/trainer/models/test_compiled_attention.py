@@ -291,7 +291,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="llvmlite is not installed") as refused:
         prepare_arithmetic(1, attention="compiled")
 
-    assert "global-layers[compiled]" in refused.value.remedy
+    assert refused.value.remedy.endswith("-m pip install --constraint constraints.txt '.[site,compiled]'")
     assert "attention: torch" in refused.value.remedy
     assert chosen_attention() == "torch"
 
