@@ -267,8 +267,10 @@ class AuditLog:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event, oldest first, over all files.
+    def records(self, *events: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of these events, oldest first, over all files.
+
+        Each call checks all files, which takes seconds for a large log. So ask for several events at once.
 
         Raises:
             AuditError: the log was changed.
@@ -278,7 +280,7 @@ class AuditLog:
             found = [
                 placed.record.facts
                 for placed in checked_records(self._path, self._size)
-                if placed.record.facts.get("event") == event
+                if placed.record.facts.get("event") in events
             ]
         yield from found
 
@@ -287,14 +289,14 @@ class AuditLog:
         with self._locked():
             yield from newest_first(self._path, word.encode())
 
-    def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event in the logs that a person set aside. Skip damaged records.
+    def earlier_records(self, *events: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of these events in the logs that a person set aside. Skip damaged records.
 
         Raises:
             AuditError: a file cannot be read.
         """
         with self._explained():
-            found = [facts for facts in earlier_facts(self._path) if facts.get("event") == event]
+            found = [facts for facts in earlier_facts(self._path) if facts.get("event") in events]
         yield from found
 
     @property

@@ -64,6 +64,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
         masking=None,
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
         saved=(),
+        released=(),
     )
 
     asyncio.run(rounds.concluded(3))
@@ -125,6 +126,7 @@ def rounds_of(state: Path, audit: AuditLog, masking: SiteMasking | None) -> Roun
         masking=masking,
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
         saved=(),
+        released=(),
     )
 
 
@@ -163,6 +165,7 @@ def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_pa
             budget=0,
             state=tmp_path,
             audit=audit,
+            released=(),
         )
 
     rounds_of(tmp_path, audit, masking())
