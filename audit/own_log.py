@@ -96,10 +96,19 @@ class AuditError(OperatorError):
 
 @dataclass(frozen=True)
 class Consequences:
-    """The sentences that explain what a damaged or full log means for the data."""
+    """The sentences that explain what a damaged log or a failed disk means for the data.
+
+    Attributes:
+        of_damage: the log was changed or damaged.
+        at_the_start: the log cannot be opened.
+        before_the_step: a record cannot be written, so the announced step does not happen.
+        after_a_step: what has already happened cannot be recorded or synced, or the log cannot be read.
+    """
 
     of_damage: str
-    of_no_room: str
+    at_the_start: str
+    before_the_step: str
+    after_a_step: str
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,17 @@ class Limits:
 
 
 _AT_A_SITE: Final = Consequences(
-    of_damage="Nothing more is sent until the cause is known.", of_no_room="Nothing was sent."
+    of_damage="Nothing more is sent until the cause is known.",
+    at_the_start="Nothing was sent.",
+    before_the_step="Nothing more was sent.",
+    after_a_step="This site may already have sent the data of this round. It sends nothing more until the disk works.",
 )
 _AT_THE_COORDINATOR: Final = Consequences(
     of_damage="The coordinator decides and sends nothing more until this is understood.",
-    of_no_room="The coordinator stopped before the decision took effect. Nothing more was sent.",
+    at_the_start="Nothing was decided or sent.",
+    before_the_step="The coordinator stopped before the decision took effect. Nothing more was sent.",
+    after_a_step="The coordinator may already have sent its newest decisions to sites. It makes no further decision "
+    "until the disk works.",
 )
 
 
@@ -150,7 +165,7 @@ class AuditLog:
         # request these. They request older records only after a long absence.
         self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)
         self._bookmark = (0, 0, 0)
-        with self._explained():
+        with self._explained(self._consequences.at_the_start):
             make_folder(path.parent)
             self._file = self._open()
             with self._locked():
@@ -172,7 +187,8 @@ class AuditLog:
     def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
         """Append either all these records or no record. See `write`. Without `syncs`, the caller calls `sync` later."""
         time = self.time()
-        self._write([{"time": time} | self._every | dict(facts) for facts in records], syncs=syncs)
+        with self._explained(self._consequences.before_the_step):
+            self._write([{"time": time} | self._every | dict(facts) for facts in records], syncs=syncs)
 
     def write_after(self, event: str, **facts: object) -> None:
         """Append one record of a past event. The next record, checkpoint or `sync` also syncs it to disk.
@@ -183,7 +199,8 @@ class AuditLog:
         Raises:
             AuditError: it could not be written.
         """
-        self._write([{"time": self.time()} | self._every | {"event": event} | facts], syncs=False)
+        with self._explained():
+            self._write([{"time": self.time()} | self._every | {"event": event} | facts], syncs=False)
 
     @property
     def position(self) -> LogPosition:
@@ -250,8 +267,10 @@ class AuditLog:
                 return [leaf for _, leaf in islice(self._newest, place, place + most)]
             return [record.leaf for record in islice(self._from(start), most)]
 
-    def records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event, oldest first, over all files.
+    def records(self, *events: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of these events, oldest first, over all files.
+
+        Each call checks all files, which takes seconds for a large log. So ask for several events at once.
 
         Raises:
             AuditError: the log was changed.
@@ -261,7 +280,7 @@ class AuditLog:
             found = [
                 placed.record.facts
                 for placed in checked_records(self._path, self._size)
-                if placed.record.facts.get("event") == event
+                if placed.record.facts.get("event") in events
             ]
         yield from found
 
@@ -270,14 +289,14 @@ class AuditLog:
         with self._locked():
             yield from newest_first(self._path, word.encode())
 
-    def earlier_records(self, event: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
-        """Yield the facts of every record of one event in the logs that a person set aside. Skip damaged records.
+    def earlier_records(self, *events: str) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
+        """Yield the facts of every record of these events in the logs that a person set aside. Skip damaged records.
 
         Raises:
             AuditError: a file cannot be read.
         """
         with self._explained():
-            found = [facts for facts in earlier_facts(self._path) if facts.get("event") == event]
+            found = [facts for facts in earlier_facts(self._path) if facts.get("event") in events]
         yield from found
 
     @property
@@ -294,9 +313,9 @@ class AuditLog:
         finally:
             os.close(self._file)
 
-    def _write(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
+    def _write(self, records: Sequence[Mapping[str, object]], *, syncs: bool) -> None:
         """Append all these records, or none. They are synced now, or without `syncs` at the next writing or `sync`."""
-        with self._explained(), self._locked():
+        with self._locked():
             self._catch_up()
             if self._identity_key is not None and self._size > self._limits.largest_bytes:
                 self._rotate()
@@ -482,25 +501,26 @@ class AuditLog:
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, consequence: str | None = None) -> Iterator[None]:
+        """Raise AuditError if the log is damaged or its disk fails. Without a consequence, use `after_a_step`."""
         try:
             yield
         except BrokenFile as broken:
-            raise broken_log(str(broken), self._consequences) from broken
+            raise broken_log(str(broken), self._consequences.of_damage) from broken
         except BrokenChain as broken:
-            raise broken_log(f"{self._path.name}, {broken}", self._consequences) from broken
+            raise broken_log(f"{self._path.name}, {broken}", self._consequences.of_damage) from broken
         except OSError as cause:
             raise AuditError(
                 what=f"The audit log cannot be written: {cause.strerror}.",
-                consequence=self._consequences.of_no_room,
+                consequence=consequence or self._consequences.after_a_step,
                 remedy="Free space on the disk of the state directory, or correct its permissions, and start again.",
             ) from cause
 
 
-def broken_log(finding: str, consequences: Consequences) -> AuditError:
+def broken_log(finding: str, consequence: str) -> AuditError:
     """Return the error for an audit log that was changed or damaged."""
     return AuditError(
         what=f"The audit log is damaged or was changed: {finding}.",
-        consequence=consequences.of_damage,
+        consequence=consequence,
         remedy="Do not change the files of the audit log. Call the security officer.",
     )

@@ -90,10 +90,11 @@ AILMENTS: Final = (
           "of records that are not cosigned."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
-          "With `attention: compiled`, `doctor` also checks that the package llvmlite is installed.",
+          "With `attention: compiled`, `doctor` also compiles the code for attention one time.",
           "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
           "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`. "
-          "`attention: compiled` works only with `device: cpu`."),
+          "`attention: compiled` works only with `device: cpu`, so `doctor` reports both together as an error of "
+          "hospital.yaml."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 

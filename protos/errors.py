@@ -7,6 +7,7 @@ plain ValueError and never caught.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 
@@ -74,6 +75,12 @@ class DefectError(OperatorError):
 
     exit_status = 70
     code = "E008"
+
+
+def to_install(extra: str) -> str:
+    """Return the sentence that describes how to install an optional part of this project, such as `site,imaging`."""
+    command = f"{sys.executable} -m pip install --constraint constraints.txt '.[{extra}]'"
+    return f"In a copy of the repository, run: {command}"
 
 
 def explained(error: Exception) -> OperatorError:

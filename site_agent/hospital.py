@@ -11,7 +11,7 @@ from datetime import datetime, time
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from audit.own_log import AuditSettings
 from protos.errors import ConfigurationError
@@ -175,6 +175,12 @@ class Training(Document):
     placebo_baseline: bool = False
     simple_models: bool = True
     own_module: PathText | None = None
+
+    @model_validator(mode="after")
+    def _code_for_attention_runs_on_the_processor(self) -> Training:
+        if self.device == "cuda" and self.attention == "compiled":
+            raise ValueError("attention: compiled works only with device: cpu. Set attention: torch or device: cpu")
+        return self
 
 
 class Hospital(Document):

@@ -94,6 +94,12 @@ EVENTS: Final = (
           "The values of a column differ from those at the other sites, for example because of a wrong unit or "
           "swapped codes. The mistake may also be at the other sites. It is also possible that there is no mistake.",
           "Check the unit and the codes of this column in the contract. `site-agent review` shows the differences."),
+    Entry("W354", "attention_not_compiled",
+          "This site sets `attention: compiled`, but PyTorch computes the attention under this plan. The channels of "
+          "one attention head (`channels`, in the plan `entity_width` divided by `heads`) are more than the setting "
+          "allows (`most`).",
+          "You need not do anything, because only the speed differs. For compiled attention, ask the researcher for a "
+          "plan with narrower heads."),
     Entry("W350", "trainer_not_isolated",
           "The trainer could not remove its own network access. The trainer opens no network connection, but the "
           "operating system does not prevent such a connection.",

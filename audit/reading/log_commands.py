@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from audit.log_files import BrokenFile
-from audit.own_log import Consequences, broken_log
+from audit.own_log import broken_log
 from audit.reading.log_keys import read_checkpoints, read_keys
 from audit.reading.log_page import as_html
 from audit.reading.log_report import Choice, Facts, as_csv, chosen, line, moment
@@ -26,7 +26,7 @@ from host.durable import new_file
 from protos.errors import UsageError
 from protos.wire.log_checkpoints import COORDINATOR, LogCheckpoint, owner_of_site
 
-_READING: Final = Consequences(of_damage="The log proves nothing after that place. Nothing was changed.", of_no_room="")
+_READING: Final = "The log proves nothing after that place. Nothing was changed."
 
 
 @dataclass(frozen=True)

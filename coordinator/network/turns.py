@@ -1,16 +1,17 @@
 """Limits how many sites send or receive a chunk of parameters at one time, so that more sites need no more memory.
 
-gRPC stores a message completely, and several times while it is encrypted and copied. With turns, only a few chunks are
-in memory. One `Turns` is for received chunks, another for sent chunks. The rules:
+gRPC keeps each message completely in memory, and several copies of it during encryption. With turns, only a few chunks
+are in memory. The coordinator has one `Turns` for received chunks and one for sent chunks. The rules:
 
 * at most `MOST_CHUNKS_AT_ONCE` streams have a turn, in the order of their requests;
-* a stream that does not finish a chunk within `PATIENCE_SECONDS` passes its turn to the next one, and finishes without
-  a turn. So a slow or hostile peer delays no other for longer, and costs only its own chunk;
-* its next chunks need no turn either, until one is in time again. So a slow connection is as fast as without turns;
+* if a stream does not finish a chunk within `PATIENCE_SECONDS`, the next stream gets its turn. The slow stream finishes
+  its chunk without a turn. So a slow or hostile site delays no other site for longer, and needs memory for one chunk;
+* the next chunks of a slow stream need no turn, until one of them is fast enough. So a slow connection is as fast as
+  without turns;
 * if the plan has more than 16 sites, a site sends `Ready` before its chunks. A contribution of at most 64 KiB needs no
   `Ready` and no turn.
 
-So turns never limit the coordinator to less than sixteen chunks in a tenth of a second, at least 84 MB in a second.
+So in each tenth of a second, at least sixteen chunks can start. With full chunks of 1 MiB these are 168 MB a second.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Turns:
         self._free = asyncio.Semaphore(count)
 
     def of_one_stream(self) -> Turn:
-        """Return a Turn for one site's stream. The stream waits for it before each chunk that it sends or receives."""
+        """Return a Turn for one site's stream. Before each sent or received chunk, the stream waits for its turn."""
         return Turn(self, self._free)
 
 

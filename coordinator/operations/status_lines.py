@@ -96,7 +96,7 @@ def _part(site: Mapping[str, Any]) -> str:
     }
     taken_out = next((word for key, word in words.items() if site.get(key)), None)
     part = taken_out or ("yes" if site["joined"] else "no")
-    return f"{part}, maintenance {window['from']} to {window['until']}" if window else part
+    return f"{part}, absence announced from {window['from']} to {window['until']}" if window else part
 
 
 def _days(days: float) -> str:

@@ -49,7 +49,7 @@ class Peer(Protocol):
     """Sends messages on one site's open stream."""
 
     def send(self, message: CoordinatorMessage) -> None:
-        """Add a message to the messages that wait to be sent to this site."""
+        """Add a message to the queue of this site's messages."""
 
     def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
         """Send parameters to the site in chunks. Each chunk is read from the vector just before it is sent."""
@@ -68,9 +68,10 @@ class Performer:
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
     def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
-        """Carry out decisions in sequence, then send messages to sites. Return how the run ended, or None.
+        """Carry out decisions in this sequence, then send the messages. Return how the run ended, or None.
 
-        The caller later calls `journal.settle`, which syncs the audit log. So the messages are sent first.
+        The journal is synced before the messages are sent. Afterwards the caller syncs the audit log with
+        `journal.settle`.
 
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.

@@ -1,6 +1,7 @@
 """Defines the phases of a run, the events that change a phase, and the actions that follow from an event.
 
-coordinator/rounds/round.py shows how one follows from the other. Times are seconds of the caller's monotonic clock.
+coordinator/rounds/round.py decides which phase and which actions follow. Times are seconds of the caller's monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The last offer of a round that must be repeated for the same sites, because the run returned to an earlier round.
+    """The last offer of a round. The run returned to an earlier round, so the same sites must repeat this round.
 
-    The fields are as in Attempt; the repetition is a later attempt.
+    The fields have the same meaning as in Attempt. The repetition is a later attempt.
     """
 
     attempt: int
@@ -33,20 +34,20 @@ class Terms:
     """The parts of the plan and of the journal that the state machine needs.
 
     Attributes:
-        rounds: the number of rounds as far as known. A closing round can reduce it, but the round that was offered
-            with it is always made.
-        binds_early: the offer names the contributors at once.
+        rounds: the number of rounds, as far as it is known. The end of a round can reduce this number. But the run
+            always finishes a round that was offered before.
+        binds_early: the offer of a round already names the contributors.
         early_seconds: the longest time for training and sending together if the offer names the contributors, in
             seconds. None means `contribute_seconds`.
         is_masked: contributors first agree on the keys of a key session.
-        on_lost_site: whether a run continues without a site that stays away.
-        past: the rounds that are repeated since the run returned to an earlier one.
+        on_lost_site: whether a run waits for a lost site, or continues without it.
+        past: the rounds that must be repeated, because the run returned to an earlier round.
         is_paused: a person has paused the run, so no further round begins.
         first_attempt: the number of the first attempt at a round; above 0 after a restore, because lower numbers may
             have been used.
-        first_key_session: an earlier process agreed on keys up to this key session before the first round was offered.
-        away: begin and end of the announced absences of sites. During them no site counts as lost.
-        receivers: sites that only receive the result; the end of the run waits for them.
+        first_key_session: the last key session of an earlier process that ended before it offered the first round.
+        away: begin and end of each site's announced absence. During its absence a site is not treated as lost.
+        receivers: sites that only receive the result. The end of the run waits for these sites.
     """
 
     sites: Sites
@@ -82,13 +83,14 @@ class Attempt:
         present: the connected sites, bound or entering.
         entering: sites that become contributors with the next round.
         agreed: the sites that have the masking keys of `key_session`.
-        corruptions: the number of attempts at this round whose check words did not add up.
-        was_bound: some attempt named contributors, so some sites may have sent.
-        resample: the attempt whose number seeds new batches and dropout at all sites, because the round continues
-            without a named site. It is 0 for the usual draw.
-        withdrawn: bound sites that their own persons or the office have withdrawn. The plan decides whether the others
-            wait for them or continue at once.
-        late: contains a site once for each attempt that failed because of it, since it last sent everything.
+        corruptions: the number of attempts at this round with a wrong sum of the check words.
+        was_bound: an attempt at this round has named its contributors, so some sites may have sent data.
+        resample: the number of the attempt from which all sites draw other batches and dropout. They do this if a round
+            continues without a contributor. 0 means the usual draw.
+        withdrawn: bound sites that their own persons or the office have withdrawn. The plan decides whether the other
+            sites wait for them or continue at once.
+        late: names a site one time for each attempt that failed because of this site. When the site has sent a whole
+            contribution, its entries are removed.
     """
 
     round: int
@@ -135,7 +137,7 @@ class Agreeing:
 class Training:
     """Parameters were offered to the sites. Each `ready` site has computed and checked its contribution.
 
-    `deadline` can become earlier while a site is away; `latest` is the end for all sites.
+    `deadline` is the end of this phase. It is earlier while a site is away. `latest` is the end if no site is away.
     """
 
     attempt: Attempt
@@ -343,7 +345,7 @@ class OfferRound:
 
 @dataclass(frozen=True)
 class BindRound:
-    """Send these sites the contributors' names. With `resumes`, each continues after its chunks that have arrived."""
+    """Send these sites the contributors' names. With `resumes`, a site sends only chunks that have not arrived yet."""
 
     sites: Sites
     contributors: Sites

@@ -18,7 +18,7 @@ from functools import lru_cache
 from math import ceil, log, sqrt
 from typing import Final
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, to_install
 from protos.privacy.accounting import ratio_of
 
 LARGEST_SUMS: Final = 10_000  # with more sums, every patient is counted as if in all of them
@@ -48,7 +48,7 @@ def sampled_epsilon(multiplier: float, rate: float, sums: int, delta: float, wid
             what="The plan draws patients at random (sampling), and the package dp-accounting is not installed. The "
             "package computes the plan's privacy cost, epsilon.",
             consequence="The plan was not used, and no epsilon was spent.",
-            remedy='Install the package: pip install "global-layers[sampling]".',
+            remedy=to_install("sampling"),
         ) from cause
     accountant = PLDAccountant(value_discretization_interval=width)
     accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), sums)

@@ -115,7 +115,7 @@ class Hello:
 
     def __post_init__(self) -> None:
         require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
-        require(0 <= self.away_from <= self.away_until < 1 << 36, "maintenance window")
+        require(0 <= self.away_from <= self.away_until < 1 << 36, "announced absence")
         require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 

@@ -107,11 +107,34 @@ def _device(training: Training) -> Finding:
         prepare_arithmetic(training.threads, training.device, training.attention)
     except ConfigurationError as refused:
         return failure("D423", refused.what, refused.remedy)
-    if training.device == "cpu":
-        return fine("D423", "Networks are trained on the processor (device: cpu), with attention: compiled.")
     import torch
 
+    if training.device == "cpu":
+        return _compiled_attention()
+
     return fine("D423", f"Networks are trained on the graphics card {torch.cuda.get_device_name()} (device: cuda).")
+
+
+def _compiled_attention() -> Finding:
+    """Compile the code of `attention: compiled` as the trainer does, and compare one result with PyTorch's."""
+    import torch
+
+    from site_agent.trainer.models import attention
+
+    projections = torch.arange(24.0).sin().view(6, 2, 2)
+    try:
+        compiled, _ = attention.attend(projections, 1)
+        attention.choose_attention("torch")
+        is_same = torch.allclose(compiled, attention.attend(projections, 1)[0], atol=1e-5)
+    except Exception as error:  # LLVM has many kinds of errors, and none can quote a patient
+        print(f"site-trainer: {error}", file=sys.stderr, flush=True)
+        is_same = False
+    if is_same:
+        return fine(
+            "D423", "Networks are trained on the processor (device: cpu), with attention: compiled. The code compiles."
+        )
+    says = "The code for attention: compiled cannot be compiled on this computer, or computes wrong numbers."
+    return failure("D423", says, "Set attention: torch under training in hospital.yaml.")
 
 
 if __name__ == "__main__":

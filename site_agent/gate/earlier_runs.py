@@ -11,11 +11,10 @@ masked counts, whatever its study is called. The rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.masking.answered_sets import Answer
 from protos.masking.ledger import Ledger, Mark
@@ -31,19 +30,17 @@ def ledger_path(state: Path, run: str) -> Path:
     return gate_folder(state) / _LEDGERS / f"{run}.json"
 
 
-def masked_releases(audit: AuditLog) -> Iterator[tuple[str, Mark]]:
-    """Yield the run, the round and the attempt of every masked contribution in the audit log."""
-    for facts in audit.records("contribution_released"):
-        if facts["masked"]:
-            yield facts["run"], Mark(facts["round"], facts["attempt"])
+def masked_releases(released: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mark]]:  # Any: every JSON type
+    """Return the run, the round and the attempt of every masked contribution, from the audit log's records."""
+    return [(facts["run"], Mark(facts["round"], facts["attempt"])) for facts in released if facts["masked"]]
 
 
 class EarlierRuns:
     """Reads the ledgers of all runs at one site."""
 
-    def __init__(self, state: Path, audit: AuditLog, uncounted: tuple[str, ...] = ()) -> None:
-        """Store where the ledgers are. The policy excludes the runs `uncounted`."""
-        self._state, self._audit, self._uncounted = state, audit, frozenset(uncounted)
+    def __init__(self, state: Path, released: Sequence[tuple[str, Mark]], uncounted: tuple[str, ...] = ()) -> None:
+        """Store where the ledgers are, and all masked releases of the audit log. The policy excludes some runs."""
+        self._state, self._released, self._uncounted = state, released, frozenset(uncounted)
 
     def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
         """Count how often this site contributed to each sum in other runs.
@@ -76,7 +73,7 @@ class EarlierRuns:
     def _witnessed(self) -> dict[str, set[Mark]]:
         """Return the newest masked release of each run, from the audit log and from the files of `spent`."""
         found: dict[str, set[Mark]] = {}
-        for run, mark in (*masked_releases(self._audit), *self._kept()):
+        for run, mark in (*self._released, *self._kept()):
             found.setdefault(run, set()).add(mark)
         return {run: {max(marks)} for run, marks in found.items()}
 

@@ -17,10 +17,12 @@ plans, and the federation office's register, which the coordinator reports at en
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from audit.log_files import RESTARTED
 from audit.own_log import AuditError, AuditLog
 from host.durable import keep_record, on_disk
 from protos.errors import RefusedError
@@ -29,6 +31,7 @@ from site_agent.approvals import all_approvals
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
+_LOST: Final = "privacy_ledger_lost"
 Record = TypeVar("Record", bound=Document)
 
 
@@ -64,13 +67,17 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
         AuditError: the mark cannot be written, so this site must not take part.
         RefusedError: the mark cannot be read.
     """
-    kept, begun = _read(state), list(audit.records("privacy_ledger_begun"))
-    losses, now = known_losses(state, audit), audit.time()
-    if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or _is_rolled_back(audit, losses):
+    kept, logged = _read(state), list(audit.records("privacy_ledger_begun", _LOST, RESTARTED))
+    begun, lost, restarts = (
+        [facts for facts in logged if facts["event"] == event] for event in ("privacy_ledger_begun", _LOST, RESTARTED)
+    )
+    losses, now = _losses(kept, (*lost, *audit.earlier_records(_LOST))), audit.time()
+    is_rolled_back = _is_rolled_back(audit, restarts, losses)
+    if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or is_rolled_back:
         losses = (*losses, Loss(at=now, studies=tuple(sorted({one.study for _, one in all_approvals(state)}))))
     if not begun:
         audit.write("privacy_ledger_begun")
-    recorded = {facts["at"] for facts in audit.records("privacy_ledger_lost")}
+    recorded = {facts["at"] for facts in lost}
     for loss in losses:
         if loss.at not in recorded:
             audit.write("privacy_ledger_lost", at=loss.at, studies=list(loss.studies))
@@ -91,8 +98,10 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
     Raises:
         RefusedError: the mark cannot be read.
     """
-    kept = _read(state)
-    logged = (*audit.records("privacy_ledger_lost"), *audit.earlier_records("privacy_ledger_lost"))
+    return _losses(_read(state), (*audit.records(_LOST), *audit.earlier_records(_LOST)))
+
+
+def _losses(kept: _Mark | None, logged: Iterable[Mapping[str, Any]]) -> tuple[Loss, ...]:  # Any: every JSON type
     found = {facts["at"]: Loss(at=facts["at"], studies=tuple(facts["studies"])) for facts in logged}
     found |= {loss.at: loss for loss in (kept.losses if kept else ())}
     return tuple(found[at] for at in sorted(found))
@@ -122,13 +131,12 @@ def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
     return any(one.plan_digest not in approved for one in private)
 
 
-def _is_rolled_back(audit: AuditLog, losses: tuple[Loss, ...]) -> bool:
+def _is_rolled_back(audit: AuditLog, restarts: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:
     """Return whether a person restarted the log of an older state since the last recorded loss."""
-    restarts = list(audit.records("log_began_anew"))
     if not restarts or any(loss.at >= restarts[-1]["time"] for loss in losses):
         return False
-    refused = [facts for facts in audit.earlier_records("log_refused") if "size" not in facts]  # this site's own log
-    return bool(refused or [*audit.earlier_records("state_restored")])
+    earlier = audit.earlier_records("log_refused", "state_restored")
+    return any(facts["event"] == "state_restored" or "size" not in facts for facts in earlier)  # without: its own log
 
 
 def _path(state: Path) -> Path:

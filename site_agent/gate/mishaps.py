@@ -133,9 +133,13 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
 
 def unfinished_run(audit: AuditLog) -> str | None:
     """Return the newest run in which this site still takes part according to its audit log, or None."""
-    joined = [str(facts["run"]) for facts in audit.records("run_joined")][-1:]
-    ended = {facts["run"] for event in ("run_finished", "participation_ended") for facts in audit.records(event)}
-    return joined[0] if joined and joined[0] not in ended else None
+    newest, ended = None, set[str]()
+    for facts in audit.records("run_joined", "run_finished", "participation_ended"):
+        if facts["event"] == "run_joined":
+            newest = str(facts["run"])
+        else:
+            ended.add(facts["run"])
+    return None if newest in ended else newest
 
 
 def parted(farewell: Farewell) -> OperatorError:

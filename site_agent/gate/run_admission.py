@@ -11,10 +11,11 @@ A run begins in this order: the plan, the policy, the persons here, the trainer'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import structlog
@@ -127,6 +128,7 @@ class Admission:
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)
         structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
+        released = list(self._audit.records("contribution_released"))
         return Rounds(
             run=run,
             plan=plan,
@@ -135,9 +137,10 @@ class Admission:
             policy=policy,
             consent=consent,
             audit=self._audit,
-            masking=self._masking(run, plan, manifest),
+            masking=self._masking(run, plan, manifest, released),
             around=self._turns.around,
             saved=saved,
+            released=[facts for facts in released if facts["run"] == run],
         )
 
     async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
@@ -160,7 +163,13 @@ class Admission:
         except ValueError as cause:
             raise unexpected_answer() from cause
 
-    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
+    def _masking(
+        self,
+        run: str,
+        plan: Plan,
+        manifest: Manifest,
+        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
+    ) -> SiteMasking | None:
         if plan.secure_aggregation == "off" or plan.tier_of(self.hospital.site) == "receiving":
             return None
         return SiteMasking(
@@ -171,6 +180,7 @@ class Admission:
             identity_key=self._identity_key,
             state=self.hospital.state_path,
             audit=self._audit,
+            released=released,
             **masking_limits(plan, self.hospital.policy),
         )
 

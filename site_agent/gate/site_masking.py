@@ -9,10 +9,10 @@ spent.py has a newer release.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -89,14 +89,16 @@ class SiteMasking:
         budget: int,
         state: Path,
         audit: AuditLog,
+        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
         uncounted_runs: tuple[str, ...] = (),
     ) -> None:
         """Read the ledger of the run. `quorum`, `smallest` set and `budget` are the stricter of plan and policy.
 
-        The policy excludes `uncounted_runs` when sums are compared.
+        `released` are all contributions that the audit log records now. The policy excludes `uncounted_runs` when sums
+        are compared.
 
         Raises:
-            MaskingRefused: the ledger cannot be read, or `audit` has a newer release.
+            MaskingRefused: the ledger cannot be read, or `released` has a newer contribution.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._state, self._audit = identity_key, state, audit
@@ -106,10 +108,11 @@ class SiteMasking:
         self._ledger = Ledger(run, listing)
         if self._path.exists():
             self._ledger = replace(Ledger.from_text(self._path.read_text(), run), listing=listing)
-        for of, witnessed in masked_releases(audit):
+        masked = masked_releases(released)
+        for of, witnessed in masked:
             if of == run:
                 self._ledger.refuse_if_older(witnessed)
-        self.limit(quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
+        self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
         self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
@@ -127,8 +130,20 @@ class SiteMasking:
         Raises:
             MaskingRefused: the ledger of another run cannot be read.
         """
+        masked = masked_releases(self._audit.records("contribution_released"))
+        self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
+
+    def _limit(
+        self,
+        masked: Sequence[tuple[str, Mark]],
+        *,
+        quorum: int,
+        smallest: int,
+        budget: int,
+        uncounted_runs: tuple[str, ...],
+    ) -> None:
         self._quorum, self._budget = quorum, budget
-        earlier = EarlierRuns(self._state, self._audit, uncounted_runs)
+        earlier = EarlierRuns(self._state, masked, uncounted_runs)
         self._compared = Comparison(smallest, earlier.answered_beside(self._run, self._listing.identities))
 
     def require_memory(self, step: int, attempt: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -148,11 +148,15 @@ class Rounds:
         masking: SiteMasking | None,
         around: Surroundings,
         saved: tuple[Saved, ...],
+        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
     ) -> None:
-        """Start the run. `consent` has the decisions of persons here; `saved` are the states on the trainer's disk."""
+        """Start the run.
+
+        `consent` has the decisions of persons here; `saved` are the states on the trainer's disk; `released` are the
+        contributions of this run that the audit log records now.
+        """
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
-        released = [facts for facts in audit.records("contribution_released") if facts["run"] == run]
         self._spent, clock = Spent(consent.state, run), datetime.now
         self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
         if masking is not None and (newest := self._spent.newest) is not None:

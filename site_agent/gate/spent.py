@@ -91,7 +91,12 @@ class Spent:
             return
         sent = _Sent(bytes=count, release=release)
         self._count(sent)
-        self._write(sent)
+        with on_disk(
+            what="The number of bytes that this site will send cannot be recorded",
+            consequence="Nothing was sent after this error.",
+            kind=AuditError,
+        ):
+            self._write(sent)
 
     def sync(self) -> None:
         """Sync the newest line to disk, after its contribution was sent. Raises AuditError: the disk failed."""
@@ -108,7 +113,12 @@ class Spent:
     def finish(self, at: datetime) -> None:
         """Record that the run ended at an aware time. Raises AuditError: the end cannot be recorded."""
         self.finished = at
-        self._write()
+        with on_disk(
+            what="The end of this run cannot be recorded",
+            consequence="The contributions that this site already sent stay valid. Nothing more was sent.",
+            kind=AuditError,
+        ):
+            self._write()
 
     def _read(self, content: bytes) -> None:
         first, *lines = content.split(b"\n")
@@ -125,22 +135,14 @@ class Spent:
 
     def _write(self, sent: _Sent | None = None) -> None:
         """Append one contribution if possible, else replace the file. Replacing a large file would slow each round."""
-        takes_lines, self._takes_lines = (
-            self._takes_lines,
-            False,
-        )  # a line that is written in part is replaced next time
-        with on_disk(
-            what="The number of bytes that this site will send cannot be recorded",
-            consequence="Nothing was sent after this error.",
-            kind=AuditError,
-        ):
-            if takes_lines and sent is not None:
-                append_record(self._path, _line(sent), syncs=False)
-                self._is_synced = False
-            else:
-                rounds = {str(number): count for number, count in sorted(self._bytes.items())}
-                finished = self.finished.isoformat() if self.finished else None
-                keep_record(self._path, _line(_Kept(rounds=rounds, finished=finished, newest=self.newest)))
+        takes_lines, self._takes_lines = self._takes_lines, False  # after a partial line, the whole file is replaced
+        if takes_lines and sent is not None:
+            append_record(self._path, _line(sent), syncs=False)
+            self._is_synced = False
+        else:
+            rounds = {str(number): count for number, count in sorted(self._bytes.items())}
+            finished = self.finished.isoformat() if self.finished else None
+            keep_record(self._path, _line(_Kept(rounds=rounds, finished=finished, newest=self.newest)))
         self._takes_lines = True
 
 

@@ -52,7 +52,7 @@ def prepare_arithmetic(
 
     Raises:
         ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card; or attention is `compiled`,
-            and the device is `cuda` or a package is missing.
+            and a package is missing.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
@@ -75,17 +75,9 @@ def prepare_arithmetic(
     if device == "cuda":
         _require_card()
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    _choose_attention(attention, device)
 
-
-def _choose_attention(attention: Literal["torch", "compiled"], device: str) -> None:
     from site_agent.trainer.models.attention import choose_attention
 
-    if attention == "compiled" and device == "cuda":
-        raise unfit(
-            what="hospital.yaml sets attention: compiled under training. This works only with device: cpu.",
-            remedy="Set attention: torch or device: cpu under training in hospital.yaml.",
-        )
     choose_attention(attention)
 
 

@@ -30,6 +30,7 @@ import structlog
 from host.heap import return_memory
 from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
+from protos.plan.architecture import GlobalLayersNetwork
 from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
@@ -224,7 +225,19 @@ class Worker:
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.resample)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
+        self._report_wide_heads(plan)
         return Prepared(found, _packed(held))
+
+    def _report_wide_heads(self, plan: Plan) -> None:
+        """Log that `attention: compiled` has no effect under a plan, because the network's heads are too wide."""
+        network = plan.architecture
+        if self._hospital.training.attention != "compiled" or not isinstance(network, GlobalLayersNetwork):
+            return
+        from site_agent.trainer.models.compiled_attention import WIDEST_HEAD
+
+        channels = network.entity_width // network.heads
+        if network.transformer_blocks and channels > WIDEST_HEAD:
+            self._log.warning("attention_not_compiled", run=self._run, channels=channels, most=WIDEST_HEAD)
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""

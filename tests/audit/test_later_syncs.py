@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from audit.log_files import full_files
-from audit.own_log import AuditError, Limits
+from audit.own_log import AuditError, AuditLog, Limits
+from protos.wire.log_checkpoints import COORDINATOR
 from tests.audit.audit_sides import SITE, Side
 
 
@@ -115,3 +117,40 @@ def test_a_record_that_fails_leaves_the_earlier_one_to_be_synced(
 
     assert side.path.read_bytes() == before
     assert disk.has(side.path, "handed_over")
+
+
+@pytest.mark.parametrize("owner", [SITE, COORDINATOR])
+@pytest.mark.parametrize(
+    ("act", "has_happened"),
+    [
+        (lambda log: log.write("next"), False),
+        (lambda log: log.write_all([{"event": "next"}]), False),
+        (lambda log: log.write_after("next"), True),
+        (lambda log: log.sync(), True),
+        (lambda log: log.leaves(0, 1), True),
+    ],
+)
+def test_an_error_claims_that_nothing_was_sent_only_before_the_step(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: str,
+    act: Callable[[AuditLog], object],
+    *,
+    has_happened: bool,
+) -> None:
+    """A disk may also fail after data was sent. The error then says that data may have been sent."""
+
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    log = Side(tmp_path, owner).own
+    log.write_after("contribution_handed_over", round=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        patch.setattr(os, "write", broken)
+        with pytest.raises(AuditError, match="Input/output error") as refused:
+            act(log)
+    log.close()
+
+    assert ("may already have sent" in refused.value.consequence) is has_happened
+    assert ("Nothing more was sent" in refused.value.consequence) is not has_happened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog, Limits
+from audit.own_log import AuditError, AuditLog, Limits
 from coordinator.network.outgoing import Caller, StreamPeer
 from coordinator.operations.coordinator_log import RunRecords
 from coordinator.rounds.engine import Engine
@@ -217,3 +218,22 @@ def test_the_last_decisions_of_a_run_survive_a_power_cut_at_its_end(
         assert recorded == [entry["site"] for entry in read_journal(journal) if entry["kind"] == "done"]
 
     play(scene())
+
+
+def test_an_error_of_the_log_names_what_the_journal_has_and_what_may_have_been_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the journal was synced, a decision has taken effect. An error of the audit log does not deny this."""
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    records = RunRecords(log_of(tmp_path), "run")
+    entry = {"kind": "started", "time": "2026-03-01T12:00:00.000+00:00", "line": 0}
+    records.record([entry], syncs=False)
+    monkeypatch.setattr(os, "fdatasync", broken)
+
+    with pytest.raises(AuditError, match=r"Input/output error.*in the journal.*may already have sent them to sites"):
+        records.sync()
+    with pytest.raises(AuditError, match=r"Input/output error.*could not copy them\. It did not continue this run"):
+        records.copy([entry])

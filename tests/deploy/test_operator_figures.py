@@ -10,8 +10,11 @@ from coordinator.network import outgoing, pace, service
 from coordinator.rounds import absences, taken_out
 from coordinator.storage import history
 from host import durable
+from protos.numbers.chunk_layout import CHUNK_PARAMETERS
 from protos.wire.messages import LARGEST_MESSAGE_BYTES
 from site_agent.gate import announced_absence
+from site_agent.gate.agent_link import PARTING_SECONDS
+from site_agent.gate_socket import WINDOW
 from tests.deploy.test_documentation import ROOT
 
 PAGE: Final = " ".join((ROOT / "docs" / "operator.md").read_text().split())
@@ -46,3 +49,11 @@ SENTENCES: Final = {
 def test_a_limit_on_the_operators_page_is_the_codes(limit: str) -> None:
     """If a limit changes in the code, the page changes too."""
     assert SENTENCES[limit] in PAGE
+
+
+def test_the_parts_of_an_upload_after_a_withdrawal_are_those_of_the_code() -> None:
+    """An officer who withdraws reads how much the agent may still send, and for how long."""
+    page = " ".join((ROOT / "docs" / "threat-model.md").read_text().split())
+
+    assert f"up to {WINDOW} parts of about {4 * CHUNK_PARAMETERS >> 20} MiB can wait in the agent" in page
+    assert f"for at most {2 * PARTING_SECONDS:.0f} seconds" in page  # to send the refusal, and to part

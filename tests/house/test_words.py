@@ -49,6 +49,7 @@ BANNED: Final = {
 GONE: Final = re.compile(
     r"\b(anew|afresh|opponents?|opinions?|hatch|mend(s|ed|ing)?|(is|are|was|were|be|been) told|told (so|apart)"
     r"|of all draws|excludes none|look whether|sa(y|ys) so|cut short|make room|bring(s|ing)? back|brought back"
+    r"|maintenance windows?"
     r"|shall (have|stand)|where there (is|are) none|nobody is there|names nobody"
     r"|nothing (\w+ ){0,4}(left|leaves) (this|the|a|any) (site|machine|computer|hospital))\b",
     re.IGNORECASE,

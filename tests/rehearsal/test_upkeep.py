@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,6 +50,7 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
+from site_agent.gate import site_upkeep
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
@@ -114,6 +116,29 @@ def office(tmp_path: Path) -> Office:
     office = Office.found(tmp_path / "office")
     assert office.identities
     return office
+
+
+def test_the_log_is_synced_once_a_second_also_without_a_checkpoint(
+    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of what was sent is on disk a second later, also if no message about audit logs is due."""
+    site, synced = Site.of(office, "a", tmp_path / "a"), list[str]()
+    site.audit.write_after("contribution_handed_over", round=1)
+    monkeypatch.setattr(site_upkeep, "PULSE_SECONDS", 0.0)
+    monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+
+    async def nobody(message: Upkeep) -> None:
+        raise AssertionError(message)
+
+    async def scene() -> None:
+        working = asyncio.create_task(site.upkeep.keep_up(nobody))
+        await asyncio.sleep(0.02)
+        working.cancel()
+        await asyncio.wait({working})
+
+    asyncio.run(scene())
+
+    assert synced == ["audit.log"]
 
 
 def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, to_install
 from site_agent.desk.export.graph import INPUT, MODULE, Graph, Operation
 from site_agent.desk.export.own_network import OwnNetwork, traced
 
@@ -174,5 +174,5 @@ def _missing(package: str, cause: ImportError) -> ConfigurationError:
     return ConfigurationError(
         what=f"The package {package} is not installed. ONNX requires the package ({type(cause).__name__}).",
         consequence="The model was not exported to an ONNX file, and nothing was sent.",
-        remedy='Install the extra: pip install "global-layers[onnx]", or export without --onnx.',
+        remedy=f"Export without --onnx. Or install the extra `onnx`. {to_install('onnx')}",
     )

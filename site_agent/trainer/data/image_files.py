@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import numpy as np
 
-from protos.errors import ConfigurationError, UnavailableError
+from protos.errors import ConfigurationError, UnavailableError, to_install
 from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
 from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
@@ -152,7 +152,7 @@ def _require_libraries(column: ImageColumn) -> None:
         raise ConfigurationError(
             what=f"The package {package} is not installed, but it is needed to read the images of this table.",
             consequence="The table was not used and nothing was sent.",
-            remedy=f'Install the extra: pip install "global-layers[{extra}]".',
+            remedy=to_install(extra),
         ) from cause
 
 

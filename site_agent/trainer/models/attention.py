@@ -26,6 +26,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from protos.errors import to_install
 from site_agent.trainer.failures import unfit
 
 Kind: TypeAlias = Literal["torch", "compiled"]
@@ -72,8 +73,8 @@ def choose_attention(kind: Kind) -> None:
         raise unfit(
             what="The package llvmlite is not installed, or cannot be loaded. The setting attention: compiled under "
             "training in hospital.yaml requires this package.",
-            remedy="Install the extra global-layers[compiled] as docs/operator.md describes. Or set attention: torch "
-            "under training in hospital.yaml.",
+            remedy="Set attention: torch under training in hospital.yaml. Or install the extra `compiled`. "
+            + to_install("site,compiled"),
         ) from cause
     _compiled = compiled_attention.attend
 

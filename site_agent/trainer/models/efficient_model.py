@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from protos.errors import to_install
 from protos.plan.networks.efficient_networks import FIRST_KERNEL, EfficientNetwork
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.convolutional_models import ImageNormalisation
@@ -61,7 +62,7 @@ def load_torchvision() -> ModuleType:
         state = "is not installed" if is_missing else f"does not fit PyTorch {torch.__version__}"
         raise unfit(
             what=f"The package torchvision {state}. The neural network efficientnet-b0 needs this package.",
-            remedy='Install the package: pip install "global-layers[site,torchvision]".',
+            remedy=to_install("site,torchvision"),
         ) from cause
     found: ModuleType = efficientnet
     return found

@@ -216,7 +216,7 @@ def test_without_the_library_a_sampled_plan_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     sampled_multiplier.cache_clear()
 
-    with pytest.raises(ConfigurationError, match=r"global-layers\[sampling\]"):
+    with pytest.raises(ConfigurationError, match=r"constraints\.txt '\.\[sampling\]'"):
         _ = private_network_plan({"sampling": 0.125}, rounds=3).noise_variance
     assert private_network_plan({}, rounds=3).noise_variance > 0
 

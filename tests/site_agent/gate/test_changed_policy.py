@@ -32,13 +32,28 @@ def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> R
     manifest = manifest_of(plan)
     masking = SiteMasking(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", identity_key=Ed25519PrivateKey.generate(),
-        state=folder, audit=audit, **masking_limits(plan, policy),
+        state=folder, audit=audit, released=(), **masking_limits(plan, policy),
     )  # fmt: skip
     return Rounds(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", policy=policy, audit=audit, masking=masking,
-        consent=Consent(folder, plan, approvers=1, now=lambda: NOON), saved=(),
+        consent=Consent(folder, plan, approvers=1, now=lambda: NOON), saved=(), released=(),
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def test_a_run_starts_without_another_reading_of_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large log takes seconds to read. Masks and rounds share one list of the contributions that were sent."""
+    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    read = list[str]()
+    monkeypatch.setattr(log, "records", lambda *events: (read.extend(events), iter(()))[1])
+    rounds = rounds_under(plan, policy_with(secure_aggregation="required"), tmp_path, log)
+    at_the_start = list(read)
+
+    rounds.follow(policy_with(secure_aggregation="required"))
+
+    assert (at_the_start, read) == ([], ["contribution_released"])
+    log.close()
 
 
 @pytest.mark.parametrize("key", CHANGES)

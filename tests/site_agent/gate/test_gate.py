@@ -23,6 +23,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.permission import GateRefusal
+from site_agent.gate.spent import Spent
 from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 
@@ -291,6 +292,23 @@ def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) ->
     assert record["event"] == "contribution_released"
     assert record["bytes"] == sum(len(chunk.body) for chunk in chunks)
     assert (record["contributors"], record["masked"], record["tensors"]) == (list(SITES), False, 2)
+
+
+def test_the_count_of_sent_bytes_is_synced_once_after_the_last_chunk(
+    audit: AuditLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first chunk only the audit log is synced. After the last chunk, the count is synced too."""
+    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
+    spent, happened = Spent(tmp_path, "run"), list[str]()
+    gate = gate_for(plan, audit, tmp_path, spent=spent)
+    contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
+    list(gate.release(contribution, BIND))  # the first contribution of a process replaces the whole file of the count
+    monkeypatch.setattr(os, "fdatasync", lambda file: happened.append(Path(f"/proc/self/fd/{file}").readlink().name))
+
+    for _ in gate.release(contribution, Bind(1, 0, tuple(SITES), 0)):
+        happened.append("chunk")
+
+    assert happened == ["audit.log", "chunk", "chunk", "chunk", "run.json"]
 
 
 @pytest.mark.parametrize("failing", ["write", "fdatasync"])

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from audit.log_files import set_aside
+from audit import own_log
+from audit.log_files import Placed, checked_records, set_aside
 from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.approving import approve
 from site_agent.gate.ledger_memory import Loss, settle_ledger
+from site_agent.gate.mishaps import unfinished_run
 from site_agent.gate.permission import decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.remedies import remedy_of_refusal
@@ -74,6 +76,26 @@ def test_a_first_start_has_its_budget_and_a_second_one_keeps_it(tmp_path: Path) 
     with log_of(tmp_path) as log:
         assert len([*log.records("privacy_ledger_begun")]) == 1
     assert reason(tmp_path) is None
+
+
+def test_a_start_and_an_end_read_the_audit_log_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading checks all files of the log, which takes seconds if the log is large."""
+    readings = list[Path]()
+
+    def counted(path: Path, size: int | None) -> Iterator[Placed]:
+        readings.append(path)
+        yield from checked_records(path, size)
+
+    started(tmp_path)
+    monkeypatch.setattr(own_log, "checked_records", counted)
+    started(tmp_path, 1)
+    at_the_start = len(readings)
+    with log_of(tmp_path) as log:
+        for event, run in (("run_joined", "heart"), ("run_finished", "heart"), ("run_joined", "lung")):
+            log.write(event, run=run)
+        unfinished = unfinished_run(log)
+
+    assert (at_the_start, len(readings) - at_the_start, unfinished) == (1, 1, "lung")
 
 
 @pytest.mark.parametrize("approvals", [True, False])

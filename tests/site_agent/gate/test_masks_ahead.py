@@ -33,7 +33,7 @@ def masking(tmp_path: Path) -> Iterator[SiteMasking]:
     sites = {
         name: SiteMasking(
             run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name], quorum=3,
-            smallest=3, budget=9, state=tmp_path / name, audit=logs[name],
+            smallest=3, budget=9, state=tmp_path / name, audit=logs[name], released=(),
         )
         for name in NAMES
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
@@ -63,6 +64,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
         masking=None,
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
         saved=(),
+        released=(),
     )
 
     asyncio.run(rounds.concluded(3))
@@ -101,8 +103,10 @@ def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
     spent = Spent(tmp_path, "run")
     spent.finish(datetime.now(UTC))
     monkeypatch.setattr("host.durable.require_room", full)
-    with pytest.raises(AuditError, match="No space left"):
+    with pytest.raises(AuditError, match=r"will send cannot be recorded: No space.*Nothing was sent after this"):
         spent.take(48, LAST)
+    with pytest.raises(AuditError, match=r"end of this run cannot be recorded: No space left.*already sent stay valid"):
+        spent.finish(datetime.now(UTC))
     (tmp_path / "gate" / "spent" / "run.json").write_text("{")
     with pytest.raises(RefusedError, match="cannot be read"):
         Spent(tmp_path, "run")
@@ -122,6 +126,7 @@ def rounds_of(state: Path, audit: AuditLog, masking: SiteMasking | None) -> Roun
         masking=masking,
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),
         saved=(),
+        released=(),
     )
 
 
@@ -160,6 +165,7 @@ def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_pa
             budget=0,
             state=tmp_path,
             audit=audit,
+            released=(),
         )
 
     rounds_of(tmp_path, audit, masking())
@@ -228,6 +234,28 @@ def test_a_line_that_the_disk_took_in_part_is_replaced_with_the_next(
 
     assert path.read_bytes().count(b"\n") == 1
     assert Spent(tmp_path, "run").bytes_by_round == {5: 48, 6: 48, 7: 48}
+
+
+def test_an_error_after_a_contribution_admits_that_the_contribution_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is synced only after its contribution. If the disk fails then, the line is synced at the next try."""
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    spent = Spent(tmp_path, "run")
+    for number in (4, 5):  # the second one is a line of its own
+        spent.take(48, LAST.model_copy(update={"round": number}))
+    synced = list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        with pytest.raises(AuditError, match=r"of this round was already sent.* sends nothing more"):
+            spent.sync()
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    spent.sync()
+
+    assert len(synced) == 1
 
 
 def test_the_line_of_a_contribution_is_synced_as_soon_as_it_has_left(

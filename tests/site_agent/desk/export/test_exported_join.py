@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from protos.errors import ConfigurationError
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, answers, description_of, export_model, loader_of
+from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_inputs import made_up_values
 from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
 from site_agent.desk.export.written import written_down
@@ -76,3 +79,18 @@ def test_codes_and_absent_columns_are_written_down(site: str) -> None:
     assert said.std() > 0.03
     np.testing.assert_allclose(loaded[:, 0], said, rtol=0, atol=LARGEST_DIFFERENCE)
     np.testing.assert_allclose(by_onnx[:, 0], said, rtol=0, atol=LARGEST_DIFFERENCE)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_an_onnx_library_the_error_shows_the_command_that_installs_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The project is on no public index, so the command installs from a copy of the repository."""
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ConfigurationError, match=rf"The package {package} is not installed") as refused:
+        run_onnx(onnx_bytes(Graph(), 1, 1), np.zeros((1, 1)))
+
+    command = f"{sys.executable} -m pip install --constraint constraints.txt '.[onnx]'"
+    assert refused.value.remedy.startswith("Export without --onnx.")
+    assert refused.value.remedy.endswith(f"In a copy of the repository, run: {command}")

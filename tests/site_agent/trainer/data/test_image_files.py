@@ -501,9 +501,13 @@ def test_a_steady_split_and_a_digest_follow_the_images(tmp_path: Path) -> None:
 
 
 MISSING_LIBRARIES: list[tuple[str, str, dict[str, Any] | None]] = [
-    ("PIL", "pillow is not installed.*site", None),
-    ("pydicom", "pydicom is not installed.*site,imaging", {"kind": "dicom"}),
-    ("nibabel", "nibabel is not installed.*site,imaging", {"kind": "nifti", "plane": "axial"}),
+    ("PIL", r"pillow is not installed.*constraints\.txt '\.\[site\]'", None),
+    ("pydicom", r"pydicom is not installed.*constraints\.txt '\.\[site,imaging\]'", {"kind": "dicom"}),
+    (
+        "nibabel",
+        r"nibabel is not installed.*constraints\.txt '\.\[site,imaging\]'",
+        {"kind": "nifti", "plane": "axial"},
+    ),
 ]
 
 

@@ -291,14 +291,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="llvmlite is not installed") as refused:
         prepare_arithmetic(1, attention="compiled")
 
-    assert "global-layers[compiled]" in refused.value.remedy
+    assert refused.value.remedy.endswith("-m pip install --constraint constraints.txt '.[site,compiled]'")
     assert "attention: torch" in refused.value.remedy
     assert chosen_attention() == "torch"
 
 
-def test_a_graphics_card_has_no_compiled_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both settings together are refused before training."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_a_graphics_card_has_no_compiled_attention(tmp_path: Path) -> None:
+    """Both settings together are an error of hospital.yaml, also on a computer without a card or without llvmlite."""
+    config = make_site(tmp_path, attention="compiled", device="cuda")
 
-    with pytest.raises(ConfigurationError, match="works only with device: cpu"):
-        prepare_arithmetic(1, "cuda", "compiled")
+    with pytest.raises(ConfigurationError, match=r"training: .*works only with device: cpu\. Set attention: torch or"):
+        read_hospital(config)

@@ -173,7 +173,7 @@ def test_a_plan_is_refused_without_torchvision(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigurationError, match=r"torchvision is not installed.*Nothing was trained") as refused:
         networks.lay(networks.tensors)
 
-    assert refused.value.remedy == 'Install the package: pip install "global-layers[site,torchvision]".'
+    assert refused.value.remedy.endswith("-m pip install --constraint constraints.txt '.[site,torchvision]'")
 
 
 def test_a_torchvision_for_another_pytorch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
