@@ -101,12 +101,12 @@ class Framing(Generic[Message]):
 class FramedSocket(Generic[Message]):
     """One end of an asynchronous socket that sends and receives whole messages.
 
-    One task receives. Either one task sends, or all tasks post. A payload is written from its place in memory. A large
-    one is read into the memory that is passed on, and only its first AHEAD_BYTES are copied here.
+    One task receives. Either one task sends, or all tasks post. No payload is copied before it is written. A large
+    payload is read into the memory that the receiver gets, and only its first AHEAD_BYTES are copied.
 
-    This object takes over the given socket, because the event loop watches it from one message to the next. No other
-    object may close this socket. Otherwise the event loop would never report a new socket with the same file number.
-    While no task receives, nothing is read.
+    This object takes over the given socket, and no other object may close this socket. The reason is that the event
+    loop watches the socket also between two messages. After a close elsewhere, the event loop would never report a new
+    socket with the same file number. While no task receives, nothing is read.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:

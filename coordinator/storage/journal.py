@@ -49,7 +49,7 @@ class Echo(Protocol):
         """Record entries before the journal stores them. Without `syncs`, they are on disk only after `sync`."""
 
     def copy(self, entries: list[Entry]) -> None:
-        """Record entries that the journal has and this place has lost, and store them on disk."""
+        """Copy entries of the journal that are missing here, and store them on disk."""
 
     def sync(self) -> None:
         """Store the recorded entries on disk."""
@@ -64,7 +64,7 @@ class Journal:
     def __init__(self, path: Path, now: Callable[[], datetime], echo: Echo | None = None) -> None:
         """Open or create the journal. `now` returns aware UTC times. `echo` first records new entries elsewhere.
 
-        Entries that a loss of power has removed there are recorded again.
+        Entries that are missing in `echo` after a power failure are copied to it.
 
         Raises:
             JournalDamaged: a line was changed, removed or moved.

@@ -171,8 +171,8 @@ class Ledger:
     def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
         """Decide whether the site may mask a vector for this request. This does not change the ledger.
 
-        The gate calls this function before it masks. It also calls this function when the contributors are bound, if no
-        contribution is built yet.
+        The gate calls this function before it masks. It also calls it when the coordinator names the contributors
+        before the contribution is built.
 
         Args:
             budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.

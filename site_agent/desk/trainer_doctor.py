@@ -130,9 +130,8 @@ def _compiled_attention() -> Finding:
         print(f"site-trainer: {error}", file=sys.stderr, flush=True)
         is_same = False
     if is_same:
-        return fine(
-            "D423", "Networks are trained on the processor (device: cpu), with attention: compiled. The code compiles."
-        )
+        says = "Networks are trained on the processor (device: cpu), with attention: compiled."
+        return fine("D423", f"{says} This process compiled the code, and its result is right.")
     says = "The code for attention: compiled cannot be compiled on this computer, or computes wrong numbers."
     return failure("D423", says, "Set attention: torch under training in hospital.yaml.")
 

@@ -224,7 +224,7 @@ class SiteMasking:
                 self._prepared = (context, layout, masker)
 
     def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
-        """Check that this site may mask a round for these contributing sites, as long as no contribution is built.
+        """Check that this site may mask a round for these contributors. This is called before a contribution is built.
 
         Raises:
             MaskingRefused: the round may not be masked.
