@@ -18,7 +18,7 @@ from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
-from protos.plan.plan import Name
+from protos.plan.plan import Name, Plan
 
 
 def _known(name: str) -> str:
@@ -124,6 +124,10 @@ class Policy(Document):
     hours: Hours | None = None
     approvers: int = Field(default=1, ge=1, le=8)
     privacy: PrivacyLimits | None = None
+
+    def budget_for(self, plan: Plan) -> int:
+        """Return how much of `lost_site_budget` a run of this plan may use: 0 if the plan waits for lost sites."""
+        return self.lost_site_budget if plan.on_lost_site == "continue" else 0
 
 
 class Split(Document):

@@ -68,7 +68,7 @@ def masking_limits(plan: Plan, policy: Policy) -> MaskingLimits:
     return MaskingLimits(
         quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
         smallest=smallest_set(plan, policy.smallest_sites),
-        budget=policy.lost_site_budget if plan.on_lost_site == "continue" else 0,
+        budget=policy.budget_for(plan),
         uncounted_runs=policy.uncounted_runs,
     )
 
@@ -313,7 +313,7 @@ class SiteMasking:
         return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
-        asked = (self._transcript, position, bind.attempt, bind.sites)
+        asked = (self._transcript, position, bind.attempt, bind.resample, bind.sites)
         of = (*asked, self._manifest.digest, layout.total_bytes, self._encoding)
         if self._made[0] != of:
             self._made = (of, round_context(*of))

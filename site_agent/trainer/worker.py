@@ -202,7 +202,7 @@ class Worker:
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
         approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
-        budget = self._hospital.policy.lost_site_budget
+        budget = self._hospital.policy.budget_for(plan)
         self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()

@@ -96,11 +96,11 @@ def _pair(
 def _round(seen: bytes, secrets: dict[str, KeySessionSecret]) -> dict[str, Any]:
     code, layout = FixedPoint(CLIPPING_RANGE, len(SITES)), Layout(len(UPDATES[0]), len(SCALARS[0]))
     bound = {"position": _bytes("position"), "manifest_digest": _bytes("manifest"), "encoding": encoding_name(code)}
-    context = round_context(transcript=seen, attempt=2, contributors=SITES, length_bytes=layout.total_bytes, **bound)
+    numbers = {"attempt": 2, "resample": 1, "length_bytes": layout.total_bytes}
+    context = round_context(transcript=seen, contributors=SITES, **numbers, **bound)
     return {
-        "attempt": 2,
+        **numbers,
         **{name: value.hex() for name, value in bound.items()},
-        "length_bytes": layout.total_bytes,
         "context": context.hex(),
         "clipping_range": CLIPPING_RANGE,
         "scale": code.scale,
