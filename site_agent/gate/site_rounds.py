@@ -347,10 +347,12 @@ class Rounds:
         offer = self._offer
         if offer is None or (bind.round, bind.attempt) != (offer.round, offer.attempt) or self._download is not None:
             raise MalformedMessage("contributors for a round that was not offered")
-        if self._bind is not None and (self._bind.sites, self._bind.resample) != (bind.sites, bind.resample):
-            raise MalformedMessage("two sets of contributors or two draws for one attempt")
+        if self._bind is not None and self._bind.sites != bind.sites:
+            raise MalformedMessage("two sets of contributors for one attempt")
+        if self._bind is not None and self._bind.resample != bind.resample:
+            raise MalformedMessage("two draws of batches for one attempt")
         if bind.resample and self.plan.on_lost_site == "wait":
-            raise MalformedMessage("a second draw in a plan that waits for lost sites")
+            raise MalformedMessage("a round to be resampled in a plan that waits for lost sites")
         enough = len(bind.sites) >= self.plan.quorum
         training = set(bind.sites) - self.plan.evaluating_sites
         enough = enough and len(training) >= self._allowance.policy.smallest_sites

@@ -115,6 +115,34 @@ def test_two_sets_of_contributors_for_one_attempt_are_refused(tmp_path: Path, of
     assert record["reason"] == "two sets of contributors for one attempt"
 
 
+@pytest.mark.parametrize(
+    ("on_lost_site", "first", "reason"),
+    [
+        ("continue", 0, "two draws of batches for one attempt"),
+        ("wait", None, "a round to be resampled in a plan that waits for lost sites"),
+    ],
+)
+def test_another_draw_in_one_attempt_is_refused(
+    tmp_path: Path, office: Office, on_lost_site: str, first: int | None, reason: str
+) -> None:
+    """Every contributor of an attempt uses one draw, and a plan that waits has only the ordinary one."""
+    plan = plan_with(office.identities, changes={"on_lost_site": on_lost_site})
+
+    async def lie(stream: Stream) -> None:
+        await stream.joined(plan)
+        await stream.ready(plan, 0, attempt=1)
+        if first is not None:
+            await stream.send(Bind(0, 1, ALL, 0, first))
+            await stream.chunks(1)
+        await stream.send(Bind(0, 1, ALL, 0, 1))
+
+    evidence = evidence_of(office, tmp_path, lie, approved=(plan,))
+
+    assert len(evidence.chunks) == (first is not None)
+    (record,) = evidence.events("coordinator_refused")
+    assert record["reason"] == reason
+
+
 def breaks_off(plan: Plan) -> Lie:
     """A round as it should be, and of the next one the offer and a single chunk."""
 
