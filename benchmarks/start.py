@@ -122,13 +122,13 @@ def _running(folder: Path, *programs: tuple[str, str, str, str]) -> Iterator[lis
 
 
 def _awaited(log: Path, event: str, count: int) -> float:
-    """Wait until a log has an event this many times. Return when it was logged the last of these times."""
+    """Wait until the coordinator's log has an event this many times. Return the time of the last of these events."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while len(times := times_of(log).get(event, [])) < count:
-        if time.monotonic() > deadline:
-            raise click.ClickException(f"{log} has fewer than {count} events {event} after {LIMIT_SECONDS:g} s.")
+    while len((times := times_of(log)).get(event, [])) < count:
+        if time.monotonic() > deadline or "run_over" in times:
+            raise click.ClickException(f"The event {event} was not logged {count} times within {LIMIT_SECONDS:g} s.")
         time.sleep(_LOOK_SECONDS)
-    return times[count - 1].timestamp()
+    return times[event][count - 1].timestamp()
 
 
 def idle_mib(config: Path) -> dict[str, float]:
