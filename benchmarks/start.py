@@ -4,6 +4,9 @@ The quickstart prepares three hospitals and starts the coordinator and the three
 and three trainers with PyTorch. Seconds are those of the clock, so they say little on a busy machine. Processor seconds
 are those of each kind of process until the first round has ended. After the run one site is started alone, without a
 coordinator; its memory is taken once the trainer has put its libraries away.
+
+In practice each hospital has its own computer. So a second federation shows the start of a single hospital: the
+coordinator and the other two hospitals already wait for the first round.
 """
 
 from __future__ import annotations
@@ -14,13 +17,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
 import click
 
 from benchmarks.recipe_cost import times_of
 from benchmarks.rehearsal.observation import children_of, processor_seconds
+from quickstart.federation import PROGRAMS, Rehearsal, prepare
+from quickstart.hospitals import dealt_hospitals
 
 ROOT: Final = Path(__file__).parents[1]
 SITES: Final = 3
@@ -38,7 +46,9 @@ def main(masked: bool) -> None:
         folder = Path(temporary) / "run"
         seconds, computed = until_first_round(folder, "--masked" if masked else "--unmasked")
         idle = idle_mib(folder / "hospital-1" / "hospital.yaml")
+        coordinator_seconds, own_seconds = single_starts(Path(temporary) / "own", masked=masked)
     facts = {"sites": str(SITES), "masked": str(masked).lower(), "start_s": f"{seconds:.2f}"}
+    facts |= {"coordinator_start_s": f"{coordinator_seconds:.2f}", "own_start_s": f"{own_seconds:.2f}"}
     facts |= {f"{kind}_computed_s": f"{of_kind:.2f}" for kind, of_kind in sorted(computed.items())}
     facts |= {f"{kind}_idle_mib": f"{of_kind:.1f}" for kind, of_kind in sorted(idle.items())}
     facts |= {"computed_s": f"{sum(computed.values()):.2f}", "idle_mib": f"{sum(idle.values()):.1f}"}
@@ -66,6 +76,59 @@ def until_first_round(folder: Path, *words: str) -> tuple[float, dict[str, float
     kinds = {kind for kind, _ in computed.values()}
     totals = {kind: sum(seconds for of, seconds in computed.values() if of == kind) for kind in kinds}
     return times_of(log)["round_closed"][0].timestamp() - began, totals
+
+
+def single_starts(folder: Path, *, masked: bool) -> tuple[float, float]:
+    """Start the coordinator, then all hospitals except the last, and the last hospital when the others have joined.
+
+    Return the seconds until the coordinator listens, and the seconds from the start of the last hospital until the
+    first round has ended. The last hospital also receives its certificate in this time.
+    """
+    (folder / "tables").mkdir(parents=True)
+    hospitals = dealt_hospitals(SITES, folder / "tables", 0)
+    methods = ("global-layers",)
+    prepare(Rehearsal(folder=folder, hospitals=hospitals, methods=methods, rounds=2, seed=0, is_masked=masked))
+    log = folder / "coordinator.log"
+    *others, last = [(hospital.name, "site-agent", "join", "hospital.yaml") for hospital in hospitals]
+    with _running(folder, ("", "coordinator", "start", "coordinator.yaml")) as (coordinator_began,):
+        listening = _awaited(log, "coordinator_listening", 1)
+        with _running(folder, *others):
+            _awaited(log, "site_joined", len(others))
+            with _running(folder, last) as (last_began,):
+                closed = _awaited(log, "round_closed", 1)
+    return listening - coordinator_began, closed - last_began
+
+
+@contextmanager
+def _running(folder: Path, *programs: tuple[str, str, str, str]) -> Iterator[list[float]]:
+    """Start programs, each given as its folder, name, command and configuration file. Yield the times of their starts.
+
+    At the end of the block the programs are stopped.
+    """
+    started, began = [], []
+    try:
+        for place, program, words, file in programs:
+            log = folder / place / f"{program}.log"
+            began.append(time.time())
+            with log.open("wb") as output:
+                command = [PROGRAMS / program, words, "--config", folder / place / file]
+                started.append(subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL))
+        yield began
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+
+
+def _awaited(log: Path, event: str, count: int) -> float:
+    """Wait until the coordinator's log has an event this many times. Return the time of the last of these events."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while len((times := times_of(log)).get(event, [])) < count:
+        if time.monotonic() > deadline or "run_over" in times:
+            raise click.ClickException(f"The event {event} was not logged {count} times within {LIMIT_SECONDS:g} s.")
+        time.sleep(_LOOK_SECONDS)
+    return times[event][count - 1].timestamp()
 
 
 def idle_mib(config: Path) -> dict[str, float]:

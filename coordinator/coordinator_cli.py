@@ -28,7 +28,7 @@ from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish, json_option
 from host.diagnosis import AILMENTS
-from host.heap import set_up_heap
+from host.heap import loading_modules, set_up_heap
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from pki.authority import Authority
@@ -60,7 +60,8 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
-    from coordinator.serve import serve  # gRPC is loaded only if it is needed
+    with loading_modules():
+        from coordinator.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
     if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library

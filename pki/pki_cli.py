@@ -429,7 +429,3 @@ def _plan_snippet(sites: Sequence[SiteRecord]) -> str:
     listed = [site for site in sites if site.state in (SiteState.ACTIVE, SiteState.APPROVED)]
     lines = [f"  - name: {site.name}\n    identity: {site.identity_fingerprint}" for site in listed]
     return "\n".join(["sites:", *lines]) if lines else "sites: []"
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,7 @@ import click
 
 from host.command_line import explain_command, extra, finish
 from host.diagnosis import AILMENTS
+from host.heap import loading_modules
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
@@ -63,8 +64,9 @@ def join(path: Path) -> None:
     set_up_log(EVENTS, "site-agent")
     hospital = read_hospital(path)
 
-    from site_agent.gate.mishaps import TrainerFailed
-    from site_agent.service.joining import join as run_gate
+    with loading_modules():
+        from site_agent.gate.mishaps import TrainerFailed
+        from site_agent.service.joining import join as run_gate
 
     displays = []
     if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
@@ -159,7 +161,3 @@ def main() -> NoReturn:
     """Run the command of `site-agent` that a person typed. Errors are shown as sentences, without program code."""
     os.umask(0o077)
     sys.exit(finish("site-agent", cli))
-
-
-if __name__ == "__main__":
-    main()

@@ -58,7 +58,7 @@ PACKAGES: Final = (
         name="global-layers-coordinator",
         short="coordinator",
         requirement="global-layers[sampling]",
-        programs={"coordinator": "coordinator.coordinator_cli:main", "pki": "pki.pki_cli:main"},
+        programs={"coordinator": "coordinator.__main__:main", "pki": "pki.__main__:main"},
         commands=("coordinator",),
         units=(
             "coordinator.service",
@@ -82,7 +82,7 @@ PACKAGES: Final = (
         name="global-layers-site",
         short="site",
         requirement="global-layers[site,imaging,torchvision]",
-        programs={"site-agent": "site_agent.site_cli:main", "pki": "pki.pki_cli:main"},
+        programs={"site-agent": "site_agent.__main__:main", "pki": "pki.__main__:main"},
         commands=("site-agent",),
         units=(
             "site-agent.service",

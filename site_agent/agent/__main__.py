@@ -6,7 +6,6 @@ It reads no configuration, because the gate orders all its work.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -15,16 +14,20 @@ import time
 from pathlib import Path
 from typing import Final
 
-import click
-import sdnotify
+from host.heap import loading_modules, set_up_collector, set_up_heap
 
-from host.heap import set_up_collector, set_up_heap
-from protos.errors import ProtocolError, UnavailableError, explained
-from protos.wire.messages import MalformedMessage
-from site_agent.agent.kept_certificates import KeptCertificates
-from site_agent.agent.relaying import Relay
-from site_agent.framed_messages import FramedSocket
-from site_agent.gate_socket import FRAMING
+with loading_modules():
+    import asyncio
+
+    import click
+    import sdnotify
+
+    from protos.errors import ProtocolError, UnavailableError, explained
+    from protos.wire.messages import MalformedMessage
+    from site_agent.agent.kept_certificates import KeptCertificates
+    from site_agent.agent.relaying import Relay
+    from site_agent.framed_messages import FramedSocket
+    from site_agent.gate_socket import FRAMING
 
 _WAIT_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.2

@@ -182,7 +182,7 @@ async def run_command(words: list[str], folder: Path, patience_seconds: float) -
         TimeoutError: it did not end within an hour and was stopped.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "site_agent.site_cli", *words),
+        *(sys.executable, "-P", "-m", "site_agent", *words),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -5,6 +5,7 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from host.heap import loading_modules
 from host.starting_files import starting_values
 from protos.plan.gain_sums import GainSums
 from protos.plan.plan import Plan
@@ -44,17 +46,18 @@ def check_table(hospital: Hospital) -> None:
 
         read_without_outcomes(hospital)
     else:
-        from site_agent.desk.examination.admitted_rows import admit
+        with loading_modules():
+            from site_agent.desk.examination.admitted_rows import admit
 
         admit(hospital, hospital.scratch_path)
 
 
 def load_libraries(hospital: Hospital) -> None:
     """Load the program libraries that a site needs for a study in which the site trains or tests models."""
-    if hospital.policy.tier not in ("evaluation", "training"):
+    if hospital.policy.tier not in ("evaluation", "training") or "site_agent.trainer.study" in sys.modules:
         return
     # If a plan needs a library that is missing or broken, the error is raised when this plan is used.
-    with suppress(Exception):
+    with suppress(Exception), loading_modules():
         _prepare(hospital)
 
         import site_agent.desk.results.live_curves
@@ -64,6 +67,7 @@ def load_libraries(hospital: Hospital) -> None:
 
 def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
     """Load the libraries, the table and the network for a study. `state` has the site's secret."""
+    load_libraries(hospital)  # not loaded yet if standby.py replaced this process
     _prepare(hospital)
 
     from site_agent.desk.column_profile import prepare_with_profile

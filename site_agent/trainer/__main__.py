@@ -16,17 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-import sdnotify
-import structlog
+from host.heap import loading_modules
 
-from host.log_lines import set_up_log
-from protos.errors import ConfigurationError, UnavailableError, explained
-from site_agent.site_events import EVENTS
-from site_agent.trainer import by_torchrun
-from site_agent.trainer.isolation import end_with_parent, give_up_network
-from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.standby import stand_by
+with loading_modules():
+    import host.log_lines  # before structlog, which would load rich
+
+    # isort: split
+    import click
+    import sdnotify
+    import structlog
+
+    from protos.errors import ConfigurationError, UnavailableError, explained
+    from site_agent.site_events import EVENTS
+    from site_agent.trainer import by_torchrun
+    from site_agent.trainer.isolation import end_with_parent, give_up_network
+    from site_agent.trainer.pulse import PULSE
+    from site_agent.trainer.standby import stand_by
 
 if TYPE_CHECKING:
     from site_agent.hospital import Hospital
@@ -54,7 +59,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     Example: python -m site_agent.trainer --config hospital.yaml
     """
     os.umask(0o077)
-    set_up_log(EVENTS, "site-trainer")
+    host.log_lines.set_up_log(EVENTS, "site-trainer")
     if by_torchrun.is_launched():
         with _explaining():
             sys.exit(_serve_among_processes(path))
@@ -62,10 +67,11 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     if descriptor is not None:
         end_with_parent()
 
-    from site_agent.desk import around_rounds
-    from site_agent.hospital import read_hospital
-    from site_agent.trainer.worker import Worker
-    from site_agent.trainer_socket import TrainerEnd
+    with loading_modules():
+        from site_agent.desk import around_rounds
+        from site_agent.hospital import read_hospital
+        from site_agent.trainer.worker import Worker
+        from site_agent.trainer_socket import TrainerEnd
 
     with _explaining():
         hospital = read_hospital(path)
@@ -127,7 +133,7 @@ def _serve_among_processes(path: Path) -> int:
 
 def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
     """Answer the gate's requests after standby.py has waited. `configuration` is hospital.yaml's content as JSON."""
-    set_up_log(EVENTS, "site-trainer")
+    host.log_lines.set_up_log(EVENTS, "site-trainer")
 
     from site_agent.hospital import Hospital
 
@@ -136,9 +142,10 @@ def continue_after_standby(connection: socket.socket, configuration: bytes) -> N
 
 
 def _serve(hospital: Hospital, connection: socket.socket) -> None:
-    from site_agent.desk import around_rounds
-    from site_agent.trainer.worker import Worker
-    from site_agent.trainer_socket import TrainerEnd
+    with loading_modules():
+        from site_agent.desk import around_rounds
+        from site_agent.trainer.worker import Worker
+        from site_agent.trainer_socket import TrainerEnd
 
     rest = partial(stand_by, connection, lambda: hospital.model_dump_json().encode())
     sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds, rest=rest).serve())

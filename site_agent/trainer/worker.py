@@ -324,10 +324,11 @@ class Worker:
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
         """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
+        if self._plan is None or self._plan.prior is None:
+            return
         from site_agent.trainer.prior.prior_study import PriorStudy
 
-        if not isinstance(study, PriorStudy):
-            return
+        assert isinstance(study, PriorStudy)
         new = [one for one in study.suspicions if (one.feature, one.kind) not in self._suspected]
         for one in new:
             self._suspected.add((one.feature, one.kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import random
 import re
@@ -256,6 +257,23 @@ def test_status_tells_what_the_sums_have_decided(
     text = " ".join(coordinator.out.split())
     assert all(words in text for words in said)
     assert not any(words in text for words in not_said)
+
+
+def test_a_coordinator_runs_with_pythons_collector(
+    coordinator: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches for unused objects stop only while modules are loaded."""
+    found = []
+
+    async def run(*_: object) -> bool:
+        found.append(gc.isenabled())
+        return True
+
+    monkeypatch.setattr("coordinator.serve.serve", run)
+    status = coordinator("start", "--config", folder / "coordinator.yaml")
+    gc.unfreeze()  # the other tests' objects
+
+    assert (status, found) == (0, [True])
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"format": 9}'])

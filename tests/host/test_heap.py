@@ -81,11 +81,12 @@ def test_what_nobody_uses_is_returned_to_the_system() -> None:
     assert [len(pages) for pages in heap._taken[before:]] == [len(kept)]
 
 
-def test_cycles_are_found_less_often_and_never_among_the_objects_of_the_start() -> None:
+@pytest.mark.parametrize("start", ["pass", "with loading_modules(): import json"])
+def test_cycles_are_found_less_often_and_never_among_the_objects_of_the_start(start: str) -> None:
     """In a process of its own: one cycle waits, many cycles do not, and what existed before stays out of the search."""
     script = """
 import gc, weakref
-from host.heap import set_up_collector
+from host.heap import loading_modules, set_up_collector
 
 class Node: pass
 
@@ -94,6 +95,7 @@ def cycle():
     node.itself = node
     return weakref.ref(node)
 
+START
 set_up_collector()
 assert gc.isenabled() and gc.get_freeze_count() > 1_000
 first = cycle()
@@ -101,5 +103,65 @@ kept = [[] for _ in range(1_000)]
 assert first() is not None, "a thousand new objects start no search"
 kept = [[] for _ in range(20_000)]
 assert first() is None, "later the cycle is found"
+"""
+    subprocess.run([sys.executable, "-c", script.replace("START", start)], check=True, timeout=60)
+
+
+def test_modules_are_loaded_without_a_search_and_the_collector_works_again_afterwards() -> None:
+    """It is off in the block only, also in a block inside a block and after an error; who had it off keeps it off."""
+    script = """
+import gc
+from host.heap import loading_modules
+
+with loading_modules():
+    assert not gc.isenabled()
+    with loading_modules():
+        pass
+    assert not gc.isenabled()
+assert gc.isenabled() and gc.get_freeze_count() > 1_000
+try:
+    with loading_modules():
+        import no_such_module
+except ImportError:
+    assert gc.isenabled()
+gc.disable()
+with loading_modules():
+    pass
+assert not gc.isenabled()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["coordinator", "pki", "site_agent", "site_agent.agent", "site_agent.trainer"],
+)
+def test_programs_are_loaded_without_a_search_and_run_with_the_collector(program: str) -> None:
+    """The collector is off while the last of a program's modules is loaded. Afterwards it works as usual."""
+    script = f"""
+import gc, sys
+usual, were_on = gc.get_threshold(), []
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        were_on.append(gc.isenabled())
+
+sys.meta_path.insert(0, Watch())
+import {program}.__main__
+assert not were_on[-1]
+assert (gc.isenabled(), gc.get_threshold()) == (True, usual)
+assert gc.get_freeze_count() > 10_000
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("module", ["host.heap", "coordinator", "site_agent", "global_layers.simulation"])
+def test_a_researchers_import_leaves_the_collector_alone(module: str) -> None:
+    """Only the programs of this project change how Python searches for unused objects."""
+    script = f"""
+import gc
+usual = gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()
+import {module}
+assert (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()) == usual
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

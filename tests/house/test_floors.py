@@ -414,11 +414,19 @@ def test_the_patients_side_starts_without_grpc() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_services_start_without_rich() -> None:
-    """Coordinator, gate and trainer do not load rich, which only draws on a terminal."""
-    site = ["site_agent.site_cli", "site_agent.service.joining", "site_agent.trainer.__main__"]
-    loaded = imports(["coordinator.coordinator_cli", "coordinator.serve", *site])
-    done = run(f"import sys\n{loaded}\nassert 'rich' not in sys.modules", ())
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ["coordinator.__main__", "coordinator.serve"],
+        ["site_agent.__main__", "site_agent.service.joining"],
+        ["site_agent.agent.__main__"],
+        ["site_agent.trainer.__main__", "site_agent.trainer.worker"],
+    ],
+    ids=["coordinator", "gate", "agent", "trainer"],
+)
+def test_the_services_start_without_rich(modules: list[str]) -> None:
+    """Each program alone does not load rich, which only draws on a terminal."""
+    done = run(f"import sys\n{imports(modules)}\nassert 'rich' not in sys.modules", ())
 
     assert done.returncode == 0, done.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import re
 import subprocess
@@ -278,6 +279,23 @@ def test_a_site_with_neither_certificate_nor_invitation_is_told_what_to_ask_for(
 
     assert site_agent("join", "--config", folder / "hospital.yaml") == 78
     assert "no path of an invitation" in site_agent.err
+
+
+def test_a_gate_runs_with_pythons_collector(
+    site_agent: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches for unused objects stop only while modules are loaded."""
+    found = []
+
+    async def run(*_: object) -> bool:
+        found.append(gc.isenabled())
+        return True
+
+    monkeypatch.setattr("site_agent.service.joining.join", run)
+    status = site_agent("join", "--config", folder / "hospital.yaml")
+    gc.unfreeze()  # the other tests' objects
+
+    assert (status, found) == (0, [True])
 
 
 def written_plan(folder: Path, **keys: Any) -> Plan:

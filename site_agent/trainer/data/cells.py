@@ -134,7 +134,7 @@ def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date
     rule = date_rule(column, spelling)
     refuses_after = float(today.toordinal()) if rule.refuses_future else math.inf
     written = [_DATE_AND_TIME if one == PLAIN_DATE else f"^{_as_expression(one)}$" for one in rule.patterns]
-    absent = arrow.array(sorted(rule.markers), arrow.string())
+    absent = _arrow_texts(sorted(rule.markers))
     remembered = _Remembered(lambda cell: rule.read(cell, today))
 
     def parse_block(cells: arrow.Array) -> Parsed:
@@ -173,12 +173,12 @@ def _days_written(
     days, is_open = np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
     is_plain = compute.and_not(compute.match_substring_regex(texts, written), compute.is_in(texts, value_set=absent))
     parts = compute.extract_regex(texts.filter(is_plain), written)
-    iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), "-")
+    iso = compute.binary_join_element_wise(*(compute.struct_field(parts, [name]) for name in "Ymd"), _HYPHEN)
     try:
-        found = iso.cast(arrow.date32()).cast(arrow.int32()).to_numpy(zero_copy_only=False)
+        found = np.from_dlpack(iso.cast(arrow.date32()).cast(arrow.int32()))
     except arrow.ArrowInvalid:  # including a 30th of February
         return days, is_open
-    places = np.flatnonzero(is_plain.to_numpy(zero_copy_only=False))
+    places = np.flatnonzero(_numpy_mask(is_plain))
     numbers = found.astype(np.float64) + _DAYS_BEFORE_1970
     is_sound = (numbers >= 1) & (numbers <= refuses_after)  # there is no year 0
     days[places[is_sound]] = numbers[is_sound]
@@ -207,6 +207,30 @@ class _Remembered(dict[str, float | Flaw]):
         return value
 
 
+# The usual conversions between Python or numpy and pyarrow load pandas, if it is installed, to recognise its objects.
+# This would take each trainer a fifth of a second before its first round. The following conversions do not load pandas.
+_NO_TEXT: Final = arrow.nulls(1, arrow.string())[0]
+_NAN: Final = arrow.DoubleArray.from_buffers(arrow.float64(), 1, [None, arrow.py_buffer(np.array([np.nan]))])[0]
+
+
+def _arrow_texts(texts: Sequence[str]) -> arrow.StringArray:
+    parts = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    return arrow.StringArray.from_buffers(len(parts), arrow.py_buffer(ends), arrow.py_buffer(b"".join(parts)))
+
+
+_HYPHEN: Final = _arrow_texts(["-"])[0]
+
+
+def _arrow_mask(mask: Bools) -> arrow.BooleanArray:
+    bits = arrow.py_buffer(np.packbits(mask, bitorder="little"))
+    return arrow.BooleanArray.from_buffers(arrow.bool_(), len(mask), [None, bits])
+
+
+def _numpy_mask(mask: arrow.BooleanArray) -> Bools:
+    return np.from_dlpack(mask.cast(arrow.uint8())).astype(bool)
+
+
 def _none(texts: arrow.StringArray) -> tuple[Numbers, Bools]:
     return np.full(len(texts), np.nan), np.ones(len(texts), dtype=bool)
 
@@ -218,11 +242,11 @@ def _each_once(
     texts = texts_of(cells)
     assert texts is not None  # numbers always are
     encoded = texts.dictionary_encode()
-    places = encoded.indices.to_numpy()
+    places = np.from_dlpack(encoded.indices)
     values, is_open = at_once(encoded.dictionary)
     wrong: dict[str, list[int]] = {}
     for place, cell in zip(
-        np.flatnonzero(is_open).tolist(), encoded.dictionary.filter(arrow.array(is_open)).to_pylist(), strict=True
+        np.flatnonzero(is_open).tolist(), encoded.dictionary.filter(_arrow_mask(is_open)).to_pylist(), strict=True
     ):
         value = remembered[cell]
         if isinstance(value, Flaw):
@@ -241,7 +265,7 @@ def _in_order(flaws: Mapping[str, list[int]]) -> dict[str, list[int]]:
 class _NumberColumn:
     def __init__(self, rule: NumberRule, decimal: str) -> None:
         self._rule, self._decimal = rule, decimal
-        self._absent_words = arrow.array(sorted(rule.words), arrow.string())
+        self._absent_words = _arrow_texts(sorted(rule.words))
         self._absent_numbers = np.array(sorted(rule.numbers))
         self._remembered = _Remembered(lambda cell: rule.read(cell, decimal))
 
@@ -254,10 +278,10 @@ class _NumberColumn:
         texts = texts_of(cells)
         assert texts is not None
         is_plain = _plain_cells(texts, self._absent_words, self._decimal)
-        easy = _plain_numbers(texts.filter(arrow.array(is_plain)), self._absent_words, self._decimal)
+        easy = _plain_numbers(texts.filter(_arrow_mask(is_plain)), self._absent_words, self._decimal)
         if easy is None:
             is_plain, easy = np.zeros(len(texts), dtype=bool), np.empty(0)
-        hard = texts.filter(arrow.array(~is_plain))
+        hard = texts.filter(_arrow_mask(~is_plain))
         return _together(is_plain, self._judged(easy), _each_once(hard, self._remembered, _none))
 
     def _judged(self, values: Numbers) -> Parsed:
@@ -302,7 +326,7 @@ def _plain_cells(texts: arrow.StringArray, words: arrow.StringArray, decimal: st
     point = "[.]" if decimal == "." else decimal
     number = rf"^-?(\d{{1,30}}({point}\d{{0,30}})?|{point}\d{{1,30}})([eE]-?\d)?$"
     is_plain = compute.or_(compute.match_substring_regex(texts, number), compute.is_in(texts, value_set=words))
-    return np.asarray(is_plain.to_numpy(zero_copy_only=False), dtype=bool)
+    return _numpy_mask(is_plain)
 
 
 def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str) -> Numbers | None:
@@ -310,8 +334,9 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
     if (compute.max(lengths).as_py() or 0) > LONGEST_NUMBER:
         return None
     # Most tables have an empty cell for an unknown value. Then it is enough to check the lengths of the texts.
-    is_absent = compute.equal(lengths, 0) if len(words) == 1 else compute.is_in(texts, value_set=words)
-    texts = compute.if_else(is_absent, None, texts)
+    has_only_empty = len(words) == 1
+    is_absent = compute.invert(lengths.cast(arrow.bool_())) if has_only_empty else compute.is_in(texts, value_set=words)
+    texts = compute.if_else(is_absent, _NO_TEXT, texts)
     if decimal != ".":
         texts = compute.replace_substring(compute.replace_substring(texts, ".", " "), decimal, ".")
     try:
@@ -322,7 +347,7 @@ def _converted(texts: arrow.StringArray, words: arrow.StringArray, decimal: str)
 
 def _as_numpy(values: arrow.DoubleArray) -> Numbers:
     # A copy, because the source array is read-only.
-    return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return np.array(np.from_dlpack(compute.fill_null(values, _NAN)), dtype=np.float64)
 
 
 def _usable(values: Numbers, *, is_number: bool, missing: int) -> Numbers | None:

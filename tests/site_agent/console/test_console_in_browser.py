@@ -59,7 +59,7 @@ def new_plan() -> Plan:
 def console(folder: Path, *words: str) -> Iterator[tuple[list[str], str]]:
     """The command itself; its links and its address. It ends by Ctrl-C, and reports that."""
     port = free_port()
-    command = [sys.executable, "-m", "site_agent.site_cli", "console", "--config", str(folder / "hospital.yaml")]
+    command = [sys.executable, "-m", "site_agent", "console", "--config", str(folder / "hospital.yaml")]
     process = subprocess.Popen(
         [*command, "--listen", f"127.0.0.1:{port}", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -259,7 +259,7 @@ def test_a_person_can_leave(tmp_path: Path) -> None:
 def command(folder: Path, listen: str) -> Iterator[subprocess.Popen[str]]:
     """`site-agent console` as a process with a temporary folder of its own."""
     (folder / "tmp").mkdir(exist_ok=True)
-    words = [sys.executable, "-m", "site_agent.site_cli", "console", "--config", str(folder / "hospital.yaml")]
+    words = [sys.executable, "-m", "site_agent", "console", "--config", str(folder / "hospital.yaml")]
     process = subprocess.Popen(
         [*words, "--listen", listen], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"TMPDIR": str(folder / "tmp")},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -146,3 +148,22 @@ def test_hostile_tables_are_read_as_cell_by_cell(seed: int, tmp_path: Path, monk
     monkeypatch.setattr(text, "_PIECE_BYTES", [1 << 21, 700, 64, 1][seed % 4])
 
     _assert_same(*_file(seed, tmp_path))
+
+
+def test_a_table_is_read_without_pandas(tmp_path: Path) -> None:
+    """Numbers, codes, dates, missing and wrong cells are read in a process that has not loaded pandas."""
+    rows = _lines(np.random.default_rng(0), ",", 50, 0.0)
+    strange = 'p1,?,not done,"1.5",X,1950-02-30,2020/03/01,2020/01/31 10:20:30,x,0'
+    (tmp_path / "a.csv").write_text("\n".join([",".join(NAMES), *rows, strange]) + "\n")
+    (tmp_path / "contract.yaml").write_text(f'format: {{header: true}}\nmissing_markers: ["", "?"]\ncolumns:{COLUMNS}')
+    script = """
+import sys
+from pathlib import Path
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.tables import survey_table
+found = survey_table(Path("a.csv"), read_contract(Path("contract.yaml")))
+assert len(found.table.row_numbers) == 51 and len(found.mistakes) > 1, found.mistakes
+assert "pyarrow" in sys.modules and "pandas" not in sys.modules
+"""
+
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=60)

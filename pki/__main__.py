@@ -1,0 +1,11 @@
+"""Starts the program `pki`, also as `python -m pki`."""
+
+from __future__ import annotations
+
+from host.heap import loading_modules
+
+with loading_modules():
+    from pki.pki_cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Starts the program `site-agent`, also as `python -m site_agent`."""
+
+from __future__ import annotations
+
+from host.heap import loading_modules
+
+with loading_modules():
+    from site_agent.site_cli import main
+
+if __name__ == "__main__":
+    main()
