@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, CoordinatorMessage, Done, Finish, Refusal, SiteReason
+from protos.wire.messages import Announcement, CoordinatorMessage, Done, Finish, Refusal, SiteReason, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
+from site_agent.gate.permission import PolicyForbids
 from site_agent.trainer_socket import Conclude, Failed, Message, Train
-from tests.hostile.masking_coordinator import agree, collect, enter
-from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind
+from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
+from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer, parameter_chunks
 
@@ -158,3 +162,53 @@ def test_a_result_that_is_sent_again_while_it_is_loaded_is_loaded_once(tmp_path:
         assert site.trainer.asked.count("Conclude") == 1
 
     play(scene())
+
+
+def private_plan_of_made_up_sites() -> Plan:
+    """A network with differential privacy, two rounds long."""
+    content = json.loads(private_network_plan(rounds=2).canonical)
+    for site in content["sites"]:
+        site["identity"] = identity_of(site["name"])
+    return Plan.model_validate_json(json.dumps(content))
+
+
+@pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after the end and a restart"])
+def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, moment: str) -> None:
+    """A finished round is offered again, although its noise is deleted. The site refuses it, and pays nothing more.
+
+    Its budget would allow four more payments. A coordinator that lost its newest state gets the reason.
+    """
+    plan = private_plan_of_made_up_sites()
+    budget = {"largest_epsilon_per_study": 5.0, "largest_epsilon_per_year": 5.0, "delta": 1e-5}
+
+    async def scene() -> None:
+        sites = [Site(name, plan, tmp_path / name, trainer=Slow(name), privacy=budget) for name in plan.site_names]
+        site, first = sites[0], start_of(plan)
+        await enter(sites)
+        await agree(sites)
+        for number in range(2):
+            for one in sites:
+                assert await ask_for(one, number, 0, plan.site_names, first + np.float32(number))
+        await site.tell(*result(plan, 9.0))
+        await asyncio.sleep(0 if moment == "while the result is loaded" else 2 * SECONDS)
+        if moment == "after the end and a restart":
+            await restart(sites)
+            await agree(sites)
+        for number in range(2):
+            await site.tell(*offer(first + np.float32(number), number, 1))
+        await asyncio.sleep(2 * SECONDS)
+
+        assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]
+        assert isinstance(site.error, PolicyForbids)
+        assert "already ended" in site.error.what
+        assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.POLICY_FORBIDS)]
+        assert [chunk.attempt for chunk in site.chunks] == [0, 0]
+
+    play(scene())
+
+
+def start_of(plan: Plan) -> Vector:
+    """What a site receives in the first round."""
+    manifest = manifest_of(plan)
+    values, exchange = manifest.initial_parameters(plan.seed), Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
+    return np.concatenate([values, np.zeros(exchange.down_numbers - values.size, np.float32)])
