@@ -272,7 +272,8 @@ class Rounds:
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
         self._is_concluded = True
-        self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
+        if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
+            self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
         return_memory()
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:
@@ -288,6 +289,7 @@ class Rounds:
             numbers = self._accept_offer(message).down_numbers
         else:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
+            self._offer, self._bind = None, None  # no round is open any more
         self._download = Download(message, numbers)
         if isinstance(message, Offer) and self._contributors and down_chunks(numbers) > 1:
             self._prepare_masks(message)

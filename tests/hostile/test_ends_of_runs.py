@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protos.errors import ProtocolError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, CoordinatorMessage, Done, Finish, Refusal, SiteReason, Stage
+from protos.wire.messages import Announcement, Bind, CoordinatorMessage, Done, Finish, Refusal, SiteReason, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
 from site_agent.gate.permission import PolicyForbids
@@ -26,13 +27,13 @@ from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer, parameter_chunks
 
-SECONDS = 60.0
+SECONDS = 4.0
 FIRST, SECOND = masked_plan("abc", rounds=1), masked_plan("abc", rounds=2)
 TENSOR = manifest_of(FIRST).tensors[0].name
 
 
 class Slow(MadeUpTrainer):
-    """A trainer that needs a minute to load a result. With `fails`, its training ends with an error after a minute."""
+    """A trainer that needs some seconds to load a result. With `fails`, its training ends with an error as slowly."""
 
     def __init__(self, site: str, *, fails: bool = False) -> None:
         super().__init__(site)
@@ -160,6 +161,51 @@ def test_a_result_that_is_sent_again_while_it_is_loaded_is_loaded_once(tmp_path:
         assert of_kind(site.said, Done) == [Done(FIRST.run_name)]
         assert isinstance(site.trainer, Slow)
         assert site.trainer.asked.count("Conclude") == 1
+
+    play(scene())
+
+
+@pytest.mark.parametrize("seconds", [0.0, SECONDS / 2, 2 * SECONDS])
+def test_no_contributors_are_named_after_the_result(tmp_path: Path, seconds: float) -> None:
+    """The last round's contributors are sent once more: at once, while the trainer loads the result, or afterwards."""
+
+    async def scene() -> None:
+        sites = await begun(tmp_path)
+        await collect(sites, 0, 0, "abc")
+        (site, *_) = sites
+        await site.tell(*result(FIRST, 7.0))
+        await asyncio.sleep(seconds)
+        await site.tell(Bind(0, 0, ("a", "b", "c"), 0))
+
+        assert isinstance(site.error, ProtocolError)
+        (record,) = site.records("coordinator_refused")
+        assert record["reason"] == "contributors for a round that was not offered"
+        assert of_kind(site.said, Refusal) == [Refusal(FIRST.run_name, SiteReason.COORDINATOR_MISBEHAVED)]
+        assert len(site.chunks) == 1
+
+    play(scene())
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2 * SECONDS])
+def test_a_round_that_is_offered_again_after_the_result_is_sent_again(tmp_path: Path, seconds: float) -> None:
+    """A coordinator that lost its newest state after the result returns to a round. The site has loaded the result.
+
+    The trainer loads the result until after the new offer, or has loaded it before. The vector is the same.
+    """
+
+    async def scene() -> None:
+        sites = await begun(tmp_path)
+        await collect(sites, 0, 0, "abc")
+        (site, *_) = sites
+        await site.tell(*result(FIRST, 7.0))
+        await asyncio.sleep(seconds)
+        await site.tell(*offer(np.zeros(10, np.float32), 0, 1))
+        await asyncio.sleep(2 * SECONDS)
+        await site.tell(Bind(0, 1, ("a", "b", "c"), 0))
+
+        assert site.error is None
+        assert [chunk.attempt for chunk in site.chunks] == [0, 1]
+        assert ends(site) == [(FIRST.run_name, 1, digest(FIRST, 7.0))]
 
     play(scene())
 
