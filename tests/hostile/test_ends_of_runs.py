@@ -22,10 +22,10 @@ from site_agent.approving import approve
 from site_agent.gate.permission import PolicyForbids
 from site_agent.trainer_socket import Conclude, Failed, Message, Train
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
-from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind
+from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.made_up_time import play
-from tests.rehearsal.study import offer, parameter_chunks
+from tests.rehearsal.study import offer, parameter_chunks, plan_with
 
 SECONDS = 4.0
 FIRST, SECOND = masked_plan("abc", rounds=1), masked_plan("abc", rounds=2)
@@ -123,6 +123,29 @@ def test_a_run_ends_as_itself_although_the_next_one_has_begun(tmp_path: Path, *,
             assert of_kind(site.said, Done) == [Done(FIRST.run_name), Done(SECOND.run_name)]
             assert site.trainer.concluded is not None
             assert set(site.trainer.concluded) == {5.0}
+
+    play(scene())
+
+
+def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path) -> None:
+    """Both runs' offers and contributors are sent at once. The first training ends when the second run waits for its.
+
+    Without masks nothing but the step's position tells the two contributions apart.
+    """
+    identities = {name: identity_of(name) for name in "abc"}
+    first, second = (plan_with(identities, parameters=10, rounds=number) for number in (1, 2))
+
+    async def scene() -> None:
+        trainer = MadeUpTrainer("a", seconds=lambda: SECONDS)
+        site = Site("a", first, tmp_path, trainer=trainer, secure_aggregation="not-required")
+        approve(site.directory, second, by="a test", at=datetime(2026, 1, 1, tzinfo=UTC))
+        await settle()
+        asked = (*offer(np.zeros(10, np.float32), 0, 0), Bind(0, 0, ("a", "b", "c"), 0))
+        await site.tell(announced(first), *asked, announced(second), *asked)
+        await asyncio.sleep(3 * SECONDS)
+
+        assert trainer.trained == [(0, 0), (0, 0)]
+        assert [facts["run"] for facts in site.records("contribution_released")] == [second.run_name]
 
     play(scene())
 
