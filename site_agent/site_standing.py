@@ -125,9 +125,9 @@ class Standing:
         """Record that this site's contribution to the current round is ready."""
         self.phase = "ready" if self.phase == "training" else self.phase
 
-    def concluded(self, chosen: tuple[str, str] | None) -> None:
-        """Record that the run is over for this site. After a sweep, also record the best run."""
-        self.phase, self.chosen = "finished", chosen or self.chosen
+    def concluded(self, run: str, chosen: tuple[str, str] | None) -> None:
+        """Record that a run is over for this site. After a sweep, also record the best run."""
+        self.phase, self.chosen = "finished" if run == self.run else self.phase, chosen or self.chosen
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ another site remembers. Source: docs/design/protocol.md, "The ledger". The rules
   has it, and only for the same received bytes;
 * a repeated step for the same set sends the identical encoded vector, under a new context;
 * a repeated step for another set sends a resampled vector, which differs from every vector masked for this step;
-* steps to which the run cannot return are deleted. The count of each set is never deleted;
+* steps to which the run cannot return are deleted, except the newest one. The count of each set is never deleted;
 * every new sum is compared with all sums of this site, also under other plans. If together they would isolate fewer
   sites than the smallest set, the sum costs budget (answered_sets.py);
 * a sum with too few contributors to some number is refused, whatever the budget;

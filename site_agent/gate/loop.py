@@ -68,7 +68,15 @@ class Adopted:
     """A notice that the operator has changed the configuration."""
 
 
-_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | BaseException
+@dataclass(frozen=True)
+class Failure:
+    """A notice that a task beside the loop failed. `run` is the run of the task, or empty for a task of no run."""
+
+    error: BaseException
+    run: str
+
+
+_Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | Failure
 
 
 class SiteGate:
@@ -178,12 +186,13 @@ class SiteGate:
         away = window_seconds(state := gate_folder(self._admission.hospital.state_path))
         upkeep = UPKEEP_VERSION if self._upkeep else 0
         await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, *away, together=True))
-        beside = self._work_beside(connection, state, away)
+        beside, failed_run = self._work_beside(connection, state, away), ""
         try:
             while True:
                 item = await self._inbox.get()
-                if isinstance(item, BaseException):
-                    raise item
+                if isinstance(item, Failure):
+                    failed_run = item.run  # another run may have been announced since
+                    raise item.error
                 if isinstance(item, Farewell):
                     return self._part(item)
                 if not isinstance(item, Built | Concluded | Adopted):
@@ -195,13 +204,13 @@ class SiteGate:
                 else:
                     await self._handle(item)
         except MalformedMessage as malformed:
-            await self._admission.end_part(self._run, malformed)
+            await self._admission.end_part(failed_run or self._run, malformed)
             raise misbehaved(malformed) from malformed
         except MaskingRefused as refused:
-            await self._admission.end_part(self._run, refused)
+            await self._admission.end_part(failed_run or self._run, refused)
             raise masks_nothing(refused) from refused
         except (GateRefusal, ConsentEnded, TrainerFailed) as ended:
-            await self._admission.end_part(self._run, ended)
+            await self._admission.end_part(failed_run or self._run, ended)
             raise
         finally:
             for task in beside:
@@ -226,10 +235,11 @@ class SiteGate:
         """Remove the messages of the closed stream from the inbox. The trainer's answers stay."""
         for _ in range(self._inbox.qsize()):
             item = self._inbox.get_nowait()
-            of_stream = isinstance(item, UnavailableError | MalformedMessage | TrainerGone)
+            error = item.error if isinstance(item, Failure) else None
+            of_stream = isinstance(error, UnavailableError | MalformedMessage | TrainerGone)
             if isinstance(item, Farewell):
                 self._unheard = item
-            elif isinstance(item, Built | Concluded | Adopted | BaseException) and not of_stream:
+            elif isinstance(item, Built | Concluded | Adopted | Failure) and not of_stream:
                 self._inbox.put_nowait(item)
 
     async def _read(self, connection: Stream) -> None:
@@ -249,9 +259,9 @@ class SiteGate:
                 self._deaths = 0
                 self._standing.built()
                 await self._running().built(contribution)
-            case Concluded(rounds=rounds):
-                self._standing.concluded(self._running().chosen)
-                await self._running().concluded(rounds)
+            case Concluded(run=run, chosen=chosen):
+                self._standing.concluded(run, chosen)
+                await self._send(Done(run))
             case Adopted() if self._rounds is not None:
                 self._rounds.follow(self._admission.hospital.policy)
                 await self._admission.check_policy(self._rounds.plan, self._rounds.manifest)
@@ -266,6 +276,7 @@ class SiteGate:
         if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
             if self._rounds is not None:
                 self._rounds.end()
+                await asyncio.sleep(0)  # so the trainer first answers what the earlier run asks
             self._rounds = await self._admission.admit(plan)
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
@@ -317,8 +328,8 @@ class SiteGate:
             raise MalformedMessage("a round before a run was announced")
         return self._rounds
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task beside the loop. Its error is put into the inbox."""
+    def _spawn(self, work: Coroutine[Any, Any, None], run: str = "") -> asyncio.Task[None]:
+        """Run a task beside the loop. Its error is put into the inbox, with the run that the task is for."""
 
         async def guarded() -> None:
             try:
@@ -326,7 +337,7 @@ class SiteGate:
             except asyncio.CancelledError:
                 raise
             except BaseException as failure:
-                await self._inbox.put(failure)
+                await self._inbox.put(Failure(failure, run))
 
         task = asyncio.create_task(guarded())
         self._tasks.add(task)

@@ -32,6 +32,7 @@ from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
 _CLOSED: Final = "the policy does not allow sending at this time of day"
+_ENDED: Final = "the run has already ended at this site, so no more noise is drawn for it"
 
 
 class GateRefusal(OperatorError):
@@ -170,12 +171,13 @@ class Permission:
 
         Raises:
             AuditError: the payment cannot be recorded.
-            PolicyForbids: the budget does not allow one more draw.
+            PolicyForbids: the budget does not allow one more draw, or the run has ended here.
         """
         assert self._spending is not None
         kept = self._spending.kept(self._plan.run_name, position)
         if kept is not None:
             return kept
+        self.require(Decision(forbidden=(_ENDED,) if self._allowance.has_ended else ()))
         if not self._spending.is_paid(self._plan, position):
             limits = self._allowance.policy.privacy
             self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
@@ -245,6 +247,11 @@ class Allowance:
     def is_open(self) -> bool:
         """Return whether this hospital's policy allows sending at this time of day."""
         return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the run has already ended at this site."""
+        return self._spent is not None and self._spent.finished is not None
 
     def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
         """Count a sent contribution. A round is counted once, even if its bytes are sent several times.

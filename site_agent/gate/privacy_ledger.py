@@ -9,6 +9,7 @@ The rules:
 * a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
 * numbers that were paid for are sent again unchanged, so a restart neither draws other noise nor pays twice;
 * noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
+* after the end of the run at this site nothing is drawn and nothing is paid (permission.py);
 * if something left that the file of payments does not record, the next draw is paid for again;
 * a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
 * a private run that sent data without a known payment counts in full, as if it were paid today;

@@ -67,9 +67,13 @@ class Built:
 
 @dataclass(frozen=True)
 class Concluded:
-    """A notice that the trainer has loaded the last aggregate, after this number of rounds."""
+    """A notice that a run has ended here: the trainer has loaded its result, and the end is recorded.
 
-    rounds: int
+    Another run may have begun since. `chosen` is the best run of a sweep and its settings, or None.
+    """
+
+    run: str
+    chosen: tuple[str, str] | None
 
 
 class Sending(Protocol):
@@ -87,13 +91,13 @@ class Surroundings:
         send: sends a message to the coordinator; does nothing without a stream, because the next offer repeats the
             request.
         ask: sends the trainer one request at a time, with the largest number of bytes of its answer.
-        spawn: runs a task beside the loop; its failures reach the loop.
+        spawn: runs a task of this run beside the loop; its failure reaches the loop together with the run's name.
         deliver: puts a notice into the loop's inbox.
     """
 
     send: Sending
     ask: Callable[[Prepare | Train | Conclude, int], Awaitable[TrainerMessage]]
-    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
     deliver: Callable[[Built | Concluded], Awaitable[None]]
 
 
@@ -179,7 +183,7 @@ class Rounds:
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
-        self._upload: asyncio.Task[None] | None = None
+        self._conclusion: asyncio.Task[None] | None = None
 
     @property
     def key_session(self) -> int:
@@ -258,17 +262,18 @@ class Rounds:
     async def built(self, contribution: Contribution) -> None:
         """Send a contribution that the gate has built, or report to the coordinator that the contribution is ready."""
         if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
-            return  # a draw from before the contributors changed
+            return  # a draw of an earlier run, or from before the contributors changed
         self._contribution = contribution
         if self._bind is not None:
             await self._contribute(self._bind)
         elif self._offer is not None:
             await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
-    async def concluded(self, rounds: int) -> None:
-        """Handle the trainer's report that it has loaded the final shared parameters of the run."""
+    def concluded(self, rounds: int) -> None:
+        """Record that the trainer has loaded the final shared parameters of the run."""
         self._is_concluded = True
-        self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
+        if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
+            self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
         return_memory()
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:
@@ -278,13 +283,13 @@ class Rounds:
         if (chosen := self.chosen) is not None:
             self._audit.write("sweep_decided", run=self.run, chosen=chosen[0], values=chosen[1])
             self._log.info("sweep_decided", run=chosen[0], values=chosen[1])
-        await self._around.send(Done(self.run))
 
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
             numbers = self._accept_offer(message).down_numbers
         else:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
+            self._offer, self._bind = None, None  # no round is open any more
         self._download = Download(message, numbers)
         if isinstance(message, Offer) and self._contributors and down_chunks(numbers) > 1:
             self._prepare_masks(message)
@@ -376,7 +381,7 @@ class Rounds:
         resample = bind.resample
         if self._contribution is not None and self._contribution.resample == resample:
             self._stop_upload()
-            self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
+            self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number), self.run)
             return
         if self._masking is not None:
             self._masking.check_draw(self._position, bind, self._exchange.layout)
@@ -399,7 +404,7 @@ class Rounds:
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
-        self._around.spawn(self._train_and_build(question, self._exchange, self._position))
+        self._around.spawn(self._train_and_build(question, self._exchange, self._position), self.run)
 
     def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
         """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
@@ -456,7 +461,7 @@ class Rounds:
     async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
         if self._is_concluded:
             await self._around.send(Done(self.run))
-        else:
+        elif self._conclusion is None or self._conclusion.done():  # while the trainer loads a result, it gets no other
             best = -1 if message.best_round is None else message.best_round
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
             self._note_return(message)
@@ -465,13 +470,14 @@ class Rounds:
             chosen = -1 if message.alternative is None else message.alternative
             payload = self._with_own_sums(vector, None)
             question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
-            self._around.spawn(self._conclude(question))
+            self._conclusion = self._around.spawn(self._conclude(question), self.run)
 
     async def _conclude(self, question: Conclude) -> None:
         answer = await self._around.ask(question, 0)
         if not isinstance(answer, Agreed):
             raise unexpected_answer()
-        await self._around.deliver(Concluded(question.round))
+        self.concluded(question.round)  # at once, before the trainer is prepared for another run
+        await self._around.deliver(Concluded(self.run, self.chosen))
 
     def _masked(self) -> SiteMasking:
         if self._masking is None:

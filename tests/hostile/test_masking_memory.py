@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from protos.masking.masking_refusals import Reason
 from protos.wire.messages import Bind
 from tests.hostile.attacks_on_memory import updates
-from tests.hostile.masking_coordinator import agree, ask_for, enter, found
+from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, found, restart, total
 from tests.hostile.masking_federation import Site, encoded, masked_plan, sites_of, update_of
 from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import offer
 
 
 def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
@@ -58,5 +61,34 @@ def test_what_a_coordinator_can_strip_is_what_a_site_trained(tmp_path: Path) -> 
         assert np.count_nonzero(victim.update()) == victim.update().size
         assert not found(victim.update(0), victim.update(1))
         assert not found(encoded(plan, np.zeros(10, np.float32)), victim.update())
+
+    play(scene())
+
+
+def test_only_the_newest_step_stays_after_the_run_cannot_return_to_it(tmp_path: Path) -> None:
+    """After a restart it is sent again as the same vector, so its sum is not new. Every step before it is refused."""
+    plan = masked_plan("abc")
+
+    async def scene() -> None:
+        sites = sites_of(plan, tmp_path)
+        await enter(sites)
+        await agree(sites)
+        await collect(sites, 0, 0, "abc")
+        first, _ = total(plan, await collect(sites, 1, 0, "abc"))
+        for site in sites:
+            announced, *chunks = offer(np.zeros(10, np.float32), 2, 0)
+            await site.tell(replace(announced, oldest=2), *chunks)
+        await restart(sites)
+        await agree(sites)
+
+        again, cancels = total(plan, await collect(sites, 1, 1, "abc"))
+        late = await collect(sites, 0, 1, "abc")
+
+        assert cancels
+        assert found(again, first)
+        assert late == [[], [], []]
+        for site in sites:
+            (record,) = site.records("participation_ended")
+            assert record["because"] == str(Reason.NOT_INCREASING)
 
     play(scene())

@@ -66,9 +66,7 @@ def test_only_the_last_run_of_a_sweep_records_a_choice(
     plans = plan_with(made_up_identities(), changes={"checkpoint": "global", "sweep": sweep}).alternatives
 
     async def scene() -> None:
-        rounds = rounds_of(plans[at], "a", tmp_path, audit, [])
-        await finish(rounds, chosen)
-        await rounds.concluded(plans[at].rounds)
+        await finish(rounds_of(plans[at], "a", tmp_path, audit, []), chosen)
 
     asyncio.run(scene())
 

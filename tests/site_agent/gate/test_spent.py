@@ -44,7 +44,7 @@ async def nothing(*_: object, **__: object) -> Any:
     """Send, ask or deliver to nobody."""
 
 
-def spawned(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def spawned(work: Coroutine[Any, Any, None], _: str) -> asyncio.Task[None]:
     """Begin beside the test."""
     return asyncio.create_task(work)
 
@@ -67,7 +67,7 @@ def test_a_run_that_was_finished_stays_finished_without_its_log(tmp_path: Path) 
         released=(),
     )
 
-    asyncio.run(rounds.concluded(3))
+    rounds.concluded(3)
 
     audit.close()
     (tmp_path / "audit.log").unlink()
