@@ -21,7 +21,6 @@ from blake3 import blake3
 
 from audit.own_log import AuditLog
 from host.heap import return_memory, take_memory
-from protos.errors import UnavailableError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -171,7 +170,7 @@ class Rounds:
         self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
         self._position = b""  # of the newest complete download
         self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_resample, self._upload_number, self._log = 0, 0, structlog.get_logger()
+        self._asked_resample, self._log = 0, structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
@@ -347,8 +346,8 @@ class Rounds:
         offer = self._offer
         if offer is None or (bind.round, bind.attempt) != (offer.round, offer.attempt) or self._download is not None:
             raise MalformedMessage("contributors for a round that was not offered")
-        if self._bind is not None and self._bind.sites != bind.sites:
-            raise MalformedMessage("two sets of contributors for one attempt")
+        if self._bind is not None:  # a coordinator names them once after each offer
+            raise MalformedMessage("contributors that were already named for this offer")
         enough = len(bind.sites) >= self.plan.quorum
         training = set(bind.sites) - self.plan.evaluating_sites
         enough = enough and len(training) >= self._allowance.policy.smallest_sites
@@ -372,7 +371,7 @@ class Rounds:
         resample = bind.resample
         if self._contribution is not None and self._contribution.resample == resample:
             self._stop_upload()
-            self._upload = self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number))
+            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind))
             return
         if self._masking is not None:
             self._masking.check_draw(self._position, bind, self._exchange.layout)
@@ -418,34 +417,19 @@ class Rounds:
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:
-        """Stop an upload, even one that has not begun.
+        """Stop an upload, even one that has not begun. So at most one chunk waits until the coordinator reads."""
+        if self._upload is not None:
+            self._upload.cancel()
 
-        The upload is not cancelled, because gRPC treats a cancelled write as the end of the stream.
-        """
-        self._upload_number += 1
-
-    async def _upload_all(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
-        try:
-            await self._send_chunks(contribution, bind, upload_number)
-        except UnavailableError:
-            # A write on an ended stream fails late. The reader of that stream has reported its end, and the next stream
-            # must not end because of it.
-            if upload_number == self._upload_number:
-                raise
-
-    async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+    async def _send_chunks(self, contribution: Contribution, bind: Bind) -> None:
         # The coordinator reads large chunks of many sites in turns.
         if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE and len(contribution.buffer) > MOST_TOGETHER_BYTES:
             await self._around.send(Ready(bind.round, bind.attempt))  # ignored if the attempt is over
-        if upload_number != self._upload_number:
-            return  # so nothing is frozen or logged
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         still_open = partial(self._gate.require_open, bind)  # a withdrawal can come while the coordinator does not read
         for chunk in self._gate.release(contribution, bind):
             await self._around.send(chunk, check=still_open)
-            if upload_number != self._upload_number:
-                return
         number = bind.round + 1  # for people the first round is 1
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
