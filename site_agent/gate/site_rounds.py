@@ -179,6 +179,8 @@ class Rounds:
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
+        self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
+        self._trains: asyncio.Task[None] | None = None
 
     @property
     def key_session(self) -> int:
@@ -214,11 +216,12 @@ class Rounds:
         """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
-        self._position, self._contribution, self._asked_resample = b"", None, 0
+        self._position, self._contribution, self._asked_resample, self._training = b"", None, 0, None
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
         self._stop_upload()
+        self._training = None
         if self._masking is not None:
             self._masking.forget()
 
@@ -394,7 +397,15 @@ class Rounds:
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
-        self._around.spawn(self._train_and_build(question, self._exchange, self._position))
+        # The coordinator decides how often a site trains. So one training waits, and a newer one replaces it.
+        self._training = partial(self._train_and_build, question, self._exchange, self._position)
+        if self._trains is None or self._trains.done():
+            self._trains = self._around.spawn(self._train_in_turn())
+
+    async def _train_in_turn(self) -> None:
+        while self._training is not None:
+            training, self._training = self._training, None
+            await training()
 
     def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
         """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
@@ -444,6 +455,7 @@ class Rounds:
             self._alternative = message.alternative
             chosen = -1 if message.alternative is None else message.alternative
             payload = self._with_own_sums(vector, None)
+            self._training = None
             question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
             self._around.spawn(self._conclude(question))
 

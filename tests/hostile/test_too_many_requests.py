@@ -1,4 +1,4 @@
-"""A coordinator that sends requests and reads no answer costs a site little memory, and delays no withdrawal."""
+"""A coordinator that sends many requests, and reads no answer: it costs little memory and delays no withdrawal."""
 
 from __future__ import annotations
 
@@ -62,10 +62,46 @@ def test_only_one_chunk_waits_whatever_a_coordinator_requests(tmp_path: Path) ->
     audit.close()
 
 
-def rounds_with(state: Path, audit: AuditLog, send: Callable[..., object]) -> Rounds:
-    """A run at site a, whose trainer answers at once. `send` sends to the coordinator."""
+def test_one_training_runs_and_one_waits_whatever_a_coordinator_requests(tmp_path: Path) -> None:
+    """A newer request replaces the one that waits. Its result is the only one that the site still needs."""
+    asked: list[Train] = []
+    is_free = asyncio.Event()
+    sent: list[object] = []
+
+    async def send(message: object, check: Callable[[], None] | None = None) -> None:
+        sent.append(message)
+
+    async def scene() -> None:
+        rounds = rounds_with(tmp_path, audit, send, asked, is_free)
+        before = len(asyncio.all_tasks())
+        for number in (0, 1) * ATTEMPTS:
+            for message in offer(zeros(10, number), number, len(asked)):
+                await rounds.handle(message)
+        assert ([question.round for question in asked], len(asyncio.all_tasks()) - before) == ([0], 1)
+        assert sent == []
+        is_free.set()
+        await asyncio.sleep(0.01)
+        assert [question.round for question in asked] == [0, 1]
+        assert sent == [Ready(1, 1)]
+
+    audit = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
+    asyncio.run(scene())
+    audit.close()
+
+
+def rounds_with(
+    state: Path,
+    audit: AuditLog,
+    send: Callable[..., object],
+    asked: list[Train] | None = None,
+    is_free: asyncio.Event | None = None,
+) -> Rounds:
+    """A run at site a. `send` sends to the coordinator. The trainer answers at once, or as soon as it `is_free`."""
 
     async def ask(question: Train, largest_payload: int) -> Trained:
+        if asked is not None and is_free is not None:
+            asked.append(question)
+            await is_free.wait()
         return Trained(question.round, 0, bytes(largest_payload))
 
     async def deliver(built: Built) -> None:
