@@ -168,9 +168,8 @@ class Rounds:
         self._bind: Bind | None = None
         self._exchange: Exchange | None = None  # of the newest offer
         self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
-        self._position = b""  # of the newest complete download
-        self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_resample, self._log = 0, structlog.get_logger()
+        self._position, self._vector = b"", np.empty(0, np.float32)  # of the newest complete download
+        self._asked_resample, self._trains, self._log = 0, asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
@@ -180,7 +179,6 @@ class Rounds:
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
-        self._trains: asyncio.Task[None] | None = None
 
     @property
     def key_session(self) -> int:
@@ -399,13 +397,15 @@ class Rounds:
         self.next_round = offer.round + 1
         # The coordinator decides how often a site trains. So one training waits, and a newer one replaces it.
         self._training = partial(self._train_and_build, question, self._exchange, self._position)
-        if self._trains is None or self._trains.done():
-            self._trains = self._around.spawn(self._train_in_turn())
+        self._around.spawn(self._train_in_turn())
 
     async def _train_in_turn(self) -> None:
-        while self._training is not None:
-            training, self._training = self._training, None
-            await training()
+        if self._trains.locked():
+            return  # the task that holds the lock continues with the newest training
+        async with self._trains:
+            while self._training is not None:
+                training, self._training = self._training, None
+                await training()
 
     def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
         """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
