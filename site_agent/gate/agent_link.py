@@ -226,6 +226,11 @@ class Stream:
         else:
             self._room.release()
 
+    def require(self) -> None:
+        """Check that the stream is open. Raises the error with which it ended."""
+        if self._end is not None:
+            raise self._end
+
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """Return the next message of the coordinator.
 

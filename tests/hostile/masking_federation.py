@@ -178,6 +178,11 @@ class Line:
             check()
         self._heard(message)
 
+    def require(self) -> None:
+        """The line is not cut."""
+        if self.is_cut:
+            raise _gone()
+
     async def part(self) -> None:
         """No more is sent, and earlier messages have been received."""
 
