@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -25,6 +25,8 @@ from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent.state_folders import approvals_folder, gate_folder
+
+MOST_UNAPPROVED: Final = 100  # stored plans
 
 
 def _aware(text: str) -> str:
@@ -68,10 +70,17 @@ class Approval(Document):
 
 
 def keep_plan(state: Path, plan: Plan) -> None:
-    """Store a plan that the coordinator announced, so that `site-agent review` and `approve` can read the plan."""
+    """Store a plan that the coordinator announced, so that `site-agent review` and `approve` can read the plan.
+
+    Of the plans that no person has approved, only the newest are kept. So announced plans do not fill the disk.
+    """
     path = gate_folder(state) / "plans" / f"{plan.digest.hex()}.json"
     make_folder(path.parent)
     replace_file(path, plan.canonical, mode=0o640)
+    approved = {place.name for place in approvals_folder(state).glob("*.json")}
+    others = [place for place in path.parent.glob("*.json") if place.name not in approved]
+    for place in sorted(others, key=lambda place: place.stat().st_mtime)[:-MOST_UNAPPROVED]:
+        place.unlink()
 
 
 def find_approval(state: Path, plan: Plan) -> Approval | None:

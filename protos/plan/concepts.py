@@ -20,11 +20,11 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from protos.plan.documents import Document, read_document
+from protos.plan.documents import READABLE, Document, read_document
 
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
-Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
-Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00-\x1f]+$")]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
+Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
 Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
 Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
 

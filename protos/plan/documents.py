@@ -76,6 +76,10 @@ def _with_a_real_port(address: str) -> str:
     return address
 
 
+# A character of a text that people read before they approve something. Control characters, line separators and the
+# characters that change the direction of writing are refused. They could hide a text, or show another one.
+READABLE: Final = r"[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+
 # Addresses and paths in configurations. Nothing checks that they exist.
 PathText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=4000)]
 Address: TypeAlias = Annotated[

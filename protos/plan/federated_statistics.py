@@ -17,11 +17,11 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from protos.plan.documents import Document
+from protos.plan.documents import READABLE, Document
 
 MOMENT_SCALE: Final = 1 << 20  # 100 sites with a billion rows each stay far below 2**63
 LARGEST_COUNT: Final = 1 << 30
-Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
 
 
 class NumericColumn(Document):

@@ -17,10 +17,10 @@ from pydantic import StringConstraints, ValidationError
 from protos.errors import RefusedError
 from protos.fingerprints import fingerprint
 from protos.plan.canonical import pack
-from protos.plan.documents import Document
+from protos.plan.documents import READABLE, Document
 from protos.plan.plan import Name, Plan
 
-Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
+Line = Annotated[str, StringConstraints(pattern=f"^{READABLE}{{1,200}}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 

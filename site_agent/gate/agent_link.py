@@ -21,10 +21,10 @@ from protos.wire.codec import (
     site_chunk_header,
     taken_apart,
 )
-from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, SiteMessage
+from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
-from site_agent.gate.mishaps import agent_gone, agent_misbehaved, of_certificate, stream_ended
+from site_agent.gate.mishaps import agent_gone, agent_misbehaved, of_certificate, reads_nothing, stream_ended
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
     FRAMING,
@@ -49,6 +49,7 @@ from site_agent.gate_socket import (
 )
 
 PARTING_SECONDS: Final = 4.0
+MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
 _OF_STREAM: Final = (Opened, Down, Sent, Ended)
 Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
@@ -169,6 +170,7 @@ class Stream:
         self._parts = deque[bytes | memoryview]()  # messages that came as one, and were not read yet
         self._waiting, self._taken, self._under_way, self._is_open = 0, 0, 0, False
         self._room = asyncio.Semaphore(WINDOW)
+        self._later = deque[bytes]()  # short messages that are sent as soon as the coordinator reads
         self._end: OperatorError | None = None
         self._is_over = asyncio.Event()
 
@@ -182,16 +184,22 @@ class Stream:
         self._link.post(Shut(self.number))
 
     async def send(self, message: SiteMessage | Upkeep, check: Callable[[], None] | None = None) -> None:
-        """Send one message to the coordinator. Wait if the coordinator reads too slowly.
+        """Send one message to the coordinator. A chunk or a refusal waits if the coordinator reads too slowly.
 
-        After such a wait `check` is called. It raises an error if the message may no longer be sent.
+        After such a wait `check` is called. It raises an error if the message may no longer be sent. Any other message
+        is stored and sent later, because the gate's main loop must never wait for the coordinator.
 
         Raises:
             OperatorError: an error of `check`. The message is not sent.
-            UnavailableError: the stream has ended.
+            UnavailableError: the stream has ended, or too many messages wait to be sent.
             RefusedError: the coordinator does not accept this site's certificate.
         """
         waits = self._room.locked()
+        if waits and self._end is None and not isinstance(message, Chunk | Refusal):
+            if len(self._later) == MOST_LATER:
+                raise reads_nothing()
+            self._later.append(encode_site_message(message))
+            return
         await self._room.acquire()
         if self._end is not None:
             self._room.release()
@@ -200,13 +208,28 @@ class Stream:
             try:
                 check()
             except BaseException:
-                self._room.release()
+                self._use_room()
                 raise
-        self._under_way += 1
         if isinstance(message, Chunk):
-            self._link.post(Up(self.number, site_chunk_header(message)), message.body)
+            self._post(site_chunk_header(message), message.body)
         else:
-            self._link.post(Up(self.number, encode_site_message(message)))
+            self._post(encode_site_message(message))
+
+    def _post(self, message: bytes, body: bytes | memoryview = b"") -> None:
+        self._under_way += 1
+        self._link.post(Up(self.number, message), body)
+
+    def _use_room(self) -> None:
+        """Use the room for one more message for a stored message, otherwise for a task that waits."""
+        if self._later:
+            self._post(self._later.popleft())
+        else:
+            self._room.release()
+
+    def require(self) -> None:
+        """Check that the stream is open. Raises the error with which it ended."""
+        if self._end is not None:
+            raise self._end
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """Return the next message of the coordinator.
@@ -251,7 +274,7 @@ class Stream:
             case Sent(count=count) if count <= self._under_way:
                 self._under_way -= count
                 for _ in range(count):
-                    self._room.release()
+                    self._use_room()
             case Ended(status=status):
                 address = self._address()
                 self.fail(of_certificate(address, status, datetime.now(UTC), "E020") or stream_ended(address, status))

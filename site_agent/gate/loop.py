@@ -60,6 +60,7 @@ from site_agent.trainer_socket import Message as TrainerMessage
 
 FIRST_WAIT_SECONDS: Final = 0.5
 LONGEST_WAIT_SECONDS: Final = 30.0
+MOST_DOUBLINGS: Final = 6  # of the first wait; then it is longer than the longest one
 MOST_DEATHS: Final = 5  # of the trainer, without a contribution between them
 
 
@@ -107,6 +108,7 @@ class SiteGate:
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(16)
         self._unheard: Farewell | None = None  # a farewell that arrived during other work, before the stream ended
         self._connection: Stream | None = None
+        self._has_joined = False  # on this stream
         self._rounds: Rounds | None = None
         self._run = ""  # the announced one
         self._asking = asyncio.Lock()
@@ -144,10 +146,10 @@ class SiteGate:
                 except UnavailableError as gone:
                     if (said := self._unheard) is not None and said.reason.is_final and self._part(said):
                         return
-                    if self._connection is None:
-                        failures += 1
-                    else:
-                        failures, self._connection, told = 1, None, ""
+                    if self._connection is not None:
+                        told = ""
+                    failures = 1 if self._has_joined else min(failures + 1, MOST_DOUBLINGS)
+                    self._connection, self._has_joined = None, False
                     self._standing.failed(gone)
                     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0**failures) * random.uniform(0.5, 1.0)  # noqa: S311  # spreads reconnections, guards nothing
                     if told != gone.remedy:  # once in each outage, although each attempt has other words
@@ -281,6 +283,7 @@ class SiteGate:
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
         await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
+        self._has_joined = True
 
     async def _ask(self, message: Prepare | Train | Conclude, largest_payload: int = 0) -> TrainerMessage:
         try:
@@ -314,7 +317,14 @@ class SiteGate:
 
     async def _await_approval(self, consent: Consent) -> None:
         tell = self._standing.await_approval
-        await await_approval(consent, self._audit, tell, self._hours, self._require_trainer)
+        await await_approval(consent, self._audit, tell, self._hours, partial(self._require_awaited, consent))
+
+    def _require_awaited(self, consent: Consent) -> None:
+        """Check what the loop cannot handle while it waits for an approval: a reload, the stream and the trainer."""
+        consent.approvers = self._admission.hospital.policy.approvers
+        self._require_trainer()
+        if self._connection is not None:
+            self._connection.require()
 
     def _hours(self) -> Hours | None:
         return self._admission.hospital.policy.hours

@@ -178,6 +178,16 @@ def stream_ended(address: str, status: str) -> OperatorError:
     )
 
 
+def reads_nothing() -> UnavailableError:
+    """Return the error that the coordinator sends more and more requests, and reads no answer."""
+    return UnavailableError(
+        what="The coordinator does not read this site's messages.",
+        consequence="Nothing is lost. The round continues when the coordinator reads again.",
+        remedy="You need not do anything. This site reconnects by itself.",
+        code="E020",
+    )
+
+
 def agent_gone() -> AgentGone:
     """Return the error that the agent process of this site has ended."""
     return AgentGone(

@@ -117,11 +117,13 @@ class Admission:
         manifest = manifest_of(plan, starting_values(Path(self.hospital.starting_files), plan))
         self._tensors = frozenset(tensor.name for tensor in manifest.tensors)
         facts = {"run": run, "plan": plan.digest.hex(), "manifest": manifest.digest.hex()}
-        policy, state, site = self.hospital.policy, self.hospital.state_path, self.hospital.site
-        guard = guard_of(self.hospital)
-        consent = Consent(state, plan, approvers=policy.approvers, now=lambda: datetime.now(UTC), guard=guard)
+        before, state, site = self.hospital, self.hospital.state_path, self.hospital.site
+        guard, approvers = guard_of(before), before.policy.approvers
+        consent = Consent(state, plan, approvers=approvers, now=lambda: datetime.now(UTC), guard=guard)
         keep_plan(state, plan)
         await self._turns.wait(consent)
+        if self.hospital is not before:  # it was reloaded while the site waited
+            await self.check_policy(plan, manifest)
         saved = await self.prepare_trainer(plan, manifest)
         method = " + ".join(method_names(plan.method))
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
@@ -134,7 +136,7 @@ class Admission:
             plan=plan,
             manifest=manifest,
             site=site,
-            policy=policy,
+            policy=self.hospital.policy,
             consent=consent,
             audit=self._audit,
             masking=self._masking(run, plan, manifest, released),

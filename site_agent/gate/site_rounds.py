@@ -21,7 +21,6 @@ from blake3 import blake3
 
 from audit.own_log import AuditLog
 from host.heap import return_memory, take_memory
-from protos.errors import UnavailableError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -173,9 +172,8 @@ class Rounds:
         self._bind: Bind | None = None
         self._exchange: Exchange | None = None  # of the newest offer
         self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
-        self._position = b""  # of the newest complete download
-        self._vector: npt.NDArray[np.float32] = np.empty(0, np.float32)
-        self._asked_resample, self._upload_number, self._log = 0, 0, structlog.get_logger()
+        self._position, self._vector = b"", np.empty(0, np.float32)  # of the newest complete download
+        self._asked_resample, self._trains, self._log = 0, asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
@@ -183,6 +181,8 @@ class Rounds:
         self._saved = {state.round: state for state in saved}
         self.next_round: int | None = None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
+        self._upload: asyncio.Task[None] | None = None
+        self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
         self._conclusion: asyncio.Task[None] | None = None
 
     @property
@@ -219,11 +219,12 @@ class Rounds:
         """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
         self._saved = {state.round: state for state in saved}
         self.next_round = None if saved else 0
-        self._position, self._contribution, self._asked_resample = b"", None, 0
+        self._position, self._contribution, self._asked_resample, self._training = b"", None, 0, None
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
         self._stop_upload()
+        self._training = None
         if self._masking is not None:
             self._masking.forget()
 
@@ -352,10 +353,8 @@ class Rounds:
         offer = self._offer
         if offer is None or (bind.round, bind.attempt) != (offer.round, offer.attempt) or self._download is not None:
             raise MalformedMessage("contributors for a round that was not offered")
-        if self._bind is not None and self._bind.sites != bind.sites:
-            raise MalformedMessage("two sets of contributors for one attempt")
-        if self._bind is not None and self._bind.resample != bind.resample:
-            raise MalformedMessage("two draws of batches for one attempt")
+        if self._bind is not None:  # a coordinator names them once after each offer
+            raise MalformedMessage("contributors that were already named for this offer")
         if bind.resample and self.plan.on_lost_site == "wait":
             raise MalformedMessage("a round to be resampled in a plan that waits for lost sites")
         enough = len(bind.sites) >= self.plan.quorum
@@ -381,7 +380,7 @@ class Rounds:
         resample = bind.resample
         if self._contribution is not None and self._contribution.resample == resample:
             self._stop_upload()
-            self._around.spawn(self._upload_all(self._contribution, bind, self._upload_number), self.run)
+            self._upload = self._around.spawn(self._send_chunks(self._contribution, bind), self.run)
             return
         if self._masking is not None:
             self._masking.check_draw(self._position, bind, self._exchange.layout)
@@ -404,7 +403,17 @@ class Rounds:
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
-        self._around.spawn(self._train_and_build(question, self._exchange, self._position), self.run)
+        # The coordinator decides how often a site trains. So one training waits, and a newer one replaces it.
+        self._training = partial(self._train_and_build, question, self._exchange, self._position)
+        self._around.spawn(self._train_in_turn(), self.run)
+
+    async def _train_in_turn(self) -> None:
+        if self._trains.locked():
+            return  # the task that holds the lock continues with the newest training
+        async with self._trains:
+            while self._training is not None:
+                training, self._training = self._training, None
+                await training()
 
     def _with_own_sums(self, vector: npt.NDArray[np.float32], position: bytes | None) -> bytes | memoryview:
         """Return the values for the trainer, followed by the noisy sums of its private layers before this step."""
@@ -427,34 +436,19 @@ class Rounds:
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:
-        """Stop an upload, even one that has not begun.
+        """Stop an upload, even one that has not begun. So at most one chunk waits until the coordinator reads."""
+        if self._upload is not None:
+            self._upload.cancel()
 
-        The upload is not cancelled, because gRPC treats a cancelled write as the end of the stream.
-        """
-        self._upload_number += 1
-
-    async def _upload_all(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
-        try:
-            await self._send_chunks(contribution, bind, upload_number)
-        except UnavailableError:
-            # A write on an ended stream fails late. The reader of that stream has reported its end, and the next stream
-            # must not end because of it.
-            if upload_number == self._upload_number:
-                raise
-
-    async def _send_chunks(self, contribution: Contribution, bind: Bind, upload_number: int) -> None:
+    async def _send_chunks(self, contribution: Contribution, bind: Bind) -> None:
         # The coordinator reads large chunks of many sites in turns.
         if len(self.plan.sites) > MOST_CHUNKS_AT_ONCE and len(contribution.buffer) > MOST_TOGETHER_BYTES:
             await self._around.send(Ready(bind.round, bind.attempt))  # ignored if the attempt is over
-        if upload_number != self._upload_number:
-            return  # so nothing is frozen or logged
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
         still_open = partial(self._gate.require_open, bind)  # a withdrawal can come while the coordinator does not read
         for chunk in self._gate.release(contribution, bind):
             await self._around.send(chunk, check=still_open)
-            if upload_number != self._upload_number:
-                return
         number = bind.round + 1  # for people the first round is 1
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
@@ -469,6 +463,7 @@ class Rounds:
             self._alternative = message.alternative
             chosen = -1 if message.alternative is None else message.alternative
             payload = self._with_own_sums(vector, None)
+            self._training = None
             question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
             self._conclusion = self._around.spawn(self._conclude(question), self.run)
 

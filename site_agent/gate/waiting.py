@@ -25,17 +25,20 @@ async def await_approval(
     audit: AuditLog,
     tell: Callable[[], None],
     hours: Callable[[], Hours | None],
-    require_trainer: Callable[[], None],
+    require_rest: Callable[[], None],
 ) -> None:
     """Wait until as many persons of this hospital have approved exactly this plan as the policy requires.
 
-    `tell` is called if the approval is missing; the audit log has the reason, and every change of it.
+    `tell` is called if the approval is missing; the audit log has the reason, and every change of it. `require_rest`
+    is called before each look at the approval. It raises an error if the site need not wait any longer.
 
     Raises:
         OutsideHours: the policy's hours have ended in the meantime, so the stream ends.
         TrainerGone: the trainer has ended in the meantime.
+        UnavailableError: the stream has ended in the meantime.
     """
     plan, told = consent.plan, ""
+    require_rest()
     while because := consent.why_not():
         if because != told:
             facts = {"study": plan.study, "plan": plan.digest.hex(), "because": because}
@@ -44,8 +47,8 @@ async def await_approval(
             tell()
             told = because
         require_hours(hours())
-        require_trainer()
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
+        require_rest()
 
 
 def _named_alike(consent: Consent) -> str | None:

@@ -155,7 +155,7 @@ class MadeUpTrainer:
 
 
 class Line:
-    """A stream in memory. As in gRPC, a write that is cancelled midway ends the stream without a word."""
+    """A stream in memory. As at the real gate, a message whose wait is cancelled is not sent."""
 
     def __init__(self, heard: Callable[[SiteMessage], None], opened: Callable[[Line], None]) -> None:
         self._heard, self._opened = heard, opened
@@ -173,14 +173,15 @@ class Line:
         """To the coordinator."""
         if self.is_cut:
             raise _gone()
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            self.is_cut = True
-            raise
+        await asyncio.sleep(0)
         if check is not None:
             check()
         self._heard(message)
+
+    def require(self) -> None:
+        """The line is not cut."""
+        if self.is_cut:
+            raise _gone()
 
     async def part(self) -> None:
         """No more is sent, and earlier messages have been received."""

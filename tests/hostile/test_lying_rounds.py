@@ -95,8 +95,9 @@ def test_a_lie_is_refused_with_a_record_and_nothing_is_sent(
     assert_refused(evidence)
 
 
-def test_two_sets_of_contributors_for_one_attempt_are_refused(tmp_path: Path, office: Office) -> None:
-    """The first set stands; a second one for the same attempt ends the stream."""
+@pytest.mark.parametrize("again", [("a", "b", "d"), ("a", "b", "c")])
+def test_the_contributors_of_an_offer_are_named_once(tmp_path: Path, office: Office, again: tuple[str, ...]) -> None:
+    """The first set stands. Another set, or the same set again, ends the stream."""
     identities = office.identities | made_up_identities("d")
     plan = plan_with(identities, changes={"quorum": 3})
 
@@ -105,20 +106,20 @@ def test_two_sets_of_contributors_for_one_attempt_are_refused(tmp_path: Path, of
         await stream.ready(plan, 0)
         await stream.send(Bind(0, 0, ("a", "b", "c"), 0))
         await stream.chunks(1)
-        await stream.send(Bind(0, 0, ("a", "b", "d"), 0))
+        await stream.send(Bind(0, 0, again, 0))
 
     evidence = evidence_of(office, tmp_path, lie, approved=(plan,))
 
     assert len(evidence.chunks) == 1
     assert [facts["contributors"] for facts in evidence.events("contribution_released")] == [["a", "b", "c"]]
     (record,) = evidence.events("coordinator_refused")
-    assert record["reason"] == "two sets of contributors for one attempt"
+    assert record["reason"] == "contributors that were already named for this offer"
 
 
 @pytest.mark.parametrize(
     ("on_lost_site", "first", "reason"),
     [
-        ("continue", 0, "two draws of batches for one attempt"),
+        ("continue", 0, "contributors that were already named for this offer"),
         ("wait", None, "a round to be resampled in a plan that waits for lost sites"),
     ],
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from protos.masking.masking_refusals import Reason
-from protos.wire.messages import Bind
+from protos.wire.messages import Bind, Chunk
 from tests.hostile.attacks_on_memory import updates
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, found, restart, total
-from tests.hostile.masking_federation import Site, encoded, masked_plan, sites_of, update_of
+from tests.hostile.masking_federation import Site, encoded, masked_plan, of_kind, sites_of, update_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer
 
@@ -27,8 +27,8 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
         first = await ask_for(sites[0], 0, 0, "abc")
 
         for chunk in (0, 2, 1):
-            said = await sites[0].tell(Bind(0, 0, plan.site_names, chunk))
-            assert said == list(first[chunk:])
+            again = (*offer(np.zeros(600_000, np.float32), 0), Bind(0, 0, plan.site_names, chunk))
+            assert of_kind(await sites[0].tell(*again), Chunk) == list(first[chunk:])
         assert sites[0].trainer.trained == [(0, 0)]
 
     play(scene())

@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from protos.errors import ConfigurationError
+from protos.plan import concepts, federated_statistics
 from protos.plan.documents import (
     DEEPEST_NESTING,
     LARGEST_DOCUMENT_BYTES,
@@ -22,6 +23,7 @@ from protos.plan.documents import (
     refuse_for,
 )
 from protos.plan.plan import Plan
+from protos.wire import release_statements
 
 
 class Cat(Document):
@@ -323,3 +325,21 @@ def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> Non
     """Files that are nearly right make the reader of plans fail in no other way than by its own error."""
     with suppress(ConfigurationError):
         parse_document("".join(words).encode(), Plan, source="plan.yaml", consequence="Nothing began.")
+
+
+TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, federated_statistics.Text, release_statements.Line]
+WITH_ANOTHER_EFFECT = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029"]
+WITH_ANOTHER_EFFECT += [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
+
+
+@pytest.mark.parametrize("kind", TEXTS_THAT_PEOPLE_READ)
+def test_a_text_that_people_read_shows_what_it_contains(kind: object) -> None:
+    """No character moves the cursor, starts a line or turns the direction of writing. Every script is allowed."""
+    text = TypeAdapter[str](kind)
+
+    for character in WITH_ANOTHER_EFFECT:
+        for spoilt in (character, f"Age{character}", f"{character}Age", f"A{character}ge"):
+            with pytest.raises(ValidationError):
+                text.validate_python(spoilt)
+    for good in ("Größe (mm²)", "年齢", "العمر", "גיל", "ηλικία", "a\xa0b \u202f – “½” 🫀"):
+        assert text.validate_python(good) == good

@@ -41,13 +41,14 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
         )  # fmt: skip
         bind = Bind(0, 0, tuple(NAMES), 0)
         contribution = SimpleNamespace(buffer=bytes(MOST_TOGETHER_BYTES + 1))
-        upload = asyncio.create_task(rounds._upload_all(contribution, bind, rounds._upload_number))  # type: ignore[arg-type]
+        rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         if has_ended:
             rounds.stream_ended()
         failing.set()
         if has_ended:
-            await upload
+            with pytest.raises(asyncio.CancelledError):
+                await upload
         else:
             with pytest.raises(UnavailableError):
                 await upload

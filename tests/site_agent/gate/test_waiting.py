@@ -10,13 +10,16 @@ import pytest
 
 from audit.own_log import AuditLog
 from protos.errors import RefusedError
-from protos.wire.messages import CoordinatorReason, Farewell
+from protos.wire.messages import Announcement, CoordinatorReason, Farewell
+from site_agent.approving import approve
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import OutsideHours
 from site_agent.gate.waiting import await_approval, require_hours, watch
 from site_agent.hospital import Hours
+from tests.hostile.masking_federation import Line, Site, hospital, masked_plan, settle
 from tests.rehearsal.federation import Office
-from tests.rehearsal.lying import Stream, evidence_of
+from tests.rehearsal.lying import Stopped, Stream, evidence_of
+from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, plan_with
 
 
@@ -50,6 +53,85 @@ def test_nobody_waits_for_an_approval_on_a_stream_outside_of_the_hours(tmp_path:
         asyncio.run(await_approval(consent, audit, lambda: None, lambda: CLOSED, lambda: None))
 
     audit.close()
+
+
+def test_a_site_that_waits_for_an_approval_reconnects(tmp_path: Path) -> None:
+    """The office announced a plan with a mistake. It restarts the coordinator with the right, approved plan."""
+    office, has_joined = Office.found(tmp_path / "heart"), asyncio.Event()
+    wrong, right = (plan_with(office.identities, study=study) for study in ("wrong", "right"))
+
+    async def hang_up(stream: Stream) -> None:
+        await stream.send(Announcement(wrong.run_name, wrong.canonical))
+        await asyncio.sleep(0.5)
+        raise Stopped("a restart")
+
+    async def again(stream: Stream) -> None:
+        await stream.joined(right)
+        has_joined.set()
+        await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, ""))
+
+    evidence = evidence_of(office, tmp_path, hang_up, again, approved=(right,), seconds=20)
+
+    assert has_joined.is_set()
+    assert evidence.connections == 2
+    assert len(evidence.events("approval_awaited")) == 1
+
+
+def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: Path) -> None:
+    """While a plan waits, the hospital requires a second person. The approval by one person is then not enough."""
+    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        await site.tell(Announcement(later.run_name, later.canonical))
+        site.gate.adopt(hospital("a", tmp_path, approvers=2))
+        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+        assert (site.records("run_joined"), site.error) == ([], None)
+        approve(tmp_path, later, by="B. Smith", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+        assert len(site.records("run_joined")) == 1
+        await site.stop()
+
+    play(scene())
+
+
+def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: Path) -> None:
+    """The policy changes while the plan waits. The approval comes later, and changes nothing."""
+    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        await site.tell(Announcement(later.run_name, later.canonical))
+        site.gate.adopt(hospital("a", tmp_path, largest_rounds=3))
+        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+        assert site.records("run_joined") == []
+        assert [facts["run"] for facts in site.records("plan_refused")] == [later.run_name]
+        await site.stop()
+
+    play(scene())
+
+
+def test_the_wait_before_the_next_connection_has_an_end(tmp_path: Path) -> None:
+    """For two days the coordinator ends each stream before the site joins. The site waits 30 seconds at most."""
+    plan, opened = masked_plan("abc"), 0
+
+    def hang_up(_: str, line: Line) -> None:
+        nonlocal opened
+        opened += 1
+        line.cut()
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path, opened=hang_up)
+        await asyncio.sleep(2 * 86_400)
+        assert site.error is None
+        await site.stop()
+
+    play(scene())
+    assert 2 * 86_400 / 30 <= opened <= 2 * 86_400 / 15 + 10
 
 
 def test_a_stream_ends_with_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
