@@ -23,6 +23,7 @@ from site_agent.desk.drafting.column_draft import (
     identifier_line,
     is_coded,
     is_identifier,
+    is_of_stay,
     scalar,
     suspicious_numbers,
     target_line,
@@ -164,7 +165,8 @@ def _shared_words(shared: dict[float, list[str]]) -> list[str]:
 
 def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
     outcome = _outcome(columns)
-    identifier = next((column for column in columns if is_identifier(column) and column is not outcome), None)
+    identifiers = [column for column in columns if is_identifier(column) and column is not outcome]
+    identifier = min(identifiers, key=is_of_stay, default=None)  # the first of the patients' own numbers, if any
     lines = []
     for column in columns:
         if column is outcome:

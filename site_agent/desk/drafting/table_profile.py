@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS
+from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS, seem_identifiers
 from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import check_patterns
@@ -24,11 +24,15 @@ MOST_CODES: Final = 50
 MOST_LISTED: Final = 2048
 _SAMPLE: Final = 4096
 _LONGEST_CODE: Final = 60
+_FEWEST_TEXTS: Final = 20
+_DIFFERENT: Final = 0.7  # patients can come again
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
 # A code of a list, such as ICD-10 or ATC. A code must have a digit, because names have no digits.
 _LISTED: Final = re.compile(r"(?=[^\d]*\d)[\w.+/-]{2,20}", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
+# A number of a patient with letters, such as P-10000: one word with a digit.
+_NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 
 
@@ -46,6 +50,8 @@ class ColumnDraft:
         self.low, self.high = np.inf, -np.inf
         self._sample: list[float] = []
         self._candidates: set[float] = set()
+        self._numbered: set[str] = set()
+        self._numbered_cells = 0
         self._fitting: Counter[tuple[str, ...]] = Counter()
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
@@ -68,6 +74,9 @@ class ColumnDraft:
         number = text if self._decimal == "." else text.replace(".", " ").replace(self._decimal, ".")
         if len(number) > _LONGEST_CODE or not _NUMBER.fullmatch(number) or abs(float(number)) > LARGEST_MAGNITUDE:
             self.other_texts += 1
+            if _NUMBERED.fullmatch(text) and self._numbered_cells < _SAMPLE:
+                self._numbered_cells += 1
+                self._numbered.add(text)
             return
         value = float(number)
         self.numbers += 1
@@ -158,6 +167,14 @@ class ColumnDraft:
 
     def _are_dates(self, count: int) -> bool:
         return self.values > 0 and count >= 0.99 * self.values
+
+    @property
+    def seems_identifier(self) -> bool:
+        """Whether the cells seem to be numbers of patients: nearly all differ, see also `seem_identifiers`."""
+        if self.is_numeric:
+            return not self.patterns and seem_identifiers(self.sample)
+        least = max(_FEWEST_TEXTS, _DIFFERENT * min(self.values, _SAMPLE))
+        return len(self._numbered) >= least and not self.patterns and not self.separator
 
     @property
     def is_numeric(self) -> bool:

@@ -11,10 +11,15 @@ import numpy.typing as npt
 from site_agent.desk.examination.code_spellings import two_spellings
 from site_agent.desk.examination.examined_outcome import sampled
 from site_agent.desk.examination.finding import Finding, Level
-from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import (
+    disguised_numbers,
+    far_values,
+    mixed_units,
+    seem_identifiers,
+)
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import MultiClassTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, NumericFeature
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.tables import Table
 
@@ -60,6 +65,12 @@ def column_findings(table: Table) -> Iterator[Finding]:
                 )
                 key = f"disguised:{feature.name}:{marker:g}"
                 yield row_finding(table, key, words, np.flatnonzero(values == marker))
+            if isinstance(feature, NumericFeature) and seem_identifiers(values):
+                words = (
+                    f"column {feature.name}: nearly all rows have a different whole number; is it an identifier of "
+                    "patients?; if so, give it the role patient or ignore"
+                )
+                yield Finding(level="warning", key=f"identifier:{feature.name}", words=words)
             yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
 
 

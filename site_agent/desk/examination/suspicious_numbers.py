@@ -6,6 +6,8 @@ needs less evidence than another factor.
 
 A number such as a cholesterol of 0 or a weight of 999 is reported if people use it as a marker and it is far from all
 other numbers. A person then looks at the rows, or states the number's meaning in the contract.
+
+Whole numbers of which nearly all differ can be numbers of patients, see `seem_identifiers`.
 """
 
 from __future__ import annotations
@@ -47,6 +49,13 @@ TEXT_MARKERS: Final = frozenset(
 )
 _FEWEST_OTHERS: Final = 5
 _FAR: Final = 10.0
+# Of a patient's number: the least number of different values, and their least share, because patients come again. The
+# smallest number with as many digits as a hospital uses, and the largest share of round numbers.
+_FEWEST_IDENTIFIERS: Final = 20
+_DIFFERENT: Final = 0.7
+_LONG: Final = 10_000
+_ROUND: Final = 0.5
+_SURPRISE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -266,3 +275,33 @@ def disguised_numbers(values: Numbers) -> tuple[float, ...]:
         if is_found:
             found.append(value)
     return tuple(found)
+
+
+def seem_identifiers(values: Numbers) -> bool:
+    """Return whether the numbers of a column, float64 (rows,), NaN if missing, seem to be numbers of patients.
+
+    These are whole numbers of which most differ, and which also are long (all with at least five digits, the largest
+    less than ten times the smallest, and most not round) or running numbers. Running numbers differ more often than
+    random draws from all whole numbers between the smallest and the largest. A measurement differs less often than
+    such draws, because some of its values are frequent.
+    """
+    there = values[~np.isnan(values) & ~np.isin(values, disguised_numbers(values))]
+    if len(there) < _FEWEST_IDENTIFIERS or (there < 0).any() or (there != np.floor(there)).any():
+        return False
+    different = len(np.unique(there))
+    if different < max(_FEWEST_IDENTIFIERS, _DIFFERENT * len(there)):
+        return False
+    low, high = float(there.min()), float(there.max())
+    is_long = low >= _LONG and high < 10 * low and float((there % 10 == 0).mean()) < _ROUND
+    return is_long or _differ_surprisingly(different, len(there), high - low + 1)
+
+
+def _differ_surprisingly(different: int, draws: int, span: float) -> bool:
+    """Return whether random draws from `span` whole numbers would rarely have so many different values.
+
+    Source: the mean and the variance of the number of occupied cells, Johnson and Kotz 1977, "Urn Models", section 3.2.
+    """
+    none, neither = (1 - 1 / span) ** draws, (1 - 2 / span) ** draws
+    mean = span * (1 - none)
+    variance = span * none + span * (span - 1) * neither - (span * none) ** 2
+    return different - mean > _SURPRISE * math.sqrt(max(variance, 1.0))

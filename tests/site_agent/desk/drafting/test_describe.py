@@ -313,3 +313,52 @@ def test_other_cells_with_separators_are_no_lists(tmp_path: Path, cell: str) -> 
     path = _made(tmp_path, ["what\tdied", *(f"{one}\t{number % 2}" for number, one in enumerate(cells))])
 
     assert _drafted(path)[0].terms == () if cell == "5,9" else "type: codes" not in describe(path).text
+
+
+def _identified(name: str, seed: int) -> list[str]:
+    """Return a table's lines: 300 patients with random six-digit numbers, 60 of whom come again, and their age."""
+    generator = np.random.default_rng(seed)
+    numbers = (100_000 + generator.permutation(900_000)[:300]).tolist()
+    return [f"{name},age,outcome", *(f"{one},{i % 50 + 30},{i % 2}" for i, one in enumerate([*numbers, *numbers[:60]]))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        *("Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"),
+        *("Fallnummer", "Fall-Nr", "encounter_id"),
+    ),
+)
+def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: str) -> None:
+    """German and English names get the role patient. The number of a stay does too, with a question."""
+    contract, text = _drafted(_made(tmp_path, _identified(name, seed=0)))
+
+    assert contract.patient is not None
+    assert contract.patient.name == name
+    is_of_stay = name[:4] in ("Fall", "enco")
+    assert ("its name suggests a stay" in text) is is_of_stay
+
+
+def test_the_number_of_the_patient_is_preferred_to_the_number_of_a_stay(tmp_path: Path) -> None:
+    """The first column is the stay's, and gets a warning."""
+    head, *rows = _identified("Fallnummer", seed=1)
+
+    contract, text = _drafted(_made(tmp_path, [f"{head},PatNr", *(f"{row},{row[:6]}7" for row in rows)]))
+
+    assert contract.patient is not None
+    assert contract.patient.name == "PatNr"
+    assert text.count("may be an identifier of patients") == 1
+
+
+@for_each("seed", range(20))
+def test_an_identifier_under_an_unknown_name_is_suspicious(tmp_path: Path, seed: int) -> None:
+    """Random numbers, running numbers and numbers with letters are marked, and the age is not."""
+    for shown in ("{}", "{place}", "P-{}"):
+        head, *rows = _identified("xyz", seed)
+        changed = [shown.format(row[:6], place=place) + row[6:] for place, row in enumerate(rows)]
+
+        _, text = _drafted(_made(tmp_path, [head, *changed]))
+
+        before, after = text.split("name: xyz")
+        assert "may be an identifier of patients" in before
+        assert "may be an identifier of patients" not in after

@@ -150,6 +150,11 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "warning",
         "predicts-alone:chol",
     ),
+    "a number of the patient": (
+        lambda t: _changed(t, chol=1_000_000.0 + np.arange(ROWS) * 7919 % 86_028_121),
+        "warning",
+        "identifier:chol",
+    ),
     "a row twice": (_twice, "warning", "duplicates"),
     "two people": (_one_identifier_for_two, "error", "two-people:sex"),
     "a small group": (_small_ward, "warning", "small-group:ward"),

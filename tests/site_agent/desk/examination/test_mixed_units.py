@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,13 @@ import numpy.typing as npt
 import pytest
 from sklearn import datasets
 
-from site_agent.desk.examination.suspicious_numbers import CONVERSIONS, Conversion, far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import (
+    CONVERSIONS,
+    Conversion,
+    far_values,
+    mixed_units,
+    seem_identifiers,
+)
 from tests.for_each import for_each
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -100,3 +107,33 @@ def test_a_lost_decimal_point_is_found(seed: int) -> None:
     values[[7, 9]] = (41.0, 0.04)
 
     assert np.flatnonzero(far_values(values)).tolist() == [7, 9]
+
+
+def test_no_measurement_of_a_public_table_seems_an_identifier() -> None:
+    """Whole, and in ten draws of few or many rows: only the running number of the table of South Africa does."""
+    found, columns = set(), 0
+    for name, table in public_tables():
+        for seed, share in product(range(11), (1.0, 0.5, 0.1)):
+            rows = table[np.random.default_rng(seed).permutation(len(table))[: int(share * len(table))]]
+            columns += rows.shape[1]
+            found |= {(name, place) for place in range(rows.shape[1]) if seem_identifiers(rows[:, place])}
+
+    assert found == ({("sa.data", 0)} if SHARED.is_dir() else set())
+    assert columns > 3000
+
+
+@for_each("seed", range(50))
+def test_numbers_of_patients_are_recognised_and_measurements_are_not(seed: int) -> None:
+    """Random and running numbers, of patients of whom a fifth come again. Whole measurements of any spread are not."""
+    generator = np.random.default_rng(seed)
+    size = int(generator.integers(30, 3000))
+    again = generator.integers(0, size, size=size // 5)
+    random_numbers = generator.permutation(9_000_000)[:size] + 1_000_000.0
+    running = generator.permutation(size) + float(generator.integers(0, 10**6))
+    spread = generator.uniform(0.1, 1.2)
+    measured = np.round(generator.lognormal(generator.uniform(1, 9), spread, size=size))
+
+    assert seem_identifiers(np.append(random_numbers, random_numbers[again]))
+    assert seem_identifiers(np.append(running, running[again]))
+    assert not seem_identifiers(measured)
+    assert not seem_identifiers(running + 0.5)
