@@ -25,6 +25,8 @@ from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
 _COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
+_POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
+_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
@@ -116,7 +118,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
     wrong = {
         "delimiter": seems.delimiter != declared.delimiter,
         "encoding": is_other,
-        "decimal": seems.decimal != declared.decimal and seems.decimal == ",",
+        "decimal": seems.decimal != declared.decimal and (seems.decimal == "," or _has_points(start, seems)),
     }
     keys = [f"{key}: {json.dumps(getattr(seems, key))}" for key, is_wrong in wrong.items() if is_wrong]
     was = [f"{key}: {json.dumps(getattr(declared, key))}" for key, is_wrong in wrong.items() if is_wrong]
@@ -133,9 +135,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
 def guess_text(start: bytes) -> TableFormat:
     """Guess the format of a text file from its first bytes. A person must check this guess."""
     encoding = _encoding(start)
-    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
-    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
-    lines = lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
+    lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
     rows = list(csv.reader(lines[:200], delimiter=delimiter))
     return TableFormat(
@@ -144,6 +144,12 @@ def guess_text(start: bytes) -> TableFormat:
         encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
         decimal="," if delimiter != "," and _has_commas(rows) else ".",
     )
+
+
+def _lines(start: bytes, encoding: str) -> list[str]:
+    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
+    return lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
 
 
 def _encoding(start: bytes) -> str:
@@ -176,7 +182,15 @@ def _has_header(rows: list[list[str]]) -> bool:
 
 
 def _has_commas(rows: list[list[str]]) -> bool:
-    cells = [cell.strip() for row in rows[1:] for cell in row]
-    commas = sum(1 for cell in cells if _COMMA_NUMBER.fullmatch(cell))
-    points = sum(1 for cell in cells if re.fullmatch(r"[+-]?\d+\.\d+", cell))
-    return commas > points
+    return _counted(rows, _COMMA_NUMBER) > _counted(rows, _POINT_NUMBER)
+
+
+def _has_points(start: bytes, seems: TableFormat) -> bool:
+    """Return whether more numbers of a file have a decimal point than a decimal comma. 1.234 can be a thousand."""
+    rows = list(csv.reader(_lines(start, seems.encoding)[:200], delimiter=seems.delimiter))
+    return _counted(rows, _POINT_NUMBER) - _counted(rows, _THOUSANDS) > _counted(rows, _COMMA_NUMBER)
+
+
+def _counted(rows: list[list[str]], pattern: re.Pattern[str]) -> int:
+    """Return in how many cells, without those of the first row, a number is written in one way."""
+    return sum(1 for row in rows[1:] for cell in row if pattern.fullmatch(cell.strip()))

@@ -324,10 +324,10 @@ def _identified(name: str, seed: int) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    (
+    [
         *("Patientennr", "Patientennummer", "PatNr", "Pat-ID", "NHS_number", "record_id", "pseudonym", "identifier"),
         *("Fallnummer", "Fall-Nr", "encounter_id"),
-    ),
+    ],
 )
 def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: str) -> None:
     """German and English names get the role patient. The number of a stay does too, with a question."""

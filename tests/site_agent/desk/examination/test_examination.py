@@ -17,8 +17,10 @@ from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import Examination, examine
 from site_agent.desk.examination.examined_outcome import auroc, auroc_alone
 from site_agent.hospital import Split
+from site_agent.trainer.data.cell_rules import NOT_A_NUMBER
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.contract_columns import NumericFeature
+from site_agent.trainer.data.mistakes import Mistake
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
 
@@ -176,6 +178,18 @@ def test_what_is_wrong_is_found(table: Table, name: str) -> None:
 
     assert key in _keys(examination, level)
     assert "Zebra" not in repr(examination) + str(examination.findings)
+
+
+@pytest.mark.parametrize(("unread", "empty"), [(ROWS, 0), (200, 40), (1, ROWS - 1)])
+def test_a_cell_that_cannot_be_read_is_not_missing(table: Table, unread: int, empty: int) -> None:
+    """The unreadable cells have an error of their own, and no finding about missing values."""
+    mistake = Mistake(flaw=NOT_A_NUMBER.words, column="chol", rows=(2,), count=unread)
+    changed = _changed(table, chol=_first(table.features["chol"], unread + empty, np.nan))
+
+    found = examine(Survey(table=changed, mistakes=(mistake,)), Split(seed=0)).findings
+
+    assert [one.key for one in found if one.key.endswith(":chol")] == []
+    assert any(mistake.words == one.words for one in found)
 
 
 def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:
