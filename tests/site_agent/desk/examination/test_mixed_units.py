@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -84,8 +85,34 @@ def test_a_third_in_another_unit_is_found(conversion: Conversion, seed: int) -> 
 
     assert found is not None
     assert (found.is_minority == (is_other & ~is_absent)).mean() >= 0.97
-    assert found.conversion is not None
     assert found.minority_is_larger
+    assert conversion in found.conversions
+    assert 1 <= len(found.conversions) <= 5
+
+
+def test_creatinine_in_two_units_names_the_measured_factor() -> None:
+    """Every fourth of 300 rows is in micromol/l: the sentence has no factor of 100, and names the true pair."""
+    generator = np.random.default_rng(3)
+    creatinine = np.round(np.exp(generator.normal(0.1, 0.3, 300)), 2)
+    is_other = np.arange(300) % 4 == 0
+
+    found = mixed_units(np.where(is_other, np.round(88.42 * creatinine, 1), creatinine))
+
+    assert found is not None
+    assert re.search(r"about (8[5-9]|9[0-2]) times larger", found.words)
+    assert "of creatinine" in found.words
+
+
+def test_a_factor_that_no_known_pair_explains_names_no_unit() -> None:
+    """A factor of 6.6 is 10% beside that of urea, so a narrow column in many rows is told no units."""
+    generator = np.random.default_rng(3)
+    own = np.exp(generator.normal(3, 0.1, 2000))
+
+    found = mixed_units(np.where(np.arange(2000) % 4 == 0, 6.6 * own, own))
+
+    assert found is not None
+    assert found.conversions == ()
+    assert found.words == "25% of the values are about 6.6 times larger than the other values"
 
 
 def test_two_kinds_of_patients_are_not_two_units() -> None:
