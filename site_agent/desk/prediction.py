@@ -71,7 +71,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
 
     The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
     contract declares one and the table has it. Otherwise it is `row`, counted from 1 over the table's patients. Then
-    the columns follow that nobody reads, unchanged. After them is `probability` (of the positive class), or one
+    the columns follow that nobody reads, unchanged, if they have a name. After them is `probability` (of the positive class), or one
     `probability_CODE` per class and `predicted`, or `prediction` in the target's own unit. For masks, `mask` has the
     path of a PNG file from the output's folder, and `mask_share` the share of the pixels inside. The last column,
     `abstained_because`, has the reason for a missing prediction, and is empty otherwise. Numbers are written with all

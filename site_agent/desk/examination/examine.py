@@ -125,6 +125,14 @@ def examine(survey: Survey, split: Split) -> Examination:
         for mistake in survey.mistakes
     ]
     found += dropped_findings(survey.table)
+    found += [
+        Finding(
+            level="note",
+            key=f"nameless:{place}",
+            words=f"column number {place} has no name in the header and is not read",
+        )
+        for place in survey.nameless
+    ]
     parts, rows, measured = None, None, dict[str, float]()
     patients = patient_numbers(table)
     if table.rows:

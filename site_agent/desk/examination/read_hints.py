@@ -174,11 +174,20 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Return whether the first row is a header: all its cells are different words, and no cell is a number."""
+    """Return whether the first row is a header: all its cells are different words, and no cell is a number.
+
+    The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
+    programs end each row with a separator.
+    """
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]
-    return all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in first) and len(set(first)) == len(first)
+    names = first[:1] if first[0] else []
+    names += first[1:]
+    while names and not names[-1]:
+        names.pop()
+    is_named = all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in names)
+    return bool(names) and is_named and len(set(names)) == len(names)
 
 
 def _has_commas(rows: list[list[str]]) -> bool:

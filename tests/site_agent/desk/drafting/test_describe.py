@@ -15,10 +15,12 @@ from protos.plan.documents import parse_document
 from site_agent.desk.drafting.column_draft import feature_line, rounded_range
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.drafting.table_profile import ColumnDraft
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers
+from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, NumericFeature
-from site_agent.trainer.data.tables import survey_table
+from site_agent.trainer.data.tables import survey_new_rows, survey_table
 from tests.for_each import for_each
 
 REPOSITORY = Path(__file__).parents[4]
@@ -363,3 +365,25 @@ def test_an_identifier_under_an_unknown_name_is_suspicious(tmp_path: Path, seed:
         before, after = text.split("name: xyz")
         assert "may be an identifier of patients" in before
         assert "may be an identifier of patients" not in after
+
+
+@pytest.mark.parametrize("place", ["first", "quoted", "last"])
+def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> None:
+    """The index of pandas, the row names of R and a separator at each line's end: a note, and no column is lost."""
+    names = {"first": ",age,outcome", "quoted": '"","age","outcome"', "last": "age;outcome;;"}[place]
+    row = {"first": "{0},{1},{2}", "quoted": '"{0}",{1},{2}', "last": "{1};{2};;"}[place]
+    path = _made(tmp_path, [names, *(row.format(i, 30 + i % 40, i % 2) for i in range(80))])
+
+    contract, text = _drafted(path)
+
+    assert [column.name for column in contract.columns] == ["age", "outcome"]
+    numbers = (3, 4) if place == "last" else (1,)
+    for number in numbers:
+        assert f"# Column number {number} has no name in the header, so it is never read." in text
+    survey = survey_table(path, contract)
+    assert (survey.mistakes, survey.nameless) == ((), numbers)
+    notes = [one for one in examine(survey, Split(seed=0)).findings if one.key.startswith("nameless")]
+    assert [(one.level, one.words) for one in notes] == [
+        ("note", f"column number {number} has no name in the header and is not read") for number in numbers
+    ]
+    assert survey_new_rows(path, contract).mistakes == ()
