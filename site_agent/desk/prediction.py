@@ -70,12 +70,12 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     """Predict every row of a table of new patients with the model in use, and write a table of predictions.
 
     The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
-    contract declares one and the table has it. Otherwise it is `row`, counted from 1 over the table's patients. Then
-    the columns follow that nobody reads, unchanged, if they have a name. After them is `probability` (of the positive class), or one
-    `probability_CODE` per class and `predicted`, or `prediction` in the target's own unit. For masks, `mask` has the
-    path of a PNG file from the output's folder, and `mask_share` the share of the pixels inside. The last column,
-    `abstained_because`, has the reason for a missing prediction, and is empty otherwise. Numbers are written with all
-    digits, so they can be read back as the same floats.
+    contract declares one and the table has it. Otherwise it is `row`, the row number as a spreadsheet counts it, like
+    the row numbers of `data check`. Then the named columns follow that nobody reads, unchanged. After them is
+    `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
+    target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the share
+    of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is empty
+    otherwise. Numbers are written with all digits, so they can be read back as the same floats.
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.

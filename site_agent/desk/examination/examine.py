@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -118,21 +118,7 @@ class Examination:
 def examine(survey: Survey, split: Split) -> Examination:
     """Check a table that was read before, and return all findings about it."""
     table = survey.table
-    found = [
-        Finding(
-            level="error", key=f"contract:{mistake.words}", words=mistake.words, rows=mistake.rows, count=mistake.count
-        )
-        for mistake in survey.mistakes
-    ]
-    found += dropped_findings(survey.table)
-    found += [
-        Finding(
-            level="note",
-            key=f"nameless:{place}",
-            words=f"column number {place} has no name in the header and is not read",
-        )
-        for place in survey.nameless
-    ]
+    found = [*_survey_findings(survey)]
     parts, rows, measured = None, None, dict[str, float]()
     patients = patient_numbers(table)
     if table.rows:
@@ -164,6 +150,16 @@ def examine(survey: Survey, split: Split) -> Examination:
         digest=_digest(table, split, findings),
         split_rows=rows,
     )
+
+
+def _survey_findings(survey: Survey) -> Iterator[Finding]:
+    """Yield the findings from reading the table: cells, rows and columns that cannot be used, or that are not used."""
+    for one in survey.mistakes:
+        yield Finding(level="error", key=f"contract:{one.words}", words=one.words, rows=one.rows, count=one.count)
+    yield from dropped_findings(survey.table)
+    for place in survey.nameless:
+        words = f"column number {place} has no name in the header and is not read"
+        yield Finding(level="note", key=f"nameless:{place}", words=words)
 
 
 def _unread(survey: Survey) -> dict[str, int]:

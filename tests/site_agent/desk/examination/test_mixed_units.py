@@ -104,7 +104,7 @@ def test_creatinine_in_two_units_names_the_measured_factor() -> None:
 
 
 def test_a_factor_that_no_known_pair_explains_names_no_unit() -> None:
-    """A factor of 6.6 is 10% beside that of urea, so a narrow column in many rows is told no units."""
+    """A factor of 6.6 is 10% beside that of urea, so a narrow column of many rows has no known units."""
     generator = np.random.default_rng(3)
     own = np.exp(generator.normal(3, 0.1, 2000))
 
