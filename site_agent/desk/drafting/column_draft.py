@@ -112,6 +112,12 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         )
     if column.separator:
         return _listed(column, column.separator, late)
+    if column.is_mostly_numeric:
+        words = (
+            f"suspicious: {column.other_texts} of {column.rows} cells have text where the others have a number, such "
+            "as a decimal comma: correct the table, or list the marks for a missing value"
+        )
+        return _numeric(column, (*late, words), shared)
     if is_coded(column):
         return _coded(column, late, shared)
     if column.is_numeric:
@@ -177,6 +183,11 @@ def _date(column: ColumnDraft, late: tuple[str, ...]) -> Line:
     if column.ambiguous_patterns:
         others = " or ".join(way for way in column.ambiguous_patterns if way not in ways)
         words.append(f"suspicious: every date could also be written as {others}. Does the day or the month come first?")
+    if column.repeated_day:
+        words.append(
+            f"suspicious: {column.repeated_day:.0%} of the rows have the same date. If this date means not known, add "
+            "it to missing_markers"
+        )
     return _line(column, "feature", (*keys, *_missing(column, ())), (*words, *late))
 
 
@@ -248,7 +259,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
         else:
             words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
-    if column.other_texts:
+    if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
     return _line(column, "feature", (*keys, *_missing(column, markers)), words)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from openpyxl import Workbook
 from sklearn.datasets import load_diabetes
 
 from protos.errors import DataError
@@ -387,3 +388,50 @@ def test_a_column_without_a_name_is_never_read(tmp_path: Path, place: str) -> No
         ("note", f"column number {number} has no name in the header and is not read") for number in numbers
     ]
     assert survey_new_rows(path, contract).mistakes == ()
+
+
+def test_numbers_that_were_typed_as_text_are_drafted_as_numbers(tmp_path: Path) -> None:
+    """Of a workbook in which every seventh number has a decimal comma, or a dash: numeric, and suspicious."""
+    workbook = Workbook()
+    assert workbook.active is not None
+    workbook.active.append(["few", "many", "dash", "code", "outcome"])
+    for i in range(210):
+        few, many = 1 + i % 9 / 10, 10 + i / 10
+        is_text = i % 7 == 0
+        typed = [f"{one:.1f}".replace(".", ",") if is_text else one for one in (few, many)]
+        workbook.active.append([*typed, f"x{i}" if is_text else many, ["1", "2", "3a"][i % 3], i % 2])
+    workbook.save(tmp_path / "table.xlsx")
+
+    contract, text = _drafted(tmp_path / "table.xlsx")
+
+    few, many, dash, code = contract.features
+    assert all(isinstance(one, NumericFeature) for one in (few, many, dash))
+    assert isinstance(code, CategoricalFeature)
+    assert text.count("suspicious: 30 of 210 cells have text where the others have a number") == 3
+
+
+def test_dates_without_separators_are_drafted_as_the_contract_reads_them(tmp_path: Path) -> None:
+    """Whole numbers such as 20190131 have the pattern %Y%m%d, and the check reads each of them."""
+    days = [(date(2019, 1, 1) + timedelta(days=3 * i)).strftime("%Y%m%d") for i in range(80)]
+
+    contract, _ = _of_dates(tmp_path, days)
+
+    assert isinstance(contract.features[0], DateFeature)
+    assert contract.features[0].pattern == "%Y%m%d"
+    assert survey_table(tmp_path / "table.csv", contract).mistakes == ()
+
+
+@pytest.mark.parametrize("share", [0, 10])
+def test_a_date_that_is_too_frequent_is_suspicious(tmp_path: Path, share: int) -> None:
+    """Ten of 200 births on one day mean not known. Admissions on the ten days of a fortnight mean nothing."""
+    births = [(date(1940, 1, 1) + timedelta(days=97 * i)).strftime("%d.%m.%Y") for i in range(200)]
+    births[:share] = ["01.01.1900"] * share
+    admissions = [f"{1 + i % 10:02}.03.2020" for i in range(200)]
+
+    _, text = _of_dates(tmp_path, births)
+    (tmp_path / "other").mkdir()
+    _, ordinary = _of_dates(tmp_path / "other", admissions)
+
+    assert text.count("suspicious: 5% of the rows have the same date") == (share > 0)
+    assert "1900" not in text
+    assert "the same date" not in ordinary
