@@ -134,7 +134,7 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
 
 def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
-    words = ("rows of one patient stay in the same part of the split",)
+    words: tuple[str, ...] = ("rows of one patient stay in the same part of the split",)
     if is_of_stay(column):
         words += ("suspicious: its name suggests a stay or a row. If patients come again, use their own number",)
     return _line(column, "patient", (), words)

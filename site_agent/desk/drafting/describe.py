@@ -41,6 +41,7 @@ MOST_ROWS: Final = 100_000
 _MOST_CELLS: Final = 10_000_000
 _MOST_COMMENTED: Final = 1000
 _MANY: Final = 3
+_FEWEST_COLUMNS: Final = 2  # a feature and the outcome
 _MOST_NAMED: Final = 5
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
@@ -77,6 +78,8 @@ def describe(
             remedy="Give the path of an existing file that your user account may read.",
         ) from cause
     columns, nameless, rows, has_more = _columns(path, form)
+    if not rows or len(columns) < _FEWEST_COLUMNS:
+        raise _no_table(path, form, rows)
     shared = _shared_markers(columns)
     lines = _lines(columns, frozenset(shared))
     lines, told = _with_concepts(concepts, columns, lines)
@@ -97,6 +100,25 @@ def describe(
     comments = ([f"  # {text}" for text in line.words if is_commented] for line in lines)
     body = [text for words, line in zip(comments, lines, strict=True) for text in (*words, f"  - {line.text}")]
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
+
+
+def _no_table(path: Path, form: Format, rows: int) -> DataError:
+    """Return the error about a table without rows, or with a single column, such as a sheet with a note."""
+    what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
+    remedy = "Export the table again with the rows of the patients and all their columns."
+    if isinstance(form, ExcelFormat):
+        from site_agent.trainer.data.sources.excel import sheet_names
+
+        names = sheet_names(path)
+        read = form.sheet or names[0]
+        others = ", ".join(name for name in names if name != read)
+        if others:
+            what = f"{what.removesuffix('.')} in the sheet {read}. The other sheets are: {others}."
+            remedy = (
+                "Move the sheet with the patients to the first place in the workbook. Or name this sheet: `site-agent "
+                f"data describe {path.name} --sheet NAME`."
+            )
+    return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
 
 
 def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], int, bool]:

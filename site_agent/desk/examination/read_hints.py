@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from site_agent.desk.examination.suspicious_numbers import unit_hint
 from site_agent.trainer.data.cell_rules import MISSING, NOT_A_NUMBER
 from site_agent.trainer.data.contract import Contract, MaskTarget
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.mistakes import refuse, unusable
 from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_rows, survey_table
 
 _LOOKED_AT: Final = 1 << 18
@@ -28,6 +29,20 @@ _COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
 _POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+
+_KINDS: Final = {
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Excel workbook (xls)", "Save it as xlsx or as CSV."),
+    b"PAR1": (
+        "a Parquet file",
+        "Rename the file so that its name ends with .parquet, and use `format: {kind: parquet}` in the contract.",
+    ),
+    b"\x1f\x8b": ("a compressed file (gzip)", "Decompress the file, for example with gunzip."),
+    b"SQLite format 3\x00": (
+        "an SQLite database",
+        "Give a file with a query: `site-agent data describe --query FILE`.",
+    ),
+    b"%PDF": ("a PDF document", "Export the table as CSV or as an Excel workbook (xlsx)."),
+}
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
@@ -81,7 +96,12 @@ def _units(survey: Survey) -> Iterator[str]:
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess a table's format from its name and its first 256 KiB. Raises OSError if the file cannot be read."""
+    """Guess a table's format from its name and its first 256 KiB.
+
+    Raises:
+        OSError: the file cannot be read.
+        DataError: the file is of another kind, such as an archive.
+    """
     if query is not None:
         return SqlFormat(kind="sql", query=query)
     suffix = path.suffix.lower()
@@ -91,7 +111,27 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         return ParquetFormat(kind="parquet")
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
+    if (kind := _other_kind(path, start)) is not None:
+        what, remedy = kind
+        raise unusable(what=f"The table {path} is {what}, and not a text file.", remedy=remedy)
     return guess_text(start)
+
+
+def _other_kind(path: Path, start: bytes) -> tuple[str, str] | None:
+    """Return what a file is that is no text, by its first bytes, and the remedy. Return None for a text file."""
+    if start.startswith(b"PK\x03\x04"):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                is_workbook = any(name.startswith("xl/") for name in archive.namelist())
+        except zipfile.BadZipFile:
+            is_workbook = False
+        if is_workbook:
+            return "an Excel workbook", (
+                "Rename the file so that its name ends with .xlsx, and use `format: {kind: excel}` in the contract. Or "
+                "save it as CSV."
+            )
+        return "a zip archive", "Unpack the archive, and name the file of the table in it."
+    return next((kind for mark, kind in _KINDS.items() if start.startswith(mark)), None)
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
@@ -105,8 +145,8 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
     try:
         with path.open("rb") as file:
             start = file.read(_LOOKED_AT)
-        if start.startswith(b"PK\x03\x04"):
-            return "The file of the table seems to be an Excel workbook. Save the workbook as CSV."
+        if (kind := _other_kind(path, start)) is not None:
+            return f"The file of the table is {kind[0]}. {kind[1]}"
         if not start.strip():
             return None
         seems = guess_text(start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -435,3 +436,58 @@ def test_a_date_that_is_too_frequent_is_suspicious(tmp_path: Path, share: int) -
     assert text.count("suspicious: 5% of the rows have the same date") == (share > 0)
     assert "1900" not in text
     assert "the same date" not in ordinary
+
+
+def test_a_first_sheet_with_a_note_is_no_table(tmp_path: Path) -> None:
+    """The error names the sheet and the other ones, and the named sheet is described."""
+    workbook = Workbook()
+    assert workbook.active is not None
+    workbook.active.title = "Notes"
+    workbook.active.append(["Please use the sheet Data"])
+    sheet = workbook.create_sheet("Data")
+    sheet.append(["age", "outcome"])
+    for i in range(40):
+        sheet.append([30 + i, i % 2])
+    path = tmp_path / "table.xlsx"
+    workbook.save(path)
+
+    with pytest.raises(DataError, match=r"no rows in the sheet Notes. The other sheets are: Data") as caught:
+        describe(path)
+
+    assert "--sheet NAME" in caught.value.remedy
+    assert describe(path, sheet="Data").rows == 40
+
+
+def test_a_file_with_only_a_header_is_no_table(tmp_path: Path) -> None:
+    """Nobody corrects a contract that was drafted from nothing."""
+    with pytest.raises(DataError, match="has names of columns, but no rows"):
+        describe(_made(tmp_path, ["age,outcome"]))
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "remedy"),
+    [
+        ("workbook", "is an Excel workbook", "ends with .xlsx"),
+        ("archive", "is a zip archive", "Unpack"),
+        (bytes.fromhex("d0cf11e0a1b11ae1") + bytes(99), "is an old Excel workbook", "Save it as xlsx"),
+        (b"PAR1" + bytes(99), "is a Parquet file", "ends with .parquet"),
+        (b"\x1f\x8b" + bytes(99), "is a compressed file", "Decompress"),
+        (b"SQLite format 3\x00" + bytes(99), "is an SQLite database", "--query"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(tmp_path: Path, content: str | bytes, what: str, remedy: str) -> None:
+    """Under the name of a text file: what it is, and what to do."""
+    path = tmp_path / "table.csv"
+    if content == "workbook":
+        Workbook().save(path)
+    elif content == "archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("patients.csv", "age,outcome\n")
+    else:
+        assert isinstance(content, bytes)
+        path.write_bytes(content)
+
+    with pytest.raises(DataError, match=what) as caught:
+        describe(path)
+
+    assert remedy in caught.value.remedy
