@@ -288,8 +288,8 @@ class _Reading:
             column = declared.get(name.strip())
             if column is not None and not isinstance(column, IgnoredColumn):
                 continue
-            if not name.strip():
-                continue  # such as the row numbers that pandas writes
+            if not name.strip() and name in self.other_places:
+                continue  # several columns without a name, such as after separators at the end of each line
             if name in self.other_places:
                 self.mistakes.add(f"the header's column number {place + 1} has the name of another column")
             self.other_places[name] = place
