@@ -41,6 +41,7 @@ from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.pixel_store import temporary_folder
+from site_agent.trainer.data.tables import Table
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
@@ -70,12 +71,12 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     """Predict every row of a table of new patients with the model in use, and write a table of predictions.
 
     The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
-    contract declares one and the table has it. Otherwise it is `row`, counted from 1 over the table's patients. Then
-    the columns follow that nobody reads, unchanged. After them is `probability` (of the positive class), or one
-    `probability_CODE` per class and `predicted`, or `prediction` in the target's own unit. For masks, `mask` has the
-    path of a PNG file from the output's folder, and `mask_share` the share of the pixels inside. The last column,
-    `abstained_because`, has the reason for a missing prediction, and is empty otherwise. Numbers are written with all
-    digits, so they can be read back as the same floats.
+    contract declares one and the table has it. Otherwise it is `row`, the row number as a spreadsheet counts it, like
+    the row numbers of `data check`. Then the columns follow that nobody reads, unchanged. After them is
+    `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
+    target's own unit. For masks, `mask` has the path of a PNG file from the output's folder, and `mask_share` the share
+    of the pixels inside. The last column, `abstained_because`, has the reason for a missing prediction, and is empty
+    otherwise. Numbers are written with all digits, so they can be read back as the same floats.
 
     Args:
         table: new rows, with or without the columns of target, patient and ignored.
@@ -98,7 +99,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         cells = _cells(contract, scores_of_new_rows(hospital, used, new))
     else:
         parts = (scores >= 0.5 for scores in scores_in_parts(hospital, used, new))
-        cells = write_masks(output, contract.mask.image, new.usable, parts)
+        cells = write_masks(output, contract.mask.image, _row_numbers(new.table)[new.usable], parts)
     lines = [head, *_lines(contract, new, cells)]
     try:
         write_result(output, as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
@@ -156,8 +157,9 @@ def scores_in_parts(hospital: Hospital, used: ModelInUse, new: NewRows) -> Itera
         scores = applied.scores(features[start : start + step])
         failed = np.flatnonzero(~np.isfinite(scores.reshape(len(scores), -1)).all(axis=1))
         if failed.size:
+            row = _row_numbers(new.table)[usable[start + failed[0]]]
             raise DataError(
-                what=f"The model returns no finite number for patient row {int(usable[start + failed[0]]) + 1}.",
+                what=f"The model returns no finite number for row {row}.",
                 consequence="Nothing was written and nothing was sent.",
                 remedy="Check this row for values far outside the range of the training data.",
             )
@@ -210,10 +212,17 @@ def _head(contract: Contract, new: NewRows) -> list[str | float | None]:
 def _lines(contract: Contract, new: NewRows, cells: Iterator[list[float | str]]) -> Iterator[list[str | float | None]]:
     """Yield a line of the output for each row. A row that must not be predicted has a reason and no prediction."""
     width, table, others = len(_columns(contract)), new.table, list(new.others.values())
+    rows = _row_numbers(table).tolist()
     for number, reason in enumerate(new.reasons):
-        who: str | float = number + 1 if table.patients is None else table.patients[number]
+        who: str | float = rows[number] if table.patients is None else table.patients[number]
         said: list[str | float | None] = [None] * width if reason else [*next(cells)]
         yield [who, *(column[number] for column in others), *said, reason]
+
+
+def _row_numbers(table: Table) -> npt.NDArray[np.int64]:
+    """Return the number of each row as a spreadsheet and `data check` count it, int64 (rows,)."""
+    assert table.row_numbers is not None  # it was read from a file
+    return table.row_numbers
 
 
 def _as_text(lines: list[list[str | float | None]]) -> bytes:
@@ -285,7 +294,7 @@ def write_masks(
     """Write the predicted masks. Return the path of each mask, and the fraction of pixels that the mask covers.
 
     Args:
-        rows: the positions of the rows in their table, from 0.
+        rows: the numbers of the rows in their table, int64, as a spreadsheet counts them.
         parts: the masks in this order, in arrays of shape (some rows, pixels).
 
     Raises:
@@ -306,7 +315,7 @@ def write_masks(
     cells: list[list[float | str]] = []
     try:
         for row, mask in zip(rows.tolist(), chain.from_iterable(parts), strict=True):
-            name, stream = f"{row + 1:06d}.png", io.BytesIO()
+            name, stream = f"{row:06d}.png", io.BytesIO()
             pixels = np.where(mask, _INSIDE, 0).astype(np.uint8).reshape(size.height, size.width)
             Image.fromarray(pixels).save(stream, "PNG")
             write_result(partial / name, stream.getvalue())

@@ -18,8 +18,17 @@ from site_agent.desk.examination.code_spellings import two_spellings
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
 from site_agent.trainer.data.cells import Numbers
 
+_NUMBER_WORD: Final = (
+    r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
+)
 _IDENTIFIER: Final = re.compile(
-    r"(patient|subject|case|person|mrn|pid|id|row)([ ._-]?(id|identifier|nr|no|number|names?|source_value))?", re.I
+    rf"((patient(en|s)?|pat|subject|person(en)?|participant|proband(en)?|teilnehmer|mrn|pid|id|pseudonym){_NUMBER_WORD}?"
+    rf"|(nhs|chi|hospital|record|medical.?record|study|studien|client|versicherten){_NUMBER_WORD}|identifier|kennung)",
+    re.I,
+)
+# A number of a stay or of a row. A column with the patient's own number is preferred.
+_STAY: Final = re.compile(
+    rf"(case|row){_NUMBER_WORD}?|(fall|aufnahme|encounter|visit|admission|besuchs?|zeilen?){_NUMBER_WORD}", re.I
 )
 _NAME: Final = re.compile(
     r"((patient|subject|person|first|last|full|family|given|middle)s?[ ._-]?)?(sur|fore)?names?", re.I
@@ -55,7 +64,13 @@ class Line:
 
 def is_identifier(column: ColumnDraft) -> bool:
     """Return whether a column seems to identify the patient of a row."""
-    return bool(_IDENTIFIER.fullmatch(column.name)) and (column.has_many_codes or len(column.codes) > column.rows / 2)
+    is_named = _IDENTIFIER.fullmatch(column.name) or is_of_stay(column)
+    return bool(is_named) and (column.has_many_codes or len(column.codes) > column.rows / 2)
+
+
+def is_of_stay(column: ColumnDraft) -> bool:
+    """Return whether the column's name suggests the number of a stay or of a row, of which a patient can have more."""
+    return _STAY.fullmatch(column.name) is not None
 
 
 def is_coded(column: ColumnDraft) -> bool:
@@ -79,7 +94,11 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
     Args:
         shared: markers for "not known" that the draft lists for the whole table.
     """
-    late = ("its name suggests that the value is known only after the outcome",) if _LATE.search(column.name) else ()
+    late: tuple[str, ...] = ()
+    if _LATE.search(column.name):
+        late = ("its name suggests that the value is known only after the outcome",)
+    if column.seems_identifier or (is_identifier(column) and not column.patterns):
+        late = (*late, "suspicious: this may be an identifier of patients. If so, give it the role patient or ignore")
     if not column.values:
         return _ignored(column, "no row has a value")
     if _NAME.fullmatch(column.name):
@@ -93,6 +112,12 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         )
     if column.separator:
         return _listed(column, column.separator, late)
+    if column.is_mostly_numeric:
+        words = (
+            f"suspicious: {column.other_texts} of {column.rows} cells have text where the others have a number, such "
+            "as a decimal comma: correct the table, or list the marks for a missing value"
+        )
+        return _numeric(column, (*late, words), shared)
     if is_coded(column):
         return _coded(column, late, shared)
     if column.is_numeric:
@@ -103,12 +128,16 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         column,
         "text with many different values, such as names or notes. With `role: ignore` it is never read. To read its "
         "words, write `role: feature, type: text, buckets: 512`",
+        *late,
     )
 
 
 def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
-    return _line(column, "patient", (), ("rows of one patient stay in the same part of the split",))
+    words: tuple[str, ...] = ("rows of one patient stay in the same part of the split",)
+    if is_of_stay(column):
+        words += ("suspicious: its name suggests a stay or a row. If patients come again, use their own number",)
+    return _line(column, "patient", (), words)
 
 
 def target_line(column: ColumnDraft) -> Line:
@@ -154,6 +183,11 @@ def _date(column: ColumnDraft, late: tuple[str, ...]) -> Line:
     if column.ambiguous_patterns:
         others = " or ".join(way for way in column.ambiguous_patterns if way not in ways)
         words.append(f"suspicious: every date could also be written as {others}. Does the day or the month come first?")
+    if column.repeated_day:
+        words.append(
+            f"suspicious: {column.repeated_day:.0%} of the rows have the same date. If this date means not known, add "
+            "it to missing_markers"
+        )
     return _line(column, "feature", (*keys, *_missing(column, ())), (*words, *late))
 
 
@@ -225,7 +259,7 @@ def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float
         else:
             words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
         keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
-    if column.other_texts:
+    if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
     return _line(column, "feature", (*keys, *_missing(column, markers)), words)
 
@@ -255,8 +289,8 @@ def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words
     return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
 
 
-def _ignored(column: ColumnDraft, words: str) -> Line:
-    return _line(column, "ignore", (), (words,))
+def _ignored(column: ColumnDraft, *words: str) -> Line:
+    return _line(column, "ignore", (), words)
 
 
 def _shown_codes(column: ColumnDraft) -> list[str]:

@@ -23,6 +23,7 @@ from site_agent.desk.drafting.column_draft import (
     identifier_line,
     is_coded,
     is_identifier,
+    is_of_stay,
     scalar,
     suspicious_numbers,
     target_line,
@@ -40,6 +41,7 @@ MOST_ROWS: Final = 100_000
 _MOST_CELLS: Final = 10_000_000
 _MOST_COMMENTED: Final = 1000
 _MANY: Final = 3
+_FEWEST_COLUMNS: Final = 2  # a feature and the outcome
 _MOST_NAMED: Final = 5
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
@@ -65,7 +67,7 @@ def describe(
         concepts: of a plan; the draft proposes the matching column of each.
 
     Raises:
-        DataError: the table cannot be read, or has a column without a name.
+        DataError: the table cannot be read, has no rows or no usable names.
     """
     try:
         form = guess_format(path, sheet=sheet, query=query)
@@ -75,7 +77,9 @@ def describe(
             consequence="No draft of a contract was written, and nothing was sent.",
             remedy="Give the path of an existing file that your user account may read.",
         ) from cause
-    columns, rows, has_more = _columns(path, form)
+    columns, nameless, rows, has_more = _columns(path, form)
+    if not rows or len(columns) < _FEWEST_COLUMNS:
+        raise _no_table(path, form, rows)
     shared = _shared_markers(columns)
     lines = _lines(columns, frozenset(shared))
     lines, told = _with_concepts(concepts, columns, lines)
@@ -86,6 +90,7 @@ def describe(
         "# Every line is a guess. Correct it, add units and the meaning of codes, then run `site-agent data check`.",
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
+        *(f"# Column number {place} has no name in the header, so it is never read." for place in nameless),
         *_shared_words(shared),
         *told,
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
@@ -97,34 +102,58 @@ def describe(
     return Draft(text="\n".join([*head, *body]) + "\n", rows=rows, has_more=has_more)
 
 
-def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], int, bool]:
+def _no_table(path: Path, form: Format, rows: int) -> DataError:
+    """Return the error about a table without rows, or with a single column, such as a sheet with a note."""
+    what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
+    remedy = "Export the table again with the rows of the patients and all their columns."
+    if isinstance(form, ExcelFormat):
+        from site_agent.trainer.data.sources.excel import sheet_names
+
+        names = sheet_names(path)
+        read = form.sheet or names[0]
+        others = ", ".join(name for name in names if name != read)
+        if others:
+            what = f"{what.removesuffix('.')} in the sheet {read}. The other sheets are: {others}."
+            remedy = (
+                "Move the sheet with the patients to the first place in the workbook. Or name this sheet: `site-agent "
+                f"data describe {path.name} --sheet NAME`."
+            )
+    return DataError(what=what, consequence="No draft of a contract was written, and nothing was sent.", remedy=remedy)
+
+
+def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], int, bool]:
+    """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
     with open_blocks(path, form) as opened:
         if opened.first is None:
             refuse(["the file has no rows"])
         width = len(opened.first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
         names = [cell.strip() for cell in opened.first[1]] if form.header else numbered
+        columns = {place: ColumnDraft(name, form.decimal) for place, name in enumerate(names) if name}
+        nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
-        columns = [ColumnDraft(name, form.decimal) for name in names]
         own = iter(()) if form.header else blocks_of(iter([opened.first]), width, range(width))
         most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0
-        for block in itertools.chain(own, opened.rest(width, range(width))):
+        for block in itertools.chain(own, opened.rest(width, list(columns))):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
             rows += len(taken)
             count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
-            for place, column in enumerate(columns):
+            for place, column in columns.items():
                 column.take(block.texts_at(place)[:count])
             if len(numbers) > len(taken):
-                return columns, rows, True
-        return columns, rows, False
+                return list(columns.values()), nameless, rows, True
+        return list(columns.values()), nameless, rows, False
 
 
 def _check_names(names: list[str]) -> None:
     for place, name in enumerate(names, start=1):
-        if not name or not name.isprintable():
-            refuse([f"the header's column number {place} has no name, or one that cannot be printed"])
-    if len({name.lower() for name in names}) < len(names):
+        if not name.isprintable():
+            refuse([f"the header's column number {place} has a name that cannot be printed"])
+    given = [name.lower() for name in names if name]
+    if not given:
+        refuse(["the first row has no names of columns"])
+    if len(set(given)) < len(given):
         refuse(["the header has a name twice, small and capital letters not distinguished"])
 
 
@@ -164,7 +193,8 @@ def _shared_words(shared: dict[float, list[str]]) -> list[str]:
 
 def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
     outcome = _outcome(columns)
-    identifier = next((column for column in columns if is_identifier(column) and column is not outcome), None)
+    identifiers = [column for column in columns if is_identifier(column) and column is not outcome]
+    identifier = min(identifiers, key=is_of_stay, default=None)  # the first of the patients' own numbers, if any
     lines = []
     for column in columns:
         if column is outcome:

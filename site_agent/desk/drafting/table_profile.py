@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS
+from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS, seem_identifiers
 from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract_columns import check_patterns
@@ -24,11 +24,17 @@ MOST_CODES: Final = 50
 MOST_LISTED: Final = 2048
 _SAMPLE: Final = 4096
 _LONGEST_CODE: Final = 60
+_FEWEST_TEXTS: Final = 20
+_DIFFERENT: Final = 0.7  # patients can come again
+_FEWEST_REPEATED: Final = 5
+_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
 # A code of a list, such as ICD-10 or ATC. A code must have a digit, because names have no digits.
 _LISTED: Final = re.compile(r"(?=[^\d]*\d)[\w.+/-]{2,20}", re.ASCII)
 _SEPARATORS: Final = (";", "|", ",")
+# A number of a patient with letters, such as P-10000: one word with a digit.
+_NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
 
 
@@ -46,6 +52,9 @@ class ColumnDraft:
         self.low, self.high = np.inf, -np.inf
         self._sample: list[float] = []
         self._candidates: set[float] = set()
+        self._numbered: set[str] = set()
+        self._numbered_cells = self._comma_numbers = 0
+        self._days: Counter[str] = Counter()
         self._fitting: Counter[tuple[str, ...]] = Counter()
         self._random = random.Random(name)  # noqa: S311  # a sample, not a secret
 
@@ -68,6 +77,10 @@ class ColumnDraft:
         number = text if self._decimal == "." else text.replace(".", " ").replace(self._decimal, ".")
         if len(number) > _LONGEST_CODE or not _NUMBER.fullmatch(number) or abs(float(number)) > LARGEST_MAGNITUDE:
             self.other_texts += 1
+            self._comma_numbers += self._decimal == "." and _COMMA_NUMBER.fullmatch(text) is not None
+            if _NUMBERED.fullmatch(text) and self._numbered_cells < _SAMPLE:
+                self._numbered_cells += 1
+                self._numbered.add(text)
             return
         value = float(number)
         self.numbers += 1
@@ -102,7 +115,8 @@ class ColumnDraft:
         between = max(_SEPARATORS, key=self._lists.__getitem__)
         count, single = self._lists[between], self._lists[""]
         is_list = count >= 0.2 * self.values and count + single >= 0.95 * self.values
-        return between if count and is_list and not self.is_numeric and not self.patterns else None
+        is_number = self.is_numeric or self.is_mostly_numeric
+        return between if count and is_list and not is_number and not self.patterns else None
 
     def _take_date(self, text: str) -> None:
         if len(text) > 30 or not _DATES.fullmatch(text):
@@ -110,6 +124,7 @@ class ColumnDraft:
         fitting = tuple(pattern for pattern in PATTERNS if _is_written(text, pattern))
         if fitting:
             self._fitting[fitting] += 1
+            self._days[text[:10]] += 1
 
     @property
     def values(self) -> int:
@@ -160,6 +175,29 @@ class ColumnDraft:
         return self.values > 0 and count >= 0.99 * self.values
 
     @property
+    def seems_identifier(self) -> bool:
+        """Whether the cells seem to be numbers of patients: nearly all differ, see also `seem_identifiers`."""
+        if self.is_numeric:
+            return not self.patterns and seem_identifiers(self.sample)
+        least = max(_FEWEST_TEXTS, _DIFFERENT * min(self.values, _SAMPLE))
+        return len(self._numbered) >= least and not self.patterns and not self.separator
+
+    @property
+    def repeated_day(self) -> float:
+        """The share of the rows with the most frequent date, if this date is suspiciously frequent, otherwise 0."""
+        counts = sorted(self._days.values(), reverse=True)
+        others = counts[len(counts) // 2] if counts else 0
+        is_frequent = len(counts) > 1 and counts[0] > max(0.02 * self.rows, _FEWEST_REPEATED - 1, 4 * others)
+        return counts[0] / self.rows if is_frequent and self.patterns else 0.0
+
+    @property
+    def is_mostly_numeric(self) -> bool:
+        """Whether most cells are numbers, and the others are too many for mistakes, such as decimal commas as text."""
+        is_comma = self._comma_numbers > 0 and self.other_texts - self._comma_numbers <= 0.05 * self.values
+        is_most = not self.is_numeric and self.numbers > 0.5 * self.values
+        return is_most and not self.patterns and (self.has_many_codes or is_comma)
+
+    @property
     def is_numeric(self) -> bool:
         """Whether nearly all cells of the column are numbers."""
         return self.numbers > 0 and self.other_texts <= 0.05 * self.values
@@ -168,7 +206,7 @@ class ColumnDraft:
 def _is_written(text: str, pattern: str) -> bool:
     try:
         if pattern == "%Y-%m-%d":
-            date.fromisoformat(text[:10])
+            date.fromisoformat(text[:10] if text[4:5] == "-" else "")  # it would also read 20260131
         else:
             datetime.strptime(text, pattern)
     except ValueError:

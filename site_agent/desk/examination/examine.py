@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -36,6 +37,7 @@ from site_agent.desk.examination.finding import Finding
 from site_agent.desk.examination.table_one import Line, table_one
 from site_agent.hospital import Split
 from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.data.cell_rules import MISSING
 from site_agent.trainer.data.formats import SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
@@ -116,17 +118,12 @@ class Examination:
 def examine(survey: Survey, split: Split) -> Examination:
     """Check a table that was read before, and return all findings about it."""
     table = survey.table
-    found = [
-        Finding(
-            level="error", key=f"contract:{mistake.words}", words=mistake.words, rows=mistake.rows, count=mistake.count
-        )
-        for mistake in survey.mistakes
-    ]
-    found += dropped_findings(survey.table)
+    found = [*_survey_findings(survey)]
     parts, rows, measured = None, None, dict[str, float]()
     patients = patient_numbers(table)
     if table.rows:
-        found += [*column_findings(table), *terms_findings(table)]
+        unread = _unread(survey)
+        found += [*column_findings(table, unread), *terms_findings(table, unread)]
         found += outcome_and_group_findings(table)
         found += collinear_findings(table)
         try:
@@ -153,6 +150,25 @@ def examine(survey: Survey, split: Split) -> Examination:
         digest=_digest(table, split, findings),
         split_rows=rows,
     )
+
+
+def _survey_findings(survey: Survey) -> Iterator[Finding]:
+    """Yield the findings from reading the table: cells, rows and columns that cannot be used, or that are not used."""
+    for one in survey.mistakes:
+        yield Finding(level="error", key=f"contract:{one.words}", words=one.words, rows=one.rows, count=one.count)
+    yield from dropped_findings(survey.table)
+    for place in survey.nameless:
+        words = f"column number {place} has no name in the header and is not read"
+        yield Finding(level="note", key=f"nameless:{place}", words=words)
+
+
+def _unread(survey: Survey) -> dict[str, int]:
+    """Return for each column the number of cells that have a value, but that could not be read."""
+    counts: Counter[str] = Counter()
+    for mistake in survey.mistakes:
+        if mistake.column is not None and mistake.flaw != MISSING.words:
+            counts[mistake.column] += mistake.count
+    return dict(+counts)
 
 
 def _missing(table: Table) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,10 +11,15 @@ import numpy.typing as npt
 from site_agent.desk.examination.code_spellings import two_spellings
 from site_agent.desk.examination.examined_outcome import sampled
 from site_agent.desk.examination.finding import Finding, Level
-from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import (
+    disguised_numbers,
+    far_values,
+    mixed_units,
+    seem_identifiers,
+)
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import MultiClassTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
+from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, NumericFeature
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.tables import Table
 
@@ -30,18 +35,24 @@ def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
     return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
 
 
-def column_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for each column that is empty, constant or has suspicious values, such as two units."""
+def column_findings(table: Table, unread: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield a finding for each column that is empty, constant or has suspicious values, such as two units.
+
+    Args:
+        unread: for each column the number of cells that could not be read. They have errors of their own, so they do
+            not count as missing here.
+    """
     for feature in table.contract.features:
         values = table.features[feature.name]
         absent = absent_in(feature, values)
-        share = float(absent.mean()) if len(absent) else 1.0
+        share = (int(absent.sum()) - unread.get(feature.name, 0)) / len(absent) if len(absent) else 1.0
         there = values[~absent]
         if not len(there):
             words = (
                 f"column {feature.name}: no row has a value. Declare this column with `role: ignore` in the contract"
             )
-            yield Finding(level="error", key=f"empty:{feature.name}", words=words)
+            if feature.name not in unread:
+                yield Finding(level="error", key=f"empty:{feature.name}", words=words)
             continue
         if there.min() == there.max():
             words = f"column {feature.name}: all values are equal"
@@ -60,13 +71,22 @@ def column_findings(table: Table) -> Iterator[Finding]:
                 )
                 key = f"disguised:{feature.name}:{marker:g}"
                 yield row_finding(table, key, words, np.flatnonzero(values == marker))
+            if isinstance(feature, NumericFeature) and seem_identifiers(values):
+                words = (
+                    f"column {feature.name}: nearly all rows have a different whole number; is it an identifier of "
+                    "patients?; if so, give it the role patient or ignore"
+                )
+                yield Finding(level="warning", key=f"identifier:{feature.name}", words=words)
             yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
 
 
-def terms_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for each list or note column that is mostly empty, or whose notes are too long for the model."""
+def terms_findings(table: Table, unread: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield a finding for each list or note column that is mostly empty, or whose notes are too long for the model.
+
+    `unread` is as for `column_findings`.
+    """
     for name, counts in table.terms.items():
-        share = float((~counts.any(axis=1)).mean())
+        share = float((~counts.any(axis=1)).mean()) - unread.get(name, 0) / max(1, len(counts))
         if share == 1.0:
             words = (
                 f"column {name}: no row has a code or a word. Declare this column with `role: ignore` in the contract"

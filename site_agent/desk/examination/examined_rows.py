@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,13 @@ import numpy.typing as npt
 from site_agent.desk.examination.examined_columns import row_finding
 from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted
+from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
+from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
+
+# The largest expected number of equal pairs of rows that is too small for chance.
+_BY_CHANCE: Final = 1e-4
 
 Places = npt.NDArray[np.int64]
 
@@ -32,6 +38,8 @@ def row_findings(table: Table, parts: SplitRows | None) -> Iterator[Finding]:
     if patients is None:
         return
     yield from _two_people(table, patients)
+    yield from _same_identifiers(table)
+    yield from _shared_rows(table, patients)
     if parts is not None:
         for (one, ours), (other, theirs) in combinations(named_parts(parts), 2):
             both = np.intersect1d(patients[ours], patients[theirs])
@@ -64,8 +72,7 @@ def _duplicates(table: Table, patients: Places | None, parts: SplitRows | None) 
 def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint64]:
     """Return a fingerprint of each row, uint64 (rows,). Different rows rarely have equal ones (1 in 2 ** 24)."""
     mixed = np.zeros(table.rows, dtype=np.uint64) if patients is None else patients.astype(np.uint64)
-    columns = [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
-    for values in columns:
+    for values in _compared(table):
         # For this comparison, all NaN are equal, and minus zero equals zero.
         bits = np.where(np.isnan(values), np.inf, values + 0.0).view(np.uint64)
         mixed = (mixed ^ bits) * np.uint64(0x9E3779B97F4A7C15)
@@ -73,6 +80,53 @@ def _fingerprints(table: Table, patients: Places | None) -> npt.NDArray[np.uint6
         mixed *= np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(32)
     return mixed
+
+
+def _compared(table: Table) -> list[Numbers]:
+    """Return the columns, float64 (rows,), in which rows are compared: features, images, lists, notes, outcome."""
+    return [*table.features.values(), *table.marks, *([] if table.target is None else [table.target])]
+
+
+def _same_identifiers(table: Table) -> Iterator[Finding]:
+    """Yield a warning if two identifiers differ only in blanks, capitals or leading zeros, as after an export."""
+    written: dict[str, set[str]] = {}
+    plain = ["".join(who.split()).casefold().lstrip("0") for who in table.patients or ()]
+    for who, short in zip(table.patients or (), plain, strict=True):
+        written.setdefault(short, set()).add(who)
+    places = np.array([place for place, short in enumerate(plain) if len(written[short]) > 1 and short], dtype=np.int64)
+    if len(places):
+        words = (
+            "patient identifiers differ only in blanks, capital letters or leading zeros; do they belong to one "
+            "patient?; if so, write them in one way in the table"
+        )
+        yield row_finding(table, "one-patient-two-spellings", words, places)
+
+
+def _shared_rows(table: Table, patients: Places) -> Iterator[Finding]:
+    """Yield a warning if rows of different patients are equal, and the values are too special for chance.
+
+    A value that few rows have is special. For independent columns, rows squared times the product of the shares of a
+    row's values is about the number of such equal pairs that chance gives. Missing values and few coarse columns never
+    make a row special.
+    """
+    _, first, inverse = np.unique(_fingerprints(table, None), return_index=True, return_inverse=True)
+    has_others = np.zeros(len(first), dtype=bool)
+    has_others[inverse[patients != patients[first][inverse]]] = True
+    again = np.flatnonzero(has_others[inverse])
+    if not len(again):
+        return
+    chance = np.full(len(again), 2 * np.log(table.rows))
+    for values in _compared(table):
+        _, place, number = np.unique(values, return_inverse=True, return_counts=True)
+        has_value = ~np.isnan(values[again]) & (values[again] != UNKNOWN_POSITION)
+        chance += np.where(has_value, np.log(number[place[again]] / table.rows), 0.0)
+    special = again[chance < np.log(_BY_CHANCE)]
+    if len(special):
+        words = (
+            f"{len(special)} rows are equal to a row of another patient in every column that the contract uses; does a "
+            "patient have two identifiers?"
+        )
+        yield row_finding(table, "one-patient-two-identifiers", words, special)
 
 
 def _two_people(table: Table, patients: Places) -> Iterator[Finding]:

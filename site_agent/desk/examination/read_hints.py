@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,13 +20,29 @@ from site_agent.desk.examination.suspicious_numbers import unit_hint
 from site_agent.trainer.data.cell_rules import MISSING, NOT_A_NUMBER
 from site_agent.trainer.data.contract import Contract, MaskTarget
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
-from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.mistakes import refuse, unusable
 from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_rows, survey_table
 
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
 _COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
+_POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
+_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+
+_KINDS: Final = {
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Excel workbook (xls)", "Save it as xlsx or as CSV."),
+    b"PAR1": (
+        "a Parquet file",
+        "Rename the file so that its name ends with .parquet, and use `format: {kind: parquet}` in the contract.",
+    ),
+    b"\x1f\x8b": ("a compressed file (gzip)", "Decompress the file, for example with gunzip."),
+    b"SQLite format 3\x00": (
+        "an SQLite database",
+        "Give a file with a query: `site-agent data describe --query FILE`.",
+    ),
+    b"%PDF": ("a PDF document", "Export the table as CSV or as an Excel workbook (xlsx)."),
+}
 
 
 def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
@@ -79,7 +96,12 @@ def _units(survey: Survey) -> Iterator[str]:
 
 
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
-    """Guess a table's format from its name and its first 256 KiB. Raises OSError if the file cannot be read."""
+    """Guess a table's format from its name and its first 256 KiB.
+
+    Raises:
+        OSError: the file cannot be read.
+        DataError: the file is of another kind, such as an archive.
+    """
     if query is not None:
         return SqlFormat(kind="sql", query=query)
     suffix = path.suffix.lower()
@@ -89,7 +111,27 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
         return ParquetFormat(kind="parquet")
     with path.open("rb") as file:
         start = file.read(_LOOKED_AT)
+    if (kind := _other_kind(path, start)) is not None:
+        what, remedy = kind
+        raise unusable(what=f"The table {path} is {what}, and not a text file.", remedy=remedy)
     return guess_text(start)
+
+
+def _other_kind(path: Path, start: bytes) -> tuple[str, str] | None:
+    """Return what a file is that is no text, by its first bytes, and the remedy. Return None for a text file."""
+    if start.startswith(b"PK\x03\x04"):
+        try:
+            with zipfile.ZipFile(path) as archive:
+                is_workbook = any(name.startswith("xl/") for name in archive.namelist())
+        except zipfile.BadZipFile:
+            is_workbook = False
+        if is_workbook:
+            return "an Excel workbook", (
+                "Rename the file so that its name ends with .xlsx, and use `format: {kind: excel}` in the contract. Or "
+                "save it as CSV."
+            )
+        return "a zip archive", "Unpack the archive, and name the file of the table in it."
+    return next((kind for mark, kind in _KINDS.items() if start.startswith(mark)), None)
 
 
 def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
@@ -103,8 +145,8 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
     try:
         with path.open("rb") as file:
             start = file.read(_LOOKED_AT)
-        if start.startswith(b"PK\x03\x04"):
-            return "The file of the table seems to be an Excel workbook. Save the workbook as CSV."
+        if (kind := _other_kind(path, start)) is not None:
+            return f"The file of the table is {kind[0]}. {kind[1]}"
         if not start.strip():
             return None
         seems = guess_text(start)
@@ -116,7 +158,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
     wrong = {
         "delimiter": seems.delimiter != declared.delimiter,
         "encoding": is_other,
-        "decimal": seems.decimal != declared.decimal and seems.decimal == ",",
+        "decimal": seems.decimal != declared.decimal and (seems.decimal == "," or _has_points(start, seems)),
     }
     keys = [f"{key}: {json.dumps(getattr(seems, key))}" for key, is_wrong in wrong.items() if is_wrong]
     was = [f"{key}: {json.dumps(getattr(declared, key))}" for key, is_wrong in wrong.items() if is_wrong]
@@ -133,9 +175,7 @@ def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | 
 def guess_text(start: bytes) -> TableFormat:
     """Guess the format of a text file from its first bytes. A person must check this guess."""
     encoding = _encoding(start)
-    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
-    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
-    lines = lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
+    lines = _lines(start, encoding)
     delimiter = max(_DELIMITERS, key=lambda mark: _agreement(lines, mark))
     rows = list(csv.reader(lines[:200], delimiter=delimiter))
     return TableFormat(
@@ -144,6 +184,12 @@ def guess_text(start: bytes) -> TableFormat:
         encoding=encoding,  # type: ignore[arg-type]  # one of the encodings that _encoding returns
         decimal="," if delimiter != "," and _has_commas(rows) else ".",
     )
+
+
+def _lines(start: bytes, encoding: str) -> list[str]:
+    text = start.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = [line for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n") if line.strip()]
+    return lines[:-1] if len(start) == _LOOKED_AT and len(lines) > 1 else lines  # the last one may be cut
 
 
 def _encoding(start: bytes) -> str:
@@ -168,15 +214,32 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Return whether the first row is a header: all its cells are different words, and no cell is a number."""
+    """Return whether the first row is a header: all its cells are different words, and no cell is a number.
+
+    The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
+    programs end each row with a separator.
+    """
     if not rows:
         return True
     first = [cell.strip() for cell in rows[0]]
-    return all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in first) and len(set(first)) == len(first)
+    names = first[:1] if first[0] else []
+    names += first[1:]
+    while names and not names[-1]:
+        names.pop()
+    is_named = all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in names)
+    return bool(names) and is_named and len(set(names)) == len(names)
 
 
 def _has_commas(rows: list[list[str]]) -> bool:
-    cells = [cell.strip() for row in rows[1:] for cell in row]
-    commas = sum(1 for cell in cells if _COMMA_NUMBER.fullmatch(cell))
-    points = sum(1 for cell in cells if re.fullmatch(r"[+-]?\d+\.\d+", cell))
-    return commas > points
+    return _counted(rows, _COMMA_NUMBER) > _counted(rows, _POINT_NUMBER)
+
+
+def _has_points(start: bytes, seems: TableFormat) -> bool:
+    """Return whether more numbers of a file have a decimal point than a decimal comma. 1.234 can be a thousand."""
+    rows = list(csv.reader(_lines(start, seems.encoding)[:200], delimiter=seems.delimiter))
+    return _counted(rows, _POINT_NUMBER) - _counted(rows, _THOUSANDS) > _counted(rows, _COMMA_NUMBER)
+
+
+def _counted(rows: list[list[str]], pattern: re.Pattern[str]) -> int:
+    """Return in how many cells, without those of the first row, a number is written in one way."""
+    return sum(1 for row in rows[1:] for cell in row if pattern.fullmatch(cell.strip()))

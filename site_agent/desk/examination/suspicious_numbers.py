@@ -6,6 +6,8 @@ needs less evidence than another factor.
 
 A number such as a cholesterol of 0 or a weight of 999 is reported if people use it as a marker and it is far from all
 other numbers. A person then looks at the rows, or states the number's meaning in the contract.
+
+Whole numbers of which nearly all differ can be numbers of patients, see `seem_identifiers`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ SMALLEST_SHARE: Final = 0.04
 _FEWEST_DIFFERENT: Final = 12
 _SMALLEST_FACTOR: Final = 1.5
 _TOLERANCE: Final = 0.12
+# The width of the middle 60% of a normal distribution in standard deviations, and an error for rounded values.
+_DEVIATIONS_ACROSS: Final = 1.683
+_ROUNDING: Final = 0.01
 _STEPS_IN_VALLEY: Final = 3.0
 _WIDEST_RATIO: Final = 2.5
 # The largest ratio of values in the gap to values in the smaller group, and the least difference of these two numbers
@@ -47,6 +52,13 @@ TEXT_MARKERS: Final = frozenset(
 )
 _FEWEST_OTHERS: Final = 5
 _FAR: Final = 10.0
+# Of a patient's number: the least number of different values, and their least share, because patients come again. The
+# smallest number with as many digits as a hospital uses, and the largest share of round numbers.
+_FEWEST_IDENTIFIERS: Final = 20
+_DIFFERENT: Final = 0.7
+_LONG: Final = 10_000
+_ROUND: Final = 0.5
+_SURPRISE: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -97,23 +109,23 @@ class MixedUnits:
         share: the minority's share of the present values.
         factor: the median of the larger scale divided by the median of the smaller scale.
         minority_is_larger: whether the minority has the larger values.
-        conversion: the two units with this factor, if they are known.
+        conversions: the known pairs of units that explain the two medians within their uncertainty, the best first.
     """
 
     is_minority: npt.NDArray[np.bool_]
     share: float
     factor: float
     minority_is_larger: bool
-    conversion: Conversion | None
+    conversions: tuple[Conversion, ...]
 
     @property
     def words(self) -> str:
         """The finding about two units in one column as text for a person. The text has no value of a single patient."""
         size = "larger" if self.minority_is_larger else "smaller"
-        units = self.conversion
-        known = "" if units is None else f" (as between {units.first} and {units.second})"
-        factor = self.factor if units is None or units.offset else units.factor
-        return f"{self.share:.0%} of the values are about {factor:.3g} times {size} than the other values{known}"
+        pairs = [f"between {one.first} and {one.second}" for one in self.conversions]
+        known = f" (as {', or '.join(pairs)})" if pairs else ""
+        factor = f"{float(f'{self.factor:.2g}'):g}"
+        return f"{self.share:.0%} of the values are about {factor} times {size} than the other values{known}"
 
 
 def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits | None:
@@ -139,7 +151,7 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
         share=float(min(is_upper_there.mean(), 1 - is_upper_there.mean())),
         factor=factor,
         minority_is_larger=minority_is_larger,
-        conversion=_conversion(*medians),
+        conversions=_conversions(*medians, _uncertainty(values[is_there], is_upper_there)),
     )
 
 
@@ -191,7 +203,7 @@ def _two_heaps(logs: Numbers) -> tuple[npt.NDArray[np.bool_], float, tuple[float
         return None  # the values are rounded so much that the gap can be the step between two neighbouring values
     heaps = min(_within(ordered, low, quarter), _within(ordered, high, quarter))
     valley = _within(ordered, middle, quarter)
-    most, least = _KNOWN if _conversion(math.exp(low), math.exp(high)) is not None else _ANY
+    most, least = _KNOWN if _conversions(math.exp(low), math.exp(high), _TOLERANCE) else _ANY
     # How much emptier the valley is than the smaller group, in standard deviations.
     surprise = (heaps - valley) / math.sqrt(heaps + valley) if heaps + valley else 0.0
     if valley > most * heaps or surprise < least:
@@ -218,15 +230,27 @@ def _within(ordered: Numbers, middle: float, width: float) -> int:
     return int(high - low)
 
 
-def _conversion(low: float, high: float) -> Conversion | None:
-    """Return the known pair of units whose conversion explains two medians best, or None if no pair explains them."""
+def _conversions(low: float, high: float, tolerance: float) -> tuple[Conversion, ...]:
+    """Return the known pairs of units that explain two medians, the best first. `tolerance` is for the logarithm."""
 
     def distance(one: Conversion) -> float:
         wanted = one.factor * low + one.offset
         return abs(math.log(high / wanted)) if wanted > 0 else math.inf
 
-    best = min(CONVERSIONS, key=distance)
-    return best if distance(best) <= _TOLERANCE else None
+    return tuple(sorted((one for one in CONVERSIONS if distance(one) <= tolerance), key=distance))
+
+
+def _uncertainty(values: Numbers, is_upper: npt.NDArray[np.bool_]) -> float:
+    """Return three standard errors of the logarithm of the ratio of two medians, with an allowance for rounding.
+
+    A median of n values has the standard error of the mean times sqrt(pi / 2) if the logarithms are normal (Kendall
+    and Stuart 1977, "The Advanced Theory of Statistics", volume 1, section 10.10). Values are positive, float64 (n,).
+    """
+    errors = []
+    for group in (values[is_upper], values[~is_upper]):
+        deviation = _width(np.sort(np.log(group))) / _DEVIATIONS_ACROSS
+        errors.append(math.sqrt(math.pi / 2 / len(group)) * deviation)
+    return 3 * math.hypot(*errors) + _ROUNDING
 
 
 def _tells_apart(column: Numbers, is_there: npt.NDArray[np.bool_], is_upper: npt.NDArray[np.bool_]) -> bool:
@@ -266,3 +290,33 @@ def disguised_numbers(values: Numbers) -> tuple[float, ...]:
         if is_found:
             found.append(value)
     return tuple(found)
+
+
+def seem_identifiers(values: Numbers) -> bool:
+    """Return whether the numbers of a column, float64 (rows,), NaN if missing, seem to be numbers of patients.
+
+    These are whole numbers of which most differ, and which also are long (all with at least five digits, the largest
+    less than ten times the smallest, and most not round) or running numbers. Running numbers differ more often than
+    random draws from all whole numbers between the smallest and the largest. A measurement differs less often than
+    such draws, because some of its values are frequent.
+    """
+    there = values[~np.isnan(values) & ~np.isin(values, disguised_numbers(values))]
+    if len(there) < _FEWEST_IDENTIFIERS or (there < 0).any() or (there != np.floor(there)).any():
+        return False
+    different = len(np.unique(there))
+    if different < max(_FEWEST_IDENTIFIERS, _DIFFERENT * len(there)):
+        return False
+    low, high = float(there.min()), float(there.max())
+    is_long = low >= _LONG and high < 10 * low and float((there % 10 == 0).mean()) < _ROUND
+    return is_long or _differ_surprisingly(different, len(there), high - low + 1)
+
+
+def _differ_surprisingly(different: int, draws: int, span: float) -> bool:
+    """Return whether random draws from `span` whole numbers would rarely have so many different values.
+
+    Source: the mean and the variance of the number of occupied cells, Johnson and Kotz 1977, "Urn Models", section 3.2.
+    """
+    none, neither = (1 - 1 / span) ** draws, (1 - 2 / span) ** draws
+    mean = span * (1 - none)
+    variance = span * none + span * (span - 1) * neither - (span * none) ** 2
+    return different - mean > _SURPRISE * math.sqrt(max(variance, 1.0))

@@ -58,6 +58,7 @@ from site_agent.trainer.data.sources.opening import open_blocks
 from site_agent.trainer.data.terms import Counts, TermsFeature, TermsReader
 
 FEWEST_ROWS: Final = 10
+_SHOWN_PLACES: Final = 5
 DELIMITER: Final = "is the delimiter the declared one?"
 
 
@@ -119,6 +120,7 @@ class Survey:
         outside: for each column the numbers outside of the declared range, float64.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
+        nameless: the numbers of the columns without a name in the header, from 1. They are not read.
     """
 
     table: Table
@@ -127,6 +129,7 @@ class Survey:
     outside: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    nameless: tuple[int, ...] = ()
 
 
 def read_table(path: Path, contract: Contract, *, today: date | None = None, scratch: Path | None = None) -> Table:
@@ -152,7 +155,7 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None, s
     """
     reading = _Reading(contract, today=today, scratch=scratch)
     table = reading.run(path)
-    return Survey(table=table, mistakes=reading.mistakes.found, outside=reading.all_outside)
+    return Survey(table=table, mistakes=reading.mistakes.found, outside=reading.all_outside, nameless=reading.nameless)
 
 
 def survey_new_rows(
@@ -195,6 +198,7 @@ class _Reading:
         self.dates = contract.dates
         self.reads_outcome = not for_prediction
         self.absent: list[str] = []
+        self.nameless: tuple[int, ...] = ()
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
@@ -262,17 +266,30 @@ class _Reading:
         if self.for_prediction:
             self._find_others(header, declared)
         else:
-            for place, name in enumerate(found, start=1):
-                if name not in declared:
-                    self.mistakes.add(f"the header's column number {place} is not declared")
+            self._find_undeclared(found, declared)
         places = {name: place for place, name in enumerate(found)}
         return {name: places[name] for name in declared if name in counts}
+
+    def _find_undeclared(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
+        """Add a mistake for the columns that the contract lacks. A column without a name is never read."""
+        self.nameless = tuple(place for place, name in enumerate(header, start=1) if not name)
+        places = [place for place, name in enumerate(header, start=1) if name and name not in declared]
+        if places:
+            shown = ", ".join(map(str, places[:_SHOWN_PLACES]))
+            shown += f" and {len(places) - _SHOWN_PLACES} more" if len(places) > _SHOWN_PLACES else ""
+            what = f"column number {shown} is" if len(places) == 1 else f"columns number {shown} are"
+            self.mistakes.add(
+                f"the header's {what} not declared; add a line for each such column to the contract, such as "
+                "`- {name: NAME, role: ignore}` with its name from the header"
+            )
 
     def _find_others(self, header: Sequence[str], declared: Mapping[str, Column]) -> None:
         for place, name in enumerate(header):
             column = declared.get(name.strip())
             if column is not None and not isinstance(column, IgnoredColumn):
                 continue
+            if not name.strip() and name in self.other_places:
+                continue  # several columns without a name, such as after separators at the end of each line
             if name in self.other_places:
                 self.mistakes.add(f"the header's column number {place + 1} has the name of another column")
             self.other_places[name] = place

@@ -107,7 +107,7 @@ def test_new_masks_lie_beside_the_table_and_are_near_the_drawn_ones(
     lines, masks = written_masks(output)
     drawn = load_digits().images[list(NEW)].reshape(len(NEW), -1) > 8
     kept = [place for place, row in enumerate(NEW) if row % 10]
-    assert [line["mask"] for line in lines] == [f"out-masks/{place + 1:06d}.png" for place in range(len(NEW))]
+    assert [line["mask"] for line in lines] == [f"out-masks/{place + 2:06d}.png" for place in range(len(NEW))]
     assert {*np.unique(masks).tolist()} == {0, 255}
     assert dice_of_images(drawn[kept], masks[kept] > 0).mean() > 0.85
     for line, mask in zip(lines, masks, strict=True):
@@ -153,7 +153,7 @@ def test_no_mask_is_left_if_a_later_part_fails(
     monkeypatch.setattr(AppliedModel, "rows_at_once", lambda *_: 7)
     monkeypatch.setattr(AppliedModel, "scores", failing)
 
-    with pytest.raises(DataError, match="no finite number for patient row 15"):
+    with pytest.raises(DataError, match="no finite number for row 16"):
         predict_table(hospital, new_rows, tmp_path / "out.csv", None)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "masks", "new.csv"]
@@ -196,8 +196,8 @@ def test_a_row_without_an_image_has_no_mask_and_no_other_mask_moves(
     assert (predicted.rows, predicted.abstained) == (len(NEW), 1)
     assert (lines[3]["mask"], lines[3]["mask_share"]) == ("", "")
     assert "no such file" in lines[3]["abstained_because"]
-    assert lines[4]["mask"] == "out-masks/000005.png"
-    assert not (tmp_path / "out-masks" / "000004.png").exists()
+    assert lines[4]["mask"] == "out-masks/000006.png"
+    assert not (tmp_path / "out-masks" / "000005.png").exists()
     np.testing.assert_array_equal(masks, np.delete(before, 3, axis=0))
 
 
@@ -216,7 +216,7 @@ def test_no_earlier_folder_of_masks_is_changed(hospital: Hospital, new_rows: Pat
 
 def test_masks_do_not_follow_a_link_to_another_folder(tmp_path: Path) -> None:
     """Somebody may have put a link where the unfinished folder is made. An earlier unfinished folder is replaced."""
-    size, rows, masks = ImageSize(height=2, width=2), np.arange(1), np.ones((1, 4), bool)
+    size, rows, masks = ImageSize(height=2, width=2), np.arange(1, 2), np.ones((1, 4), bool)
     partial, elsewhere = tmp_path / ".out-masks.partial", tmp_path / "elsewhere"
     elsewhere.mkdir()
     partial.symlink_to(elsewhere)

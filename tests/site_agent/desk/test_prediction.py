@@ -168,7 +168,7 @@ def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) 
     _, one = _read(tmp_path / "one.csv")
     header, two = _read(tmp_path / "two.csv")
     assert header == ["row", "probability", "abstained_because"]
-    assert [row[0] for row in two] == [str(number) for number in range(1, len(trained.rows) + 1)]
+    assert [row[0] for row in two] == [str(number) for number in range(2, len(trained.rows) + 2)]
     assert [row[1] for row in one] == [row[1] for row in two]
 
 
@@ -387,7 +387,7 @@ def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None
     rows[2][1] = "1e38"
     new = trained.write(tmp_path / "new.csv", rows)
 
-    with pytest.raises(DataError, match=r"(no finite number for patient row 3|lie too far)"):
+    with pytest.raises(DataError, match=r"(no finite number for row 4|lie too far)"):
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()

@@ -61,6 +61,17 @@ def excel_records(path: Path, form: ExcelFormat) -> Generator[Record, None, None
             workbook.close()
 
 
+def sheet_names(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets. The workbook was read before, so it is not damaged."""
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        workbook = load_workbook(file, read_only=True)
+        try:
+            return [sheet.title for sheet in workbook.worksheets]
+        finally:
+            workbook.close()
+
+
 def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
     width = 0
     for row in itertools.count(1):

@@ -17,8 +17,10 @@ from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import Examination, examine
 from site_agent.desk.examination.examined_outcome import auroc, auroc_alone
 from site_agent.hospital import Split
+from site_agent.trainer.data.cell_rules import NOT_A_NUMBER
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.contract_columns import NumericFeature
+from site_agent.trainer.data.mistakes import Mistake
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
 
@@ -150,6 +152,11 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "warning",
         "predicts-alone:chol",
     ),
+    "a number of the patient": (
+        lambda t: _changed(t, chol=1_000_000.0 + np.arange(ROWS) * 7919 % 86_028_121),
+        "warning",
+        "identifier:chol",
+    ),
     "a row twice": (_twice, "warning", "duplicates"),
     "two people": (_one_identifier_for_two, "error", "two-people:sex"),
     "a small group": (_small_ward, "warning", "small-group:ward"),
@@ -171,6 +178,68 @@ def test_what_is_wrong_is_found(table: Table, name: str) -> None:
 
     assert key in _keys(examination, level)
     assert "Zebra" not in repr(examination) + str(examination.findings)
+
+
+def _under_another_number(table: Table, count: int) -> Table:
+    """The last rows are the first rows again, for other patients."""
+    source = np.concatenate([np.arange(ROWS - count), np.arange(count)])
+    assert table.target is not None
+    features = {name: values[source] for name, values in table.features.items()}
+    return replace(table, features=MappingProxyType(features), target=table.target[source])
+
+
+@for_each("seed", range(10))
+def test_one_patient_under_two_numbers_is_found(table: Table, seed: int) -> None:
+    """Rows with four measurements that another patient has too are warned of. The page shows rows and no patient."""
+    generator = np.random.default_rng(seed)
+    wide = {f"f{place}": np.round(generator.normal(100, 20, ROWS), 1) for place in range(4)}
+    columns = tuple(NumericFeature(name=name, role="feature", type="numeric") for name in wide)
+    contract = table.contract.model_copy(update={"columns": (*columns, *table.contract.columns)})
+    measured = replace(table, contract=contract, features=MappingProxyType({**table.features, **wide}))
+
+    found = [one for one in _examined(_under_another_number(measured, 5)).warnings if "two-identifiers" in one.key]
+
+    assert [(one.key, one.count) for one in found] == [("one-patient-two-identifiers", 10)]
+    assert "Zebra" not in found[0].words
+    assert "one-patient-two-identifiers" not in _keys(_examined(measured), "warning")
+
+
+@for_each("seed", range(10))
+def test_equal_rows_of_a_few_coarse_columns_are_no_warning(table: Table, seed: int) -> None:
+    """Two binary columns, an age in years, and rows without a measurement are often equal by chance."""
+    generator = np.random.default_rng(seed)
+    columns = {"age": np.round(generator.normal(60, 10, ROWS)), "chol": np.full(ROWS, np.nan)}
+    columns["chol"][:20] = 200.0
+
+    found = _keys(_examined(_changed(table, **columns)), "warning")
+
+    assert "one-patient-two-identifiers" not in found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_found"),
+    [("P7", " p 7", True), ("0042", "42", True), ("P7", "P8", False), ("00", "0", False), ("P07", "P70", False)],
+)
+def test_one_identifier_in_two_spellings_is_found(table: Table, one: str, other: str, is_found: bool) -> None:
+    """Blanks, capitals and leading zeros are no difference between two patients. Identifiers of only zeros are left."""
+    assert table.patients is not None
+
+    found = _examined(replace(table, patients=(one, other, *table.patients[2:])))
+
+    spelt = [finding for finding in found.warnings if finding.key == "one-patient-two-spellings"]
+    assert [finding.count for finding in spelt] == [2] * is_found
+
+
+@pytest.mark.parametrize(("unread", "empty"), [(ROWS, 0), (200, 40), (1, ROWS - 1)])
+def test_a_cell_that_cannot_be_read_is_not_missing(table: Table, unread: int, empty: int) -> None:
+    """The unreadable cells have an error of their own, and no finding about missing values."""
+    mistake = Mistake(flaw=NOT_A_NUMBER.words, column="chol", rows=(2,), count=unread)
+    changed = _changed(table, chol=_first(table.features["chol"], unread + empty, np.nan))
+
+    found = examine(Survey(table=changed, mistakes=(mistake,)), Split(seed=0)).findings
+
+    assert [one.key for one in found if one.key.endswith(":chol")] == []
+    assert any(mistake.words == one.words for one in found)
 
 
 def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:

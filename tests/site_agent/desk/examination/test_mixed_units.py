@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,13 @@ import numpy.typing as npt
 import pytest
 from sklearn import datasets
 
-from site_agent.desk.examination.suspicious_numbers import CONVERSIONS, Conversion, far_values, mixed_units
+from site_agent.desk.examination.suspicious_numbers import (
+    CONVERSIONS,
+    Conversion,
+    far_values,
+    mixed_units,
+    seem_identifiers,
+)
 from tests.for_each import for_each
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -77,8 +85,34 @@ def test_a_third_in_another_unit_is_found(conversion: Conversion, seed: int) -> 
 
     assert found is not None
     assert (found.is_minority == (is_other & ~is_absent)).mean() >= 0.97
-    assert found.conversion is not None
     assert found.minority_is_larger
+    assert conversion in found.conversions
+    assert 1 <= len(found.conversions) <= 5
+
+
+def test_creatinine_in_two_units_names_the_measured_factor() -> None:
+    """Every fourth of 300 rows is in micromol/l: the sentence has no factor of 100, and names the true pair."""
+    generator = np.random.default_rng(3)
+    creatinine = np.round(np.exp(generator.normal(0.1, 0.3, 300)), 2)
+    is_other = np.arange(300) % 4 == 0
+
+    found = mixed_units(np.where(is_other, np.round(88.42 * creatinine, 1), creatinine))
+
+    assert found is not None
+    assert re.search(r"about (8[5-9]|9[0-2]) times larger", found.words)
+    assert "of creatinine" in found.words
+
+
+def test_a_factor_that_no_known_pair_explains_names_no_unit() -> None:
+    """A factor of 6.6 is 10% beside that of urea, so a narrow column of many rows has no known units."""
+    generator = np.random.default_rng(3)
+    own = np.exp(generator.normal(3, 0.1, 2000))
+
+    found = mixed_units(np.where(np.arange(2000) % 4 == 0, 6.6 * own, own))
+
+    assert found is not None
+    assert found.conversions == ()
+    assert found.words == "25% of the values are about 6.6 times larger than the other values"
 
 
 def test_two_kinds_of_patients_are_not_two_units() -> None:
@@ -100,3 +134,33 @@ def test_a_lost_decimal_point_is_found(seed: int) -> None:
     values[[7, 9]] = (41.0, 0.04)
 
     assert np.flatnonzero(far_values(values)).tolist() == [7, 9]
+
+
+def test_no_measurement_of_a_public_table_seems_an_identifier() -> None:
+    """Whole, and in ten draws of few or many rows: only the running number of the table of South Africa does."""
+    found, columns = set(), 0
+    for name, table in public_tables():
+        for seed, share in product(range(11), (1.0, 0.5, 0.1)):
+            rows = table[np.random.default_rng(seed).permutation(len(table))[: int(share * len(table))]]
+            columns += rows.shape[1]
+            found |= {(name, place) for place in range(rows.shape[1]) if seem_identifiers(rows[:, place])}
+
+    assert found == ({("sa.data", 0)} if SHARED.is_dir() else set())
+    assert columns > 3000
+
+
+@for_each("seed", range(50))
+def test_numbers_of_patients_are_recognised_and_measurements_are_not(seed: int) -> None:
+    """Random and running numbers, of patients of whom a fifth come again. Whole measurements of any spread are not."""
+    generator = np.random.default_rng(seed)
+    size = int(generator.integers(30, 3000))
+    again = generator.integers(0, size, size=size // 5)
+    random_numbers = generator.permutation(9_000_000)[:size] + 1_000_000.0
+    running = generator.permutation(size) + float(generator.integers(0, 10**6))
+    spread = generator.uniform(0.1, 1.2)
+    measured = np.round(generator.lognormal(generator.uniform(1, 9), spread, size=size))
+
+    assert seem_identifiers(np.append(random_numbers, random_numbers[again]))
+    assert seem_identifiers(np.append(running, running[again]))
+    assert not seem_identifiers(measured)
+    assert not seem_identifiers(running + 0.5)

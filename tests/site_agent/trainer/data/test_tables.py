@@ -126,7 +126,10 @@ def test_all_mistakes_are_told_at_once(write: Write, small_contract: Contract) -
 @pytest.mark.parametrize(
     ("header", "words"),
     [
-        (["Age", "chol", "cp", "smoker", "note", "Zebra"], ["column sick: it is missing", "number 6 is not declared"]),
+        (
+            ["Age", "chol", "cp", "smoker", "note", "Zebra"],
+            ["column sick: it is missing", "number 6 is not declared", "role: ignore"],
+        ),
         (
             ["Age", "Age", "cp", "smoker", "note", "sick"],
             ["column Age: it is there 2 times", "column chol: it is miss"],
