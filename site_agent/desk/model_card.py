@@ -21,6 +21,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
+from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.plan_review import network_terms
@@ -92,7 +93,7 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
         "metrics": reached["metrics"],
         "intervals": reached["intervals"],
         "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
-        "conclusion": _told(saved["gain"]),
+        "conclusion": _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name),
     }
 
 
@@ -228,6 +229,19 @@ def _told(gain: Mapping[str, Any]) -> str:
         f"{told} Compared with the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to "
         f"{ends[1]:+.3f}."
     )
+
+
+def _beside_federated(saved: Mapping[str, Any], name: str) -> str:
+    """Return how a model of this hospital alone differs from the federated model on the same test rows."""
+    metric = saved["gain"]["metric"]
+    found = saved["differences"].get(name, {}).get(metric)  # the federated model minus this model
+    if found is None:
+        return "The model was not compared with the federated model."
+    difference, ends = -found["difference"], found["interval"]
+    interval = None if ends is None else (-ends[1], -ends[0])
+    span = "" if interval is None else f", 95% interval {interval[0]:+.3f} to {interval[1]:+.3f}"
+    words = verdict(metric, difference, interval)
+    return f"Compared with the federated model: {words} ({metric} {difference:+.3f}{span})."
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
