@@ -20,6 +20,7 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.recommendation import FEWEST_TO_CHOOSE
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
@@ -50,7 +51,6 @@ from site_agent.trainer.data.tables import Table
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
-FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
 _MOST_POINTS: Final = 300
 _LEFT_OUT: Final = "so subgroups and importance were not computed."
