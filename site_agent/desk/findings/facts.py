@@ -140,6 +140,11 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
         ) from cause
 
 
+def prior_rounds(newton_rounds: int) -> int:
+    """Return how many rounds a run of federated-prior made. A private run has one round and no Newton rounds."""
+    return newton_rounds + 2 if newton_rounds else 1  # the others are for the statistics and for the guard
+
+
 def _in_use(state: Path, run: str) -> str:
     adoption = find_adoption(state)
     if adoption is None:
@@ -286,7 +291,8 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
                 f"The calibration curve rests on {fewer} test rows of the rarer class: a rough idea only"
                 f" (fewer than {FEWEST_FOR_CALIBRATION})."
             )
-    if len(kept.validation) < FEWEST_TO_CHOOSE:
+    checkpoint = cast(Mapping[str, Mapping[str, Json]], facts[FEDERATED])["checkpoint"]
+    if checkpoint["rule"] != "latest" and len(kept.validation) < FEWEST_TO_CHOOSE:
         warnings.append(
             f"The checkpoint was chosen with only {len(kept.validation)} validation rows (fewer than "
             f"{FEWEST_TO_CHOOSE})."

@@ -1,7 +1,8 @@
 """Runs `site-agent recalibrate`: corrects a model's probabilities, reports the effect, and stores or removes it.
 
-The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint was chosen
-on the validation rows, so on them it looks better than it is. Such a model needs later patients.
+The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint can be
+chosen on the validation rows, so on them it can look better than it is. Such a model needs later patients. The simple
+models and the model of federated-prior read only training rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     Without a run, the model in use is recalibrated. Without later patients in a table, the validation rows are used.
 
     Raises:
-        OperatorError: there is no such run, the rows do not allow it, or the checkpoint was chosen on them.
+        OperatorError: there is no such run, the rows do not allow it, or a checkpoint may have been chosen on them.
     """
     used = model_in_use(hospital.state_path, run)
     name, model = used.run, used.name
@@ -44,11 +45,11 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     kept = scored_rows(hospital.state_path, name)
     if table is not None:
         rows, scores = _later(hospital, used, table)
-    elif model in (FEDERATED, SILOED):
+    elif model in (FEDERATED, SILOED) and used.model.joined is None:
         raise UsageError(
             what=(
-                "The validation rows were already used to choose the best round of this model, so they cannot "
-                "recalibrate the model."
+                "This model is a neural network. The validation rows can decide which round of a network is kept, so "
+                "they cannot recalibrate it."
             ),
             consequence="The model predicts as before.",
             remedy="With `--table PATH`, name a table of patients who were admitted later and have known outcomes.",

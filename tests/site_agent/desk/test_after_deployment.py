@@ -169,7 +169,7 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
     rows = outcomes_of_new_rows(used, later)
     assert rows is not None
 
-    with pytest.raises(UsageError, match="used to choose the best round of this model"):
+    with pytest.raises(UsageError, match="can decide which round of a network is kept"):
         list(recalibrate_run(hospital, None, "platt"))
     with pytest.raises(
         UsageError,
