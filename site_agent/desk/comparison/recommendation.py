@@ -29,7 +29,7 @@ from site_agent.desk.results.simple_models import TITLES
 from site_agent.trainer.checkpoints import Json
 
 # The models with their names for people, from the simplest to the model that needs other hospitals.
-MODEL_TITLES: Final = {**TITLES, SILOED: "the network trained alone", FEDERATED: "the federated model"}
+MODEL_TITLES: Final = {**TITLES, SILOED: "the model trained alone", FEDERATED: "the federated model"}
 FEWEST_TO_CHOOSE: Final = 30
 _FEW: Final = (
     f" These are too few rows for a reliable choice (fewer than {FEWEST_TO_CHOOSE}). With other rows the recommendation"
