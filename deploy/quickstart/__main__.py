@@ -62,7 +62,14 @@ _folder = click.Path(path_type=Path)
     "names the sources of these data.",
 )
 @click.option("--masked/--unmasked", default=True, show_default=True, help="Secure aggregation.")
-@click.option("--rounds", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
+    help="Number of rounds of methods that train a network. federated-prior has its own number of rounds: at most 17, "
+    "unless its plan's `method` sets another limit.",
+)
 @click.option(
     "--sites",
     type=click.IntRange(2, 20),

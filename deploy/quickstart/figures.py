@@ -106,7 +106,8 @@ def sentences_of(figures: dict[str, Any]) -> Iterator[str]:
         elif high < 0:
             yield f"{site}: do not join for this model. {method} is worse than the best local model ({interval})."
         else:
-            yield f"{site}: no clear gain on these few test patients ({interval}). More patients would show it."
+            few = f"{site}: no clear gain on these few test patients ({interval})"
+            yield f"{few}. More patients could show if there is one."
 
 
 def _number(metrics: dict[str, Any]) -> str:

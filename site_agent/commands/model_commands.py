@@ -31,8 +31,8 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     """Predict the outcome for new rows of a table with the model in use. The command sends nothing.
 
     The input file is CSV, Parquet or the format of the contract. The output file is CSV, or Parquet if its name ends
-    with .parquet. Predicted image masks are written to a new folder beside the output file. The exit status is 78 if no
-    row was predicted.
+    with .parquet. It replaces an earlier output of this command, and no other file. Predicted image masks are written
+    to a new folder beside the output file. The exit status is 78 if no row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """
@@ -46,8 +46,11 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
     predicted = predict_table(hospital, table, output, run_name)
     done = predicted.rows - predicted.abstained
     click.echo(f"{done} of {predicted.rows} rows predicted into {output} by {predicted.model}.")
+    if done and predicted.meaning:
+        click.echo(predicted.meaning)
     if predicted.abstained:
-        click.echo(f"{predicted.abstained} rows have no prediction. The column abstained_because names the reason:")
+        none = "1 row has" if predicted.abstained == 1 else f"{predicted.abstained} rows have"
+        click.echo(f"{none} no prediction. The column abstained_because names the reason:")
         for line in predicted.why:
             click.echo(f"  {line}")
     for notice in predicted.notices:

@@ -21,7 +21,8 @@ from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.facts import RECEIVING, saved_facts
+from site_agent.desk.findings.clinical_parts import verdict
+from site_agent.desk.findings.facts import RECEIVING, prior_rounds, saved_facts
 from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
@@ -67,6 +68,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "network_terms": [] if used.model.own or plan.prior else [*network_terms(plan)],
         "sweep": choice_in_words(hospital.state_path, plan),
         "rounds": plan.rounds,
+        "rounds_made": _prior_rounds(saved),
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
         "sites": len(names),
         "this_site": names.index(hospital.site) + 1 if hospital.site in names else None,
@@ -87,24 +89,30 @@ def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) ->
     kept = scored_rows(hospital.state_path, used.run)
     reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
     return {
-        "checkpoint_round": reached["checkpoint"]["round"] if "checkpoint" in reached else None,
+        "checkpoint_round": None if "prior" in saved else reached.get("checkpoint", {}).get("round"),
         "test_rows_by_class": by_class(kept.test),
         "metrics": reached["metrics"],
         "intervals": reached["intervals"],
         "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
-        "conclusion": _told(saved["gain"]),
+        "conclusion": _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name),
     }
 
 
 def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
     return {
-        "checkpoint_round": saved[RECEIVING]["newton_rounds"],
+        "checkpoint_round": None,
         "test_rows_by_class": {},
         "metrics": {},
         "intervals": {},
         "calibration": {},
         "conclusion": saved[RECEIVING]["sentence"],
     }
+
+
+def _prior_rounds(saved: Mapping[str, Any]) -> int | None:
+    """Return how many rounds a run of federated-prior made, or None for another method. It may end before the plan."""
+    fitted = (saved.get(RECEIVING) or saved.get("prior") or {}).get("newton_rounds")
+    return None if fitted is None else prior_rounds(fitted)
 
 
 def _features(contract: Contract) -> list[Json]:
@@ -192,6 +200,8 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
 def _rounds(facts: Mapping[str, Any]) -> str:
     if facts["model"] != FEDERATED:
         return "none: this model was trained without the patients of other hospitals"
+    if facts["rounds_made"] is not None:
+        return f"{facts['rounds_made']}, and the plan allowed at most {facts['rounds']}"
     swept = f". {facts['sweep']}" if facts["sweep"] else ""
     return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
 
@@ -228,6 +238,19 @@ def _told(gain: Mapping[str, Any]) -> str:
         f"{told} Compared with the placebo: {placebo['difference']:+.3f}, 95% interval {ends[0]:+.3f} to "
         f"{ends[1]:+.3f}."
     )
+
+
+def _beside_federated(saved: Mapping[str, Any], name: str) -> str:
+    """Return how a model of this hospital alone differs from the federated model on the same test rows."""
+    metric = saved["gain"]["metric"]
+    found = saved["differences"].get(name, {}).get(metric)  # the federated model minus this model
+    if found is None:
+        return "The model was not compared with the federated model."
+    difference, ends = -found["difference"], found["interval"]
+    interval = None if ends is None else (-ends[1], -ends[0])
+    span = "" if interval is None else f", 95% interval {interval[0]:+.3f} to {interval[1]:+.3f}"
+    words = verdict(metric, difference, interval)
+    return f"Compared with the federated model: {words} ({metric} {difference:+.3f}{span})."
 
 
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -7,8 +7,8 @@ the model's own test. If the site has recalibrated the model, its probabilities 
 * a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond
   the limits of the training rows. The output has the reason instead;
 * columns that the contract ignores or does not name are copied to the output unchanged, and never read;
-* the output is written completely or not at all, and only its owner can read it. It replaces an earlier output, but
-  never this site's table, its contract, or the input table;
+* the output is written completely or not at all, and only its owner can read it. It replaces an earlier table of
+  predictions or an empty file, and no other file;
 * masks are grey PNG files in a new folder next to the output, named after the row's number and never after a patient.
   The folder is written before the table that names its files, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
@@ -39,7 +39,7 @@ from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.contract import BinaryTarget, Contract, RegressionTarget
 from site_agent.trainer.data.pixel_store import temporary_folder
 from site_agent.trainer.data.tables import Table
 
@@ -49,6 +49,7 @@ _ABSTAINED: Final = "abstained_because"
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".txt")
 MASK_COLUMNS: Final = ("mask", "mask_share")
+_LONGEST_HEAD: Final = 1 << 20  # bytes of a table's first line
 _INSIDE: Final = 255
 
 
@@ -57,7 +58,7 @@ class Predicted:
     """A summary of a table of predictions that was written, with notes to read with the result.
 
     `abstained` is the number of rows without a prediction. `why` has a line for each column and error. `model` names
-    the model in sentences.
+    the model in sentences. `meaning` is a sentence about the column with the predictions, or empty.
     """
 
     rows: int
@@ -65,6 +66,7 @@ class Predicted:
     why: tuple[str, ...]
     model: str
     notices: tuple[str, ...]
+    meaning: str
 
 
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
@@ -87,6 +89,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     """
     check_place(output, "--output", hospital, [table])
     _check_name(output)
+    _check_earlier(output)
     used = model_in_use(hospital.state_path, run)
     model = used.model
     contract = model.preprocessing.contract
@@ -108,7 +111,8 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
             remove_masks(output)
         raise
     why = tuple(one.line for one in new.left_out)
-    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices)
+    meaning = _meaning(contract)
+    return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices, meaning)
 
 
 def _check_name(output: Path) -> None:
@@ -118,6 +122,28 @@ def _check_name(output: Path) -> None:
             what=f"Predictions cannot be written to {output.name}: this command cannot write the format {kind}.",
             consequence="Nothing was predicted or overwritten. Nothing was sent.",
             remedy="Choose a name for --output that ends with .csv or .parquet. Spreadsheets open .csv files.",
+        )
+
+
+def _check_earlier(output: Path) -> None:
+    """Raise UsageError if the output exists and is neither empty nor a table of predictions."""
+    if not output.exists() or not output.stat().st_size:
+        return
+    try:
+        if output.suffix.lower() in _PARQUET:
+            import pyarrow.parquet as parquet
+
+            is_ours = parquet.read_schema(output).names[-1:] == [_ABSTAINED]
+        else:
+            with output.open("rb") as file:
+                is_ours = file.readline(_LONGEST_HEAD).rstrip(b"\r\n").endswith(f",{_ABSTAINED}".encode())
+    except (OSError, ValueError):  # pyarrow's error for another format is a ValueError
+        is_ours = False
+    if not is_ours:
+        raise UsageError(
+            what=f"The file {output.name} already exists, and `site-agent predict` did not write it.",
+            consequence="Nothing was predicted or overwritten. Nothing was sent.",
+            remedy="Name another file with --output, or remove this file.",
         )
 
 
@@ -263,6 +289,19 @@ def _columns(contract: Contract) -> list[str]:
             return [*MASK_COLUMNS]
         case _ as task:
             assert_never(task)
+
+
+def _meaning(contract: Contract) -> str:
+    """Return what the column with the predictions means. With several classes, the columns' names show it."""
+    target = contract.target
+    if isinstance(target, BinaryTarget):
+        codes = " or ".join(map(str, target.positive))
+        return (
+            f"The column probability has the predicted probability of {target.positive_name}: {target.name} is {codes}."
+        )
+    if isinstance(target, RegressionTarget):
+        return f"The column prediction has the predicted {target.name}{f' in {target.unit}' if target.unit else ''}."
+    return ""
 
 
 def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list[float | str]]:

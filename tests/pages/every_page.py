@@ -40,6 +40,7 @@ from tests.coordinator.test_page import configured, running
 from tests.protos.examples import plan_of_method
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.desk.examination.test_examination import CONTRACT
+from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import site_after_run
 
 _LONG_RUN = "a-study-with-a-rather-long-name-v12-0123456789ab"
@@ -59,7 +60,8 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
         from site_agent.desk.drift.monitor_views import monitor_page
         from site_agent.desk.drift.monitoring import monitor_table
 
-        yield "monitor", monitor_page(monitor_table(hospital, Path(hospital.data.table), None))
+        new = new_rows(hospital, folder / "new.csv", later(hospital))
+        yield "monitor", monitor_page(monitor_table(hospital, new, None))
     several = site_after_run(folder / "several", table="wine", siloed_baseline=False)
     yield "report-of-classes", report_page(site_facts(several, None))
     number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)

@@ -47,7 +47,7 @@ _OPENINGS: Final[dict[Verdict, str]] = {
 _BROUGHT: Final = {True: "made the model better", False: "made the model worse", None: "made no clear difference"}
 _PLACEBOS: Final = {
     PLACEBO: "a federation of copies of this site, without patients of other hospitals",
-    SILOED: "the same recipe without the other hospitals",
+    SILOED: "the model trained alone (siloed): the same recipe without the other hospitals",
 }
 
 
@@ -219,8 +219,7 @@ def _other(best: str, baselines: Baselines) -> str:
     """Return the name of the best local model as the beginning of a sentence about the gain."""
     if best in TITLES:
         return f"The best local model ({TITLES[best]}, chosen on the training rows)"
-    recipe = _PLACEBOS[SILOED] if baselines.placebo == SILOED else "the same network trained alone"
-    return recipe[0].upper() + recipe[1:]
+    return "The model trained alone" if baselines.placebo == SILOED else "The same network trained alone"
 
 
 def _figures(rows: HeldOutRows, difference: Difference, other: str) -> Iterator[str]:
@@ -275,11 +274,12 @@ def _warnings(rows: HeldOutRows, compared: Compared) -> Iterator[str]:
         if len(rows) < FEWEST_NUMBERS:
             yield f"The test has only {len(rows)} {noun}s: too few for a conclusion (fewer than {FEWEST_NUMBERS})."
     else:
-        fewest = min(rows.class_counts)
+        fewest, rarest = min(zip(rows.class_counts, rows.classes, strict=True))
         if fewest < FEWEST_OF_A_CLASS:
+            whom = f"{len(np.unique(rows.owners))} test {'rows' if rows.patients is None else 'patients'}"
             yield (
-                f"Only {fewest} patients in the {len(rows)} test {noun}s have the rarest outcome: too few for a"
-                f" conclusion (fewer than {FEWEST_OF_A_CLASS})."
+                f"Only {fewest} of the {whom} have the outcome {rarest}: too few for a conclusion (fewer than "
+                f"{FEWEST_OF_A_CLASS})."
             )
     for name in TITLES:
         is_there = name in compared.metrics

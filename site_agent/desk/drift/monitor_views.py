@@ -182,12 +182,11 @@ def monitor_metrics(facts: Facts) -> str:
 
 
 def _why_no_quality(facts: Facts) -> str:
-    is_nothing_predicted = facts["abstained"] == facts["rows"]
-    return (
-        "The model predicted no row of this table."
-        if is_nothing_predicted
-        else "The outcome is not known for all rows."
-    )
+    if facts["abstained"] == facts["rows"]:
+        return "The model predicted no row of this table."
+    if facts["known_rows"]:
+        return "All rows with a prediction are in the hospital's own table."
+    return "The outcome is not known for all rows."
 
 
 def _quality(facts: Facts) -> list[str]:

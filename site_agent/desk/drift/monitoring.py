@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import DataError
+from protos.errors import DataError, OperatorError
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED
@@ -25,6 +25,7 @@ from site_agent.desk.drift.quality import quality_of, quality_warnings
 from site_agent.desk.findings.facts import RECEIVING, saved_facts
 from site_agent.desk.prediction import dice_of_new_rows, outcomes_of_new_rows, scores_of_new_rows
 from site_agent.desk.results.saved_model import other_version
+from site_agent.desk.use.known_rows import known_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.desk.use.recalibration import recalibration_of
@@ -34,6 +35,10 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.pixel_store import temporary_folder
 
 FEWEST_ROWS: Final = 100
+_UNREAD: Final = (
+    "The hospital's own table could not be read now. So rows that trained this model may be among the new rows, and the"
+    " metrics may look too good."
+)
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000
 
@@ -53,10 +58,11 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
     scores = _scores(hospital, used, new)
     columns = watch(model.profile, new)
     is_received = RECEIVING in saved_facts(hospital.state_path, used.run)
-    quality = None if is_received else _quality(hospital, used, new, scores)
+    known, of_known = (None, []) if is_received else _known(hospital, used, new)
+    quality = None if is_received else _quality(hospital, used, new, scores, known)
     rows, abstained = new.table.rows, new.table.rows - len(new.usable)
     warnings = [f"{rows} rows are too few to conclude from (fewer than {FEWEST_ROWS})."] if rows < FEWEST_ROWS else []
-    warnings += missing_columns(new)
+    warnings += [*missing_columns(new), *of_known]
     off_contract = int(new.off_contract().sum())
     if abstained:
         warnings.append(f"The model predicts nothing for {abstained} of the {rows} rows.")
@@ -75,6 +81,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "patients": None if new.table.patients is None else len(set(new.table.patients)),
         "abstained": abstained,
         "off_contract": off_contract,
+        "known_rows": None if known is None else int(known.sum()),
         "training_rows": model.profile.rows,
         "columns": [asdict(column) for column in columns],
         "quality": quality,
@@ -99,17 +106,43 @@ def _read(path: Path, contract: Contract, profile: Profile) -> NewRows:
         return read_new_rows(path, contract, profile, scratch=temporary_folder())
 
 
+def _known(hospital: Hospital, used: ModelInUse, new: NewRows) -> tuple[npt.NDArray[np.bool_] | None, list[str]]:
+    """Return which rows are in the hospital's own table, with a warning. None if no quality is measured, or unknown."""
+    if outcomes_of_new_rows(used, new) is None:
+        return None, []
+    try:
+        known = known_rows(hospital, used, new.table)
+    except OperatorError:
+        return None, [_UNREAD]
+    if not (count := int(known.sum())):
+        return known, []
+    return known, [
+        f"{count} of the {len(known)} rows are in the hospital's own table, so this model may have been trained or"
+        " tested on them. Its metrics below are without these rows. The comparison of the columns includes them."
+    ]
+
+
 def _quality(
-    hospital: Hospital, used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]
+    hospital: Hospital,
+    used: ModelInUse,
+    new: NewRows,
+    scores: npt.NDArray[np.float64],
+    known: npt.NDArray[np.bool_] | None,
 ) -> dict[str, Json] | None:
-    """Return the model's quality on the usable rows and on its test rows, or None if the outcomes are not known."""
+    """Return the model's quality on the usable rows that are not known, and on its test rows.
+
+    The result is None if the outcomes are not known, or if all usable rows are in the hospital's own table.
+    """
     if (rows := outcomes_of_new_rows(used, new)) is None:
+        return None
+    places = np.arange(len(rows)) if known is None else np.flatnonzero(~known[new.usable])
+    if not len(places):
         return None
     state, run = hospital.state_path, used.run
     kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
     # The new scores include the site's recalibration, so the scores of the test rows must include it too.
     then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
-    return quality_of(rows, scores, kept.test, then)
+    return quality_of(rows.part(places), scores[places], kept.test, then)
 
 
 def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:

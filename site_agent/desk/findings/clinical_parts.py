@@ -33,7 +33,7 @@ def compared(facts: Facts, models: Sequence[str]) -> str:
             *((f"with {outcome}", _prevalence(one)) for outcome, one in facts["prevalences"].items()),
             ("task", facts["task"]),
             ("rows", counted),
-            ("rows dropped", _NOT_RECORDED if dropped is None else f"{dropped}, because they have no outcome"),
+            ("rows without an outcome, not used", _NOT_RECORDED if dropped is None else str(dropped)),
             ("models", ", ".join(title_of(name) for name in models)),
             ("bootstrap", f"{facts['resamples']} resamples of the test rows, whole patients at a time"),
             ("differential privacy of the sent numbers", _promise(facts)),

@@ -20,6 +20,7 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
+from site_agent.desk.comparison.recommendation import FEWEST_TO_CHOOSE
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
@@ -50,7 +51,6 @@ from site_agent.trainer.data.tables import Table
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
-FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
 _MOST_POINTS: Final = 300
 _LEFT_OUT: Final = "so subgroups and importance were not computed."
@@ -138,6 +138,11 @@ def saved_facts(state: Path, run: str) -> dict[str, Json]:
             consequence="No report was made, and nothing was sent.",
             remedy="Name a run that has finished at this site, or take part in a new run.",
         ) from cause
+
+
+def prior_rounds(newton_rounds: int) -> int:
+    """Return how many rounds a run of federated-prior made. A private run has one round and no Newton rounds."""
+    return newton_rounds + 2 if newton_rounds else 1  # the others are for the statistics and for the guard
 
 
 def _in_use(state: Path, run: str) -> str:
@@ -286,7 +291,8 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
                 f"The calibration curve rests on {fewer} test rows of the rarer class: a rough idea only"
                 f" (fewer than {FEWEST_FOR_CALIBRATION})."
             )
-    if len(kept.validation) < FEWEST_TO_CHOOSE:
+    checkpoint = cast(Mapping[str, Mapping[str, Json]], facts[FEDERATED])["checkpoint"]
+    if checkpoint["rule"] != "latest" and len(kept.validation) < FEWEST_TO_CHOOSE:
         warnings.append(
             f"The checkpoint was chosen with only {len(kept.validation)} validation rows (fewer than "
             f"{FEWEST_TO_CHOOSE})."

@@ -23,7 +23,7 @@ from site_agent.desk.findings.drawings import (
     subgroup_plot,
     title_of,
 )
-from site_agent.desk.findings.facts import RECEIVING
+from site_agent.desk.findings.facts import RECEIVING, prior_rounds
 from site_agent.desk.findings.plots import Row, intervals
 
 _READING: Final = (
@@ -77,7 +77,6 @@ def report_page(facts: Facts) -> str:
     ]
     metric = METRIC_NAMES[headline_metric(facts["task"])]
     leant = [figures(importance_plot(facts["importance"], metric))] if facts["importance"] else []
-    kept = checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
     sections = [
         Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
@@ -89,7 +88,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
         Section(heading="Which features the model uses most", parts=leant),
-        Section(heading="Learning, and which model was kept", parts=[paragraph(kept), figures(learning_plot(facts))]),
+        _learning(facts),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
     ]
     return page(f"{facts['site']}: report of the run {facts['run']}", opening, sections)
@@ -100,6 +99,28 @@ def models_of(facts: Facts) -> dict[str, Any]:
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
+
+
+def _learning(facts: Facts) -> Section:
+    """Return which model was kept. If no loss was measured in a round, as with federated-prior, there are no curves."""
+    networks = (facts.get(name, {}).get("checkpoint") for name in (FEDERATED, SILOED, PLACEBO))
+    has_curves = any(one["validation_losses"] for one in networks if one)
+    parts = [paragraph(kept_sentence(facts)), *([figures(learning_plot(facts))] if has_curves else [])]
+    heading = "Learning, and which model was kept" if has_curves else "Which model was kept"
+    return Section(heading=heading, parts=parts)
+
+
+def kept_sentence(facts: Facts) -> str:
+    """Return a sentence that explains which round's model was kept. The model of federated-prior is of no round."""
+    if "prior" not in facts or "newton_rounds" not in facts["prior"]:
+        return checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
+    fitted = facts["prior"]["newton_rounds"]
+    if not fitted:
+        return "The run had 1 round, in which the hospitals added up noisy sums. The model was fitted to these sums."
+    return (
+        f"The run had {prior_rounds(fitted)} rounds: 1 for the means of the columns, {fitted} for the common "
+        "regression, and 1 that tested this regression. The model was made after the last round. No round was chosen."
+    )
 
 
 def checkpoint_sentence(checkpoint: Facts, validation_rows: int) -> str:
@@ -258,7 +279,7 @@ def report_lines(facts: Facts) -> Iterator[str]:
     if facts.get("sweep"):
         yield facts["sweep"]
     yield facts["in_use"]
-    yield checkpoint_sentence(facts[FEDERATED]["checkpoint"], facts["rows"]["validation"])
+    yield kept_sentence(facts)
 
 
 def _figure(value: Any, interval: Sequence[float] | None) -> str:

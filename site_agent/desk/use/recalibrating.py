@@ -1,7 +1,8 @@
 """Runs `site-agent recalibrate`: corrects a model's probabilities, reports the effect, and stores or removes it.
 
-The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint was chosen
-on the validation rows, so on them it looks better than it is. Such a model needs later patients.
+The map is fitted to later patients with known outcomes, or to the validation rows. A network's checkpoint can be
+chosen on the validation rows, so on them it can look better than it is. Such a model needs later patients. The simple
+models and the model of federated-prior read only training rows.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-import numpy.typing as npt
-
 from protos.errors import UsageError
 from site_agent.desk.comparison.calibration import calibrations
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.prediction import outcomes_of_new_rows, scores_before_recalibration
+from site_agent.desk.use.known_rows import known_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import read_new_rows, require_columns
 from site_agent.desk.use.recalibration import Kind, fit_recalibration, forget_recalibration, save_recalibration
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.pixel_store import temporary_folder
-from site_agent.trainer.data.tables import Table
 
 
 def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path | None = None) -> Iterator[str]:
@@ -33,7 +31,7 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
     Without a run, the model in use is recalibrated. Without later patients in a table, the validation rows are used.
 
     Raises:
-        OperatorError: there is no such run, the rows do not allow it, or the checkpoint was chosen on them.
+        OperatorError: there is no such run, the rows do not allow it, or a checkpoint may have been chosen on them.
     """
     used = model_in_use(hospital.state_path, run)
     name, model = used.run, used.name
@@ -43,18 +41,18 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
         return
     kept = scored_rows(hospital.state_path, name)
     if table is not None:
-        rows, scores = _later(hospital, used, table)
-    elif model in (FEDERATED, SILOED):
+        rows, scores, count = _later(hospital, used, table)
+    elif model in (FEDERATED, SILOED) and used.model.joined is None:
         raise UsageError(
             what=(
-                "The validation rows were already used to choose the best round of this model, so they cannot "
-                "recalibrate the model."
+                "This model is a neural network. The validation rows can decide which round of a network is kept, so "
+                "they cannot recalibrate it."
             ),
             consequence="The model predicts as before.",
             remedy="With `--table PATH`, name a table of patients who were admitted later and have known outcomes.",
         )
     else:
-        rows, scores = kept.validation, kept.validation_scores[model]
+        rows, scores, count = kept.validation, kept.validation_scores[model], len(kept.validation)
     made = fit_recalibration(cast(Kind, kind), rows, scores)
     save_recalibration(hospital.state_path, name, model, made)
     which = "validation rows" if table is None else "rows of later patients"
@@ -62,14 +60,17 @@ def recalibrate_run(hospital: Hospital, run: str | None, kind: str, table: Path 
         f"The model of the run {name} was recalibrated ({kind}) with {made.rows} {which}. Predictions now use this "
         "recalibration."
     )
+    if left_out := count - made.rows:
+        yield f"  {left_out} of the table's {count} rows were not used, because the model does not predict them."
     before = kept.scores[model]
     for title, mapped in (("before", before), ("after", made.apply(before))):
         yield f"  on the {len(kept.test)} test rows {title}: {_quality(kept.test, mapped)}"
 
 
-def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores]:
-    contract, scratch = used.model.preprocessing.contract, temporary_folder()
-    new = read_new_rows(table, contract, used.model.profile, has_outcome=True, scratch=scratch)
+def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRows, Scores, int]:
+    """Return the outcomes and scores of the table's rows with a prediction, and the number of all its rows."""
+    contract = used.model.preprocessing.contract
+    new = read_new_rows(table, contract, used.model.profile, has_outcome=True, scratch=temporary_folder())
     require_columns(new)
     rows = outcomes_of_new_rows(used, new)
     if rows is None and new.table.target is None:
@@ -86,28 +87,13 @@ def _later(hospital: Hospital, used: ModelInUse, table: Path) -> tuple[HeldOutRo
             consequence="The model predicts as before.",
             remedy="Run `site-agent predict` with this table: it shows for each row why the row has no prediction.",
         )
-    own = read_new_rows(Path(hospital.data.table), contract, None, has_outcome=True, scratch=scratch)
-    if known := _known(new.table, own.table):
+    if known := int(known_rows(hospital, used, new.table).sum()):
         raise UsageError(
             what=f"{known} of the table's {new.table.rows} rows were already used to train or test this model.",
             consequence="The model predicts as before.",
             remedy="Use only rows of other patients, for example of patients who were admitted later.",
         )
-    return rows, scores_before_recalibration(hospital, used, new)
-
-
-def _known(new: Table, own: Table) -> int:
-    """Count the rows of patients in the run. Without a patient column, count equal rows if they are half or more."""
-    if new.patients is not None and own.patients is not None:
-        seen = set(own.patients)
-        return sum(patient in seen for patient in new.patients)
-    values = [{row.tobytes() for row in _values(own)}, [row.tobytes() for row in _values(new)]]
-    equal = sum(row in values[0] for row in values[1])
-    return equal if 2 * equal >= new.rows else 0
-
-
-def _values(table: Table) -> npt.NDArray[np.float64]:
-    return np.stack([*(table.features[name] for name in sorted(table.features)), *table.marks], axis=1)
+    return rows, scores_before_recalibration(hospital, used, new), new.table.rows
 
 
 def _quality(rows: HeldOutRows, scores: Scores) -> str:

@@ -80,7 +80,7 @@ def fit_recalibration(kind: Kind, rows: HeldOutRows, scores: Scores) -> Recalibr
     if not rows.classes:
         raise _impossible("the outcome is a number or a mask, but only probabilities of classes can be recalibrated")
     if len(rows) < FEWEST_ROWS:
-        raise _impossible(f"the table has {len(rows)} rows, and at least {FEWEST_ROWS} rows are needed")
+        raise _impossible(f"there are {len(rows)} rows with a prediction, and at least {FEWEST_ROWS} rows are needed")
     if not np.isfinite(scores).all():
         raise _impossible("the model's output is not a finite number for some rows")
     columns = [(happened, said) for _, happened, said in rows.outcomes(scores)]

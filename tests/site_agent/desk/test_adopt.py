@@ -174,6 +174,25 @@ def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, sit
     assert report["recommendation"]["sentence"] in said
 
 
+@pytest.mark.parametrize("model", ["federated", "logistic_regression"])
+def test_the_card_compares_the_model_that_it_describes(folder: Path, site_agent: Command, model: str) -> None:
+    """The federated model's gain is on its own card only; a local model is compared with the federated one."""
+    site_agent("adopt", model, "--by", "A. Jones")
+    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
+
+    status, said = site_agent("card")
+
+    assert status == 0
+    if model == "federated":
+        assert f"Compared with {MODEL_TITLES[report['best_local']]}: {report['gain']['verdict']} (auroc" in said
+        assert "Compared with the federated model" not in said
+    else:
+        own, federated = (one["metrics"]["auroc"] for one in (report["simple_models"][model], report["federated"]))
+        assert "Compared with the federated model: " in said
+        assert f" (auroc {own - federated:+.3f}, 95% interval " in said
+        assert said.count("Compared with ") == 1
+
+
 def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_agent: Command) -> None:
     """Who, which model and digest, and what was in use before; in plain words too. Without a log nothing changes."""
     site_agent("adopt", "siloed", "--by", "A. Jones")

@@ -60,6 +60,12 @@ def new_rows(hospital: Hospital, path: Path, changes: dict[tuple[int, str], str]
     return path
 
 
+def later(hospital: Hospital) -> dict[tuple[int, str], str]:
+    """The changes that make the site's own rows those of other patients."""
+    rows = len(Path(hospital.data.table).read_text().splitlines()) - 1
+    return {(row, "who"): f"later {row}" for row in range(rows)}
+
+
 def test_a_row_that_is_foreign_or_lacks_a_value_is_left_out(hospital: Hospital, tmp_path: Path) -> None:
     """It keeps its place with the reason, and the answers of the others are as without it."""
     plain = new_rows(hospital, tmp_path / "plain.csv", {})
@@ -162,14 +168,13 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
     """Its checkpoint was chosen on the validation rows; the map of later patients is that of their own risks."""
     with Path(hospital.data.table).open(newline="") as file:
         rows_of_run = list(csv.DictReader(file))
-    later_patients = {(n, "who"): f"later {n}" for n in range(len(rows_of_run))}
-    new = new_rows(hospital, tmp_path / "new.csv", later_patients)
+    new = new_rows(hospital, tmp_path / "new.csv", later(hospital) | {(4, "mean_area"): "99999"})
     used = model_in_use(hospital.state_path, None)
-    later = read_new_rows(new, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
-    rows = outcomes_of_new_rows(used, later)
+    later_rows = read_new_rows(new, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
+    rows = outcomes_of_new_rows(used, later_rows)
     assert rows is not None
 
-    with pytest.raises(UsageError, match="used to choose the best round of this model"):
+    with pytest.raises(UsageError, match="can decide which round of a network is kept"):
         list(recalibrate_run(hospital, None, "platt"))
     with pytest.raises(
         UsageError,
@@ -179,9 +184,10 @@ def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tm
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
     said = list(recalibrate_run(hospital, None, "platt", new))
 
-    made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later))
+    made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later_rows))
     assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
     assert f"with {len(rows)} rows of later patients" in said[0]
+    assert f"{len(rows_of_run) - len(rows)} of the table's {len(rows_of_run)} rows were not used" in said[1]
     assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
 
 

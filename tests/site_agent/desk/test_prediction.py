@@ -222,7 +222,7 @@ def test_an_earlier_output_is_replaced_whole_and_private(tmp_path: Path) -> None
     """Mode 0600 whatever it had before, nothing left beside it; twice the same table, twice the same bytes."""
     trained = _trained(tmp_path)
     output = tmp_path / "out.csv"
-    output.write_text("old")
+    output.write_text("row,probability,abstained_because\nold,,\n")
     output.chmod(0o644)
     mask = os.umask(0)
     try:
@@ -235,6 +235,24 @@ def test_an_earlier_output_is_replaced_whole_and_private(tmp_path: Path) -> None
     assert output.read_bytes() == first
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_file_that_is_no_table_of_predictions_is_never_overwritten(tmp_path: Path, ending: str) -> None:
+    """A person's own file of this name keeps its bytes; an empty file and an earlier output are replaced."""
+    trained, new = _trained(tmp_path), _copy(tmp_path)
+    output = tmp_path / f"out{ending}"
+    output.write_text("patient,dose\n1,5\n")
+
+    with pytest.raises(UsageError, match="already exists, and `site-agent predict` did not write it"):
+        predict_table(trained.hospital, new, output, None)
+    assert output.read_text() == "patient,dose\n1,5\n"
+    output.write_text("")
+    predict_table(trained.hospital, new, output, None)
+    first = output.read_bytes()
+    predict_table(trained.hospital, new, output, None)
+
+    assert output.read_bytes() == first
 
 
 @pytest.mark.parametrize("victim", ["new.csv", "table.csv", "contract.yaml", "link.csv", "hard.csv"])
@@ -328,6 +346,9 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
         return typed(capfd, monkeypatch, "predict", *words)
 
     status, said = predict(new, "out.csv")
+    rows[0][1] = rows[1][1]
+    rows[3][1] = rows[1][1]
+    _, one = predict(trained.write(tmp_path / "one.csv", rows), "one-out.csv")
 
     for row in rows:
         row[1] = "M"
@@ -340,6 +361,9 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
     assert status == 0, said
     assert f"column {first}: text where a number is declared, in 3 rows (M in 2, F in 1)" in said
     assert f"{len(rows) - 3} of {len(rows)} rows predicted" in said
+    assert "The column probability has the predicted probability of positive: outcome is 0." in said
+    assert "3 rows have no prediction. The column abstained_because" in said
+    assert "1 row has no prediction. The column abstained_because" in one
     assert found[0][1:] == ["", f"column {first}: text where a number is declared (M)"]
     assert [row[1] == "" for row in found[:9]] == [place in (0, 3, 4) for place in range(9)]
 

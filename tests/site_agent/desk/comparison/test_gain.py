@@ -125,7 +125,10 @@ def test_a_recipe_without_the_others_is_its_own_placebo() -> None:
     apart = assess(rows, models | {SILOED: model(rows, 0.5)}, 0, baselines=baselines, resamples=300).gain
 
     assert (close.verdict, apart.verdict) == ("better, cause not shown", "gained")
-    assert "The placebo is the same recipe without the other hospitals." in apart.sentence
+    assert (
+        "The placebo is the model trained alone (siloed): the same recipe without the other hospitals."
+        in apart.sentence
+    )
     assert "Compared with the placebo, the other hospitals made the model better" in apart.sentence
 
 
@@ -178,6 +181,10 @@ def test_too_few_of_a_class_are_said(positives: int, is_warned: bool) -> None:
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
 
     assert any("too few for a conclusion" in warning for warning in gain.warnings) is is_warned
+    if is_warned:
+        fewest, name = min((positives, rows.classes[1]), (200 - positives, rows.classes[0]))
+        assert f"Only {fewest} of the 200 test " in gain.warnings[0]
+        assert f"have the outcome {name}: " in gain.warnings[0]
 
 
 def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
@@ -186,7 +193,7 @@ def test_a_class_of_few_patients_with_many_rows_is_too_few() -> None:
 
     gain = gain_between(rows, model(rows, 2.0), model(rows, 1.0))
 
-    assert "Only 2 patients in the 200 test rows have the rarest outcome" in gain.warnings[0]
+    assert "Only 2 of the 122 test patients have the outcome " in gain.warnings[0]
 
 
 @pytest.mark.parametrize(("count", "is_warned"), [(39, True), (40, False)])
@@ -255,7 +262,7 @@ def test_one_class_cannot_be_compared() -> None:
         "The federated model was not compared with a local model: all test rows have the same outcome, so AUROC is not"
         " defined."
     )
-    assert "Only 0 patients in the 200" in gain.warnings[0]
+    assert "Only 0 of the 200 test patients have the outcome positive" in gain.warnings[0]
     assert gain.to_json()["interval"] is None
 
 

@@ -14,7 +14,8 @@ from site_agent.desk.comparison.scored_rows import ScoredRows
 from site_agent.trainer.probabilities import probabilities
 from tests.for_each import for_each
 
-LINE, FOREST, ALONE, JOINED = "logistic_regression", "random_forest", "siloed", "federated"
+LINE, FOREST, BOOSTING = "logistic_regression", "random_forest", "gradient_boosting"
+ALONE, JOINED = "siloed", "federated"
 
 
 def rows_with(seed: int, shifts: dict[str, float], *, count: int = 300, is_number: bool = False) -> ScoredRows:
@@ -95,3 +96,50 @@ def test_only_what_can_be_adopted_is_recommended() -> None:
         "Recommended: the federated model. This model is the only model of the run that can be adopted."
     )
     assert recommend(replace(kept, validation_scores={}), 0) is None
+
+
+def nine_rows(losses: dict[str, list[float]]) -> ScoredRows:
+    """Nine validation rows, two without the outcome, and each model's log loss of each row."""
+    labels = np.array([1, 1, 1, 0, 1, 1, 0, 1, 1])
+    rows = HeldOutRows(task="binary", targets=labels, classes=("no", "yes"))
+    of_truth = {name: np.exp(-np.array(one)) for name, one in losses.items()}
+    said: dict[str, Scores] = {name: np.where(labels == 1, one, 1.0 - one) for name, one in of_truth.items()}
+    return ScoredRows(test=rows, scores=said, validation=rows, validation_scores=said, dataset="d")
+
+
+@pytest.mark.parametrize("has_steady_models", [True, False])
+@for_each("seed", range(8))
+def test_a_model_is_not_recommended_because_its_losses_are_noisy(seed: int, has_steady_models: bool) -> None:
+    """One terrible row makes a model's interval wide, so it is not clearly worse; it is still the worst model."""
+    steady = {LINE: [0.42] * 9, FOREST: [0.41] * 9} if has_steady_models else {}
+    kept = nine_rows({**steady, BOOSTING: [0.01] * 4 + [8.0] + [0.01] * 4, JOINED: [0.3, 0.34, 0.32] * 3})
+
+    found = recommend(kept, seed)
+
+    assert found is not None
+    assert found["model"] == JOINED
+    assert "clearly lower than that of every other model" not in str(found["sentence"])
+
+
+@for_each("seed", range(8))
+def test_no_model_is_recommended_that_is_worse_than_a_clearly_worse_one(seed: int) -> None:
+    """The best model's losses vary, so its standard error is wide; the line is steadily worse, the forest noisily."""
+    best = [0.05, 0.6] * 4 + [0.3]
+    line, forest = [one + 0.05 for one in best], [*best[:4], best[4] + 0.7, *best[5:]]
+
+    apart = recommend(nine_rows({FOREST: forest, JOINED: best}), seed)
+    together = recommend(nine_rows({LINE: line, FOREST: forest, JOINED: best}), seed)
+
+    assert apart is not None
+    assert together is not None
+    assert (apart["model"], together["model"]) == (FOREST, JOINED)
+
+
+def test_few_validation_rows_are_named() -> None:
+    """With 30 rows or more the sentence has no such remark."""
+    few, many = (recommend(rows_with(0, dict.fromkeys((JOINED, LINE), 1.0), count=n), 0) for n in (29, 30))
+
+    assert few is not None
+    assert many is not None
+    assert "These are too few rows for a reliable choice (fewer than 30)." in str(few["sentence"])
+    assert "too few" not in str(many["sentence"])

@@ -25,7 +25,7 @@ from site_agent.desk.use.recalibration import (
 )
 from site_agent.hospital import Hospital
 from tests.site_agent.desk.findings.test_site_report import REQUEST
-from tests.site_agent.desk.test_after_deployment import new_rows
+from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 
@@ -48,7 +48,8 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
     with Path(hospital.data.table).open(newline="") as file:
         rows = list(csv.DictReader(file))
     larger = {(place, "mean_texture"): str(float(row["mean_texture"]) * 1.3) for place, row in enumerate(rows)}
-    plain, moved = new_rows(hospital, tmp_path / "a.csv", {}), new_rows(hospital, tmp_path / "b.csv", larger)
+    plain = new_rows(hospital, tmp_path / "a.csv", later(hospital))
+    moved = new_rows(hospital, tmp_path / "b.csv", later(hospital) | larger)
 
     same, drifted = monitor_table(hospital, plain, None), monitor_table(hospital, moved, None)
 
@@ -63,7 +64,7 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
 
 def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_path: Path) -> None:
     """The map changes the test's Brier score as it changes the new rows'; the card says what its figures are of."""
-    new = new_rows(hospital, tmp_path / "a.csv", {})
+    new = new_rows(hospital, tmp_path / "a.csv", later(hospital))
     kept = scored_rows(hospital.state_path, RUN)
     made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
     expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED]))["brier"]
@@ -81,7 +82,7 @@ def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_pa
 
 def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Path) -> None:
     """The table four times over has the same figures; its interval stays about that of its patients."""
-    once = new_rows(hospital, tmp_path / "a.csv", {})
+    once = new_rows(hospital, tmp_path / "a.csv", later(hospital))
     head, *lines = once.read_text().splitlines(keepends=True)
     (tmp_path / "b.csv").write_text("".join([head, *lines, *lines, *lines, *lines]))
 
@@ -91,6 +92,37 @@ def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Pa
     assert four["metrics"]["auroc"] == pytest.approx(one["metrics"]["auroc"])  # type: ignore[index,call-overload]
     widths = [found["intervals"]["brier"][1] - found["intervals"]["brier"][0] for found in (one, four)]  # type: ignore[index,call-overload]
     assert widths[1] > 0.8 * widths[0]  # by rows it would be half as wide
+
+
+@pytest.mark.parametrize("has_patients", [True, False])
+def test_rows_that_trained_the_model_do_not_measure_it(hospital: Hospital, tmp_path: Path, has_patients: bool) -> None:
+    """The hospital's own table has no quality, and its rows are left out beside those of later patients."""
+    without = "" if has_patients else "who"
+    own = new_rows(hospital, tmp_path / "own.csv", {}, without=without)
+    others = {place: name for place, name in later(hospital).items() if place[0] % 2}
+    mixed = new_rows(hospital, tmp_path / "mixed.csv", others)
+
+    all_known, some_known = monitor_table(hospital, own, None), monitor_table(hospital, mixed, None)
+
+    assert all_known["quality"] is None
+    assert all_known["known_rows"] == all_known["rows"]
+    assert any("All rows with a prediction are in the hospital's own table." in x for x in monitor_lines(all_known))
+    count, rows = some_known["known_rows"], some_known["rows"]
+    assert count == rows - len(others)  # type: ignore[operator]
+    told = f"{count} of the {rows} rows are in the hospital's own table"
+    assert any(told in str(text) for text in some_known["warnings"])  # type: ignore[union-attr]
+    assert 0 < some_known["quality"]["rows"] <= len(others)  # type: ignore[index,call-overload]
+
+
+def test_a_table_that_cannot_be_read_now_is_a_warning(hospital: Hospital, tmp_path: Path) -> None:
+    """The quality is measured on all rows, because nobody can tell which of them are known."""
+    new = new_rows(hospital, tmp_path / "a.csv", {})
+    moved = hospital.model_copy(update={"data": hospital.data.model_copy(update={"table": str(tmp_path / "gone.csv")})})
+
+    found = monitor_table(moved, new, None)
+
+    assert found["quality"] is not None
+    assert any("own table could not be read now" in str(text) for text in found["warnings"])  # type: ignore[union-attr]
 
 
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
