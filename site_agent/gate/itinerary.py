@@ -61,6 +61,10 @@ class Itinerary:
             self._remember(facts["round"], stage, layers)
         self._highest = max(self._known, default=-1)
 
+    def has(self, round_number: int) -> bool:
+        """Return whether the coordinator has offered a round to this site before."""
+        return round_number in self._known
+
     def accept(self, offer: Offer) -> Exchange:
         """Check a round that the coordinator offers, and return what this site sends and receives in this round.
 

@@ -46,6 +46,7 @@ from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate.waiting import (
     APPROVAL_POLL_SECONDS,
     CONSENT_POLL_SECONDS,
+    Repetitions,
     await_approval,
     await_hours,
     require_hours,
@@ -109,6 +110,7 @@ class SiteGate:
         self._unheard: Farewell | None = None  # a farewell that arrived during other work, before the stream ended
         self._connection: Stream | None = None
         self._has_joined = False  # on this stream
+        self._repetitions = Repetitions(lambda: asyncio.get_running_loop().time())
         self._rounds: Rounds | None = None
         self._run = ""  # the announced one
         self._asking = asyncio.Lock()
@@ -246,7 +248,10 @@ class SiteGate:
 
     async def _read(self, connection: Stream) -> None:
         while True:
-            await self._inbox.put(await connection.receive())
+            message = await connection.receive()
+            if wait := self._repetitions.wait_seconds:
+                await asyncio.sleep(wait)
+            await self._inbox.put(message)
 
     def _beside(self) -> SiteUpkeep:
         if self._upkeep is None:
@@ -270,9 +275,12 @@ class SiteGate:
             case Adopted() | Farewell():
                 return  # no run is active; a farewell was handled before
             case _:
+                if self._running().is_repetition(item):
+                    self._repetitions.count()
                 await self._running().handle(item)
 
     async def _announced(self, message: Announcement) -> None:
+        self._repetitions.count()
         plan = self._admission.announced(message)
         self._run = message.run
         if self._rounds is None or self._rounds.run != message.run:  # the name contains the plan's digest
@@ -352,4 +360,5 @@ class SiteGate:
         task = asyncio.create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # a cancelled task may not have begun
         return task

@@ -233,6 +233,12 @@ class Rounds:
         self._stop_upload()
         self._download, self._offer, self._bind = None, None, None
 
+    def is_repetition(self, message: RoundMessage) -> bool:
+        """Return whether a message repeats a part of the run, so that the number of rounds does not limit it."""
+        if isinstance(message, Offer):
+            return self._itinerary.has(message.round)
+        return isinstance(message, Finish | KeySessionOpen)
+
     async def handle(self, message: RoundMessage) -> None:
         """Do what a message of the coordinator requests.
 

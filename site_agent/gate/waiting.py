@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -18,6 +19,33 @@ from site_agent.hospital import Hours
 
 APPROVAL_POLL_SECONDS: Final = 1.0
 CONSENT_POLL_SECONDS: Final = 0.2
+# A coordinator that returns to its last snapshot repeats the rounds of a minute, so an honest one stays far below.
+MOST_REPETITIONS: Final = 100_000.0
+REPETITIONS_EACH_SECOND: Final = 1.0
+
+
+class Repetitions:
+    """Limits how often a coordinator announces runs and repeats rounds, because each repetition is in the audit log.
+
+    Above the limit the site reads the coordinator's next message later. Nothing is refused.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with all repetitions that are allowed at once. `clock` returns monotonic seconds."""
+        self._clock, self._left, self._since = clock, MOST_REPETITIONS, -math.inf
+
+    def count(self) -> None:
+        """Count one repetition."""
+        now = self._clock()
+        self._left = min(MOST_REPETITIONS, self._left + REPETITIONS_EACH_SECOND * (now - self._since)) - 1.0
+        self._since = now
+
+    @property
+    def wait_seconds(self) -> float:
+        """Return how long to wait before the coordinator's next message is read."""
+        if self._left >= 0:
+            return 0.0
+        return max(0.0, self._since - self._left / REPETITIONS_EACH_SECOND - self._clock())
 
 
 async def await_approval(

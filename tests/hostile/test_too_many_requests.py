@@ -13,7 +13,7 @@ import pytest
 from audit.own_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import Bind, Chunk, Ready
+from protos.wire.messages import Announcement, Bind, Chunk, Ready
 from site_agent.approving import approve, withdraw
 from site_agent.gate.agent_link import MOST_LATER, AgentLink
 from site_agent.gate.agent_link import Stream as GateStream
@@ -22,9 +22,12 @@ from site_agent.gate.site_rounds import Built, Rounds, Surroundings
 from site_agent.gate_socket import CREDITS_AT_ONCE, WINDOW, Sent, Up
 from site_agent.trainer_socket import Train, Trained
 from tests.hostile.lies import ALL, zeros
+from tests.hostile.masking_coordinator import agree, enter
+from tests.hostile.masking_federation import masked_plan, sites_of
 from tests.rehearsal.federation import Office
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.lying import Stream, evidence_of, hospital_for
+from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, offer, plan_with
 from tests.site_agent.gate.test_spent import spawned
 
@@ -114,6 +117,44 @@ def rounds_with(
         around=Surroundings(send=send, ask=ask, spawn=spawned, deliver=deliver),  # type: ignore[arg-type]
     )  # fmt: skip
     return rounds
+
+
+KINDS = ("attempts", "returns", "announcements")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_repeated_rounds_fill_the_log_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A coordinator repeats what it may repeat, as fast as it can. The site then reads slowly, and refuses nothing."""
+    most, pushed, seconds = 50, 400, 100
+    monkeypatch.setattr("site_agent.gate.waiting.MOST_REPETITIONS", float(most))
+    plan, other = masked_plan("abc"), masked_plan("abc", rounds=2)
+
+    async def scene() -> None:
+        sites = sites_of(plan, tmp_path)
+        await enter(sites)
+        await agree(sites)
+        site, before = sites[0], asyncio.get_running_loop().time()
+        approve(site.directory, other, by="a test", at=datetime.now(UTC))
+        first, second = (offer(zeros(10, number), number) for number in (0, 1))
+        records = {"attempts": "contribution_released", "returns": "run_went_back", "announcements": "run_joined"}[kind]
+        had = len(site.records(records))
+        for attempt in range(pushed):
+            requests = {
+                "attempts": (*offer(zeros(10), 0, attempt), Bind(0, attempt, ALL, 0)),
+                "returns": (*first, *second),
+                "announcements": [Announcement(each.run_name, each.canonical) for each in (other, plan)],
+            }[kind]
+            await site.tell(*requests)
+        await asyncio.sleep(seconds - (asyncio.get_running_loop().time() - before))
+        # The gate had already received some messages when the limit was reached.
+        found = len(site.records(records)) - had
+        assert found <= most + seconds + 20
+        assert found >= (most + seconds) / 2 - 20
+        assert site.error is None
+        for each in sites:
+            await each.stop()
+
+    play(scene())
 
 
 class WatchedLink:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from protos.errors import UnavailableError
-from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorMessage, Farewell, Hello, Ready
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, Chunk, CoordinatorMessage, Farewell, Hello
 from tests.rehearsal.federation import Office, eventually, serving
 from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import plan_with
@@ -39,7 +39,7 @@ async def sent_away(connection: Connection) -> list[CoordinatorMessage]:
     hearing = asyncio.create_task(hear())
     with suppress(UnavailableError):
         while True:
-            await connection.send(Ready(0, 7))
+            await connection.send(Chunk(0, 7, 0, b"body"))
     hearing.cancel()
     await asyncio.gather(hearing, return_exceptions=True)
     return heard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 from audit.own_log import AuditLog
 from protos.errors import RefusedError
 from protos.wire.messages import Announcement, CoordinatorReason, Farewell
+from site_agent.approvals import keep_plan
 from site_agent.approving import approve
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import OutsideHours
 from site_agent.gate.waiting import await_approval, require_hours, watch
 from site_agent.hospital import Hours
+from site_agent.state_folders import gate_folder
 from tests.hostile.masking_federation import Line, Site, hospital, masked_plan, settle
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stopped, Stream, evidence_of
@@ -75,6 +78,21 @@ def test_a_site_that_waits_for_an_approval_reconnects(tmp_path: Path) -> None:
     assert has_joined.is_set()
     assert evidence.connections == 2
     assert len(evidence.events("approval_awaited")) == 1
+
+
+def test_announced_plans_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the newest plans without an approval stay. A plan that a person approved stays in any case."""
+    monkeypatch.setattr("site_agent.approvals.MOST_UNAPPROVED", 3)
+    plans = [masked_plan("abc", study=f"study-{number}") for number in range(8)]
+    approve(tmp_path, plans[0], by="A. Jones", at=datetime.now(UTC))
+
+    for number, plan in enumerate(plans):
+        keep_plan(tmp_path, plan)
+        os.utime(gate_folder(tmp_path) / "plans" / f"{plan.digest.hex()}.json", (number, number))
+    keep_plan(tmp_path, plans[-1])
+
+    left = {place.stem for place in (gate_folder(tmp_path) / "plans").iterdir()}
+    assert left == {plan.digest.hex() for plan in (plans[0], *plans[-3:])}
 
 
 def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: Path) -> None:
