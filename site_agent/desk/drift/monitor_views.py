@@ -57,7 +57,7 @@ def monitor_lines(facts: Facts) -> Iterator[str]:
     """Yield the results of monitoring as lines for the terminal."""
     yield f"{facts['site']}: {facts['model']} on {facts['rows']} new rows"
     not_allowed = f"{facts['off_contract']} of them with a value that the contract does not allow"
-    yield f"{facts['abstained']} rows without a prediction, {not_allowed}"
+    yield f"{facts['abstained']} row{'' if facts['abstained'] == 1 else 's'} without a prediction, {not_allowed}"
     yield from facts["notices"]
     for warning in facts["warnings"]:
         yield f"Warning: {warning}"

@@ -125,6 +125,18 @@ def test_a_table_that_cannot_be_read_now_is_a_warning(hospital: Hospital, tmp_pa
     assert any("own table could not be read now" in str(text) for text in found["warnings"])  # type: ignore[union-attr]
 
 
+def test_a_single_row_without_a_prediction_is_named_as_one(hospital: Hospital, tmp_path: Path) -> None:
+    """The terminal has the singular for one row and the plural for two."""
+    one = later(hospital) | {(4, "mean_area"): "99999"}
+    two = one | {(5, "mean_area"): "99999"}
+    paths = [new_rows(hospital, tmp_path / f"{len(rows)}.csv", rows) for rows in (one, two)]
+
+    first, second = (list(monitor_lines(monitor_table(hospital, path, None)))[1] for path in paths)
+
+    assert first.startswith("1 row without a prediction, ")
+    assert second.startswith("2 rows without a prediction, ")
+
+
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:
     """A table without the target has no quality, and the terminal reports it."""
     new = new_rows(hospital, tmp_path / "a.csv", {}, without="outcome")
