@@ -170,6 +170,7 @@ class Rounds:
         self._download: Download | None = None
         self._offer: Offer | None = None
         self._bind: Bind | None = None
+        self._conclusion: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # of the newest offer
         self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
         self._position, self._vector = b"", np.empty(0, np.float32)  # of the newest complete download
@@ -178,12 +179,10 @@ class Rounds:
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
         self._alternative: int | None = None  # the choice of a sweep
-        self._saved = {state.round: state for state in saved}
-        self.next_round: int | None = None if saved else 0
+        self._saved, self.next_round = {state.round: state for state in saved}, None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
-        self._conclusion: asyncio.Task[None] | None = None
 
     @property
     def key_session(self) -> int:

@@ -185,7 +185,7 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
             """The stream is accepted."""
 
         async with GateStream(cast(AgentLink, link), lambda: "", nothing) as stream:
-            chunks = [spawned(stream.send(Chunk(0, 0, index, b"body"))) for index in range(WINDOW + 1)]
+            chunks = [spawned(stream.send(Chunk(0, 0, index, b"body")), "") for index in range(WINDOW + 1)]
             await asyncio.sleep(0)
             for number in range(MOST_LATER):
                 async with asyncio.timeout(0):

@@ -41,7 +41,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
         )  # fmt: skip
         bind = Bind(0, 0, tuple(NAMES), 0)
         contribution = SimpleNamespace(buffer=bytes(MOST_TOGETHER_BYTES + 1))
-        rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind))  # type: ignore[arg-type]
+        rounds._upload = upload = spawned(rounds._send_chunks(contribution, bind), "")  # type: ignore[arg-type]
         await asyncio.sleep(0)
         if has_ended:
             rounds.stream_ended()
