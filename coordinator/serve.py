@@ -27,7 +27,7 @@ import structlog
 
 from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import ask, control_path, control_server, unix_server
+from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import AUTHORITIES_FILE, Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
@@ -244,11 +244,6 @@ def _stop_on_signals() -> asyncio.Task[bool]:
     return asyncio.create_task(stop.wait())
 
 
-def status_path(state: Path) -> Path:
-    """Return the path of the Unix socket from which other programs read the coordinator's status."""
-    return state / "status.socket"
-
-
 # Any: every type that JSON has
 def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:
     """Return the engine's status, the remaining days of certificates, and the sites without an accepted certificate."""
@@ -280,7 +275,11 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """Return the status of the running coordinator as JSON. Raises UnavailableError: no coordinator is running."""
+    """Return the status of the running coordinator as JSON.
+
+    Raises:
+        UnavailableError: no coordinator is running, or it does not answer.
+    """
     return await ask(status_path(Path(configuration.state)))
 
 

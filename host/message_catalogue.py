@@ -159,6 +159,10 @@ ERRORS: Final = (
           "Other user accounts can access a secret file or directory, so the program does not use this file or "
           "directory.",
           "Correct the owner and the mode as the message says. If other people had access, make a new key."),
+    Entry("E033", "no answer",
+          "A program uses the state directory, but does not answer commands. Perhaps it starts, ends or hangs.",
+          "Wait a minute. If the program still does not answer, end it as the message says, and start it again. The "
+          "run then continues."),
 )  # fmt: skip
 
 

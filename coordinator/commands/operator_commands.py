@@ -16,15 +16,16 @@ from typing import Final
 import click
 
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import control_path
+from coordinator.network.control_socket import ask, status_path
 from host import address_checks, computer_checks
 from host.command_line import configuration_option
-from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
+from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
 from host.local_server import check_local, listen_option, serve_page, until_ended
 from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
-from protos.errors import OperatorError
+from pki.store import NOT_RUNNING
+from protos.errors import OperatorError, UnavailableError
 
 config_option: Final = configuration_option("coordinator.yaml")
 _PATIENCE_SECONDS: Final = 5.0
@@ -85,10 +86,21 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
         judge_clock(computer_checks.is_clock_synchronised()),
         judge_address_rules(computer_checks.enforces_address_rules()),
     ]
-    if control_path(state).is_socket():
-        return [*found, fine("D418", "The coordinator is running."), *_seen_from_outside(authority, environment)]
-    remedy = "Start the coordinator: `systemctl start coordinator`."
-    return [*found, warning("D418", "No coordinator is running with this configuration.", remedy)]
+    if (program := _program(state)).severity is Severity.FINE:
+        return [*found, program, *_seen_from_outside(authority, environment)]
+    return [*found, program]
+
+
+def _program(state: Path) -> Finding:
+    """Check whether a coordinator answers. Its socket remains after a crash, so a connection is necessary."""
+    try:
+        asyncio.run(ask(status_path(state)))
+    except UnavailableError as silent:
+        if silent.code != NOT_RUNNING:
+            return failure("D418", silent.what, silent.remedy)
+        remedy = "Start the coordinator: `systemctl start coordinator`, or `coordinator start` in a terminal."
+        return warning("D418", "No coordinator is running with this configuration.", remedy)
+    return fine("D418", "The coordinator is running.")
 
 
 def _plans(configuration: CoordinatorConfiguration) -> Finding:
@@ -105,7 +117,10 @@ def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[
         authority = Authority.load(directory)
         record = FederationRecord.from_json(store.read_public(directory / "federation.json"))
         target = address_checks.Target(
-            record.coordinator.host.strip("[]"), record.coordinator.port, authority.root_pem().decode("ascii")
+            record.coordinator.host.strip("[]"),
+            record.coordinator.port,
+            authority.root_pem().decode("ascii"),
+            when_refused="Start the coordinator, and check `listen` in coordinator.yaml.",
         )
     except OperatorError:
         return []  # judge_authority has already reported it

@@ -15,11 +15,18 @@ from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
 from host.local_server import short_path
-from protos.errors import ConfigurationError, UnavailableError, UsageError
+from pki.store import not_answering
+from protos.errors import ConfigurationError, UsageError
 
 Word: TypeAlias = Literal["pause", "resume", "stop"]
 _LONGEST: Final = 64
 _PATIENCE_SECONDS: Final = 5.0
+_REPLY_SECONDS: Final = 8.0
+
+
+def status_path(state: Path) -> Path:
+    """Return the path of the Unix socket on which a running coordinator reports its status."""
+    return state / "status.socket"
 
 
 def control_path(state: Path) -> Path:
@@ -91,23 +98,28 @@ async def tell(state: Path, word: Word) -> str:
 
 
 async def ask(socket: Path, word: str = "") -> bytes:
-    """Send a command word to the running coordinator and return its reply. Raises UnavailableError: none is running."""
+    """Send a command word to the running coordinator and return its reply.
+
+    Raises:
+        UnavailableError: no coordinator is running, or it does not answer within some seconds.
+    """
     try:
         with short_path(socket) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         if word:
             writer.write(word.encode())
             writer.write_eof()
-        answer = await reader.read()
+        async with asyncio.timeout(_REPLY_SECONDS):
+            answer = await reader.read()
         writer.close()
         if not answer:
             raise ConnectionResetError("it is ending")
     except OSError as cause:
-        raise UnavailableError(
-            what="No coordinator is running with this configuration file.",
-            consequence="Nothing was changed.",
-            remedy="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
+        raise not_answering(
+            "coordinator",
+            socket.parent,
+            unused="No coordinator is running with this configuration file.",
+            start="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
             "--config.",
-            code="E030",
         ) from cause
     return answer

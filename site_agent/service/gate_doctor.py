@@ -14,9 +14,10 @@ from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
 from pki import key_checks
 from pki.identity_key import identity_key_path
+from pki.store import NOT_RUNNING
 from site_agent.hospital import Hospital
 from site_agent.service.released_volume import LeftCount
-from site_agent.service.status_socket import read_status
+from site_agent.service.status_socket import no_status, read_status
 from site_agent.state_folders import audit_log_path, gate_folder
 
 _MANY_RECORDS: Final = 5000
@@ -51,7 +52,9 @@ def _policy(hospital: Hospital) -> list[Finding]:
 async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
     found = [fine("D418", f"The gate process is running: {json.loads(answer)['phase']}.")] if answer else []
-    if not found:
+    if not found and (silent := no_status(hospital.state_path)).code != NOT_RUNNING:
+        found.append(failure("D418", silent.what, silent.remedy))
+    elif not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate process of this site is running.", remedy))
     if hospital.trainer_socket is not None and not answer:  # a running gate uses the trainer's only connection

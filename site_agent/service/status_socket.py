@@ -16,7 +16,8 @@ from typing import Any, Final
 import sdnotify
 
 from host.local_server import short_path
-from protos.errors import ConfigurationError, OperatorError
+from pki.store import not_answering
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.service.released_volume import LeftCount
 from site_agent.site_standing import Standing
@@ -119,13 +120,27 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """Return the status of the site program that uses this state directory, as JSON. Return None if none runs."""
+    """Return the status of the site program that uses this state directory, as JSON.
+
+    Return None if none runs, or if it does not answer within PATIENCE_SECONDS.
+    """
     try:
         with short_path(gate_folder(state) / STATUS_SOCKET) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # no answer in time counts as no running site; the watchdog reports a site that hangs
+    except OSError:  # includes no answer in time
         return None
     return answer or None
+
+
+def no_status(state: Path) -> UnavailableError:
+    """Return the error that `read_status` returned None: no site program runs, or one hangs."""
+    return not_answering(
+        "site agent",
+        gate_folder(state),
+        unused="No site agent is running with this configuration, or your user account is not allowed to read its "
+        "status.",
+        start="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
+    )
