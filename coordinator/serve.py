@@ -36,6 +36,7 @@ from coordinator.operations.coordinator_metrics import CoordinatorCollector, pag
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
 from host.address_checks import taken_addresses
+from host.durable import full_disk
 from host.heap import set_up_collector
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
@@ -288,6 +289,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
 
     Raises:
         ConfigurationError: the directory cannot be created or written, or a restore of it is unfinished.
+        UnavailableError: its disk is full.
     """
     state = Path(configuration.state)
     refuse_unfinished(state)
@@ -296,8 +298,9 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
         if not os.access(state, os.W_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The state directory {state} cannot be used: {cause.strerror}.",
+        what = f"The state directory {state} cannot be used: {cause.strerror}."
+        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
+            what=what,
             consequence="The coordinator did not start.",
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause

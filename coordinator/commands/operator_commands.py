@@ -15,8 +15,12 @@ from typing import Final
 
 import click
 
+from audit.reading.log_verification import fault_of
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, status_path
+from coordinator.operations.coordinator_log import log_path
+from coordinator.storage.history import known_runs
+from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks
 from host.command_line import configuration_option
 from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
@@ -80,9 +84,11 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
     found = [
         fine("D401", f"{path.name} has no mistakes."),
         key_checks.judge_directory(state),
-        judge_disk(computer_checks.free_bytes(state)),
+        judge_disk(*computer_checks.free_on_disk(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
         _plans(configuration),
+        _journals(state),
+        _audit(state),
         judge_clock(computer_checks.is_clock_synchronised()),
         judge_address_rules(computer_checks.enforces_address_rules()),
     ]
@@ -109,6 +115,22 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
     except OperatorError as wrong:
         return failure("D421", wrong.what, wrong.remedy)
     return fine("D421", f"{len(plans)} plans were checked and have no mistakes.")
+
+
+def _journals(state: Path) -> Finding:
+    try:
+        return fine("D425", f"The journals of {len(known_runs(state))} runs can be read.")
+    except JournalDamaged as damaged:
+        return failure("D425", damaged.what, damaged.remedy)
+    except OSError as cause:
+        remedy = "Run this command as the coordinator's user, or correct the owner of the file."
+        return failure("D425", f"A journal cannot be read: {cause.strerror}.", remedy)
+
+
+def _audit(state: Path) -> Finding:
+    if (fault := fault_of(log_path(state))) is not None:
+        return failure("D422", fault.what, fault.remedy)
+    return fine("D422", "No record of the audit log was changed or damaged.")
 
 
 def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:

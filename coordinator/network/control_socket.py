@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
+from host.durable import full_disk
 from host.local_server import short_path
 from pki.store import not_answering
 from protos.errors import ConfigurationError, UsageError
@@ -58,14 +59,16 @@ async def unix_server(
 
     Raises:
         ConfigurationError: the socket cannot be created; `kind` is its name in the message.
+        UnavailableError: the disk is full.
     """
     try:
         path.unlink(missing_ok=True)
         with short_path(path) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The {kind} {path} cannot be created: {cause.strerror or cause}.",
+        what = f"The {kind} {path} cannot be created: {cause.strerror or cause}."
+        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
+            what=what,
             consequence="The coordinator did not start.",
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause

@@ -10,11 +10,15 @@ import os
 from pathlib import Path
 from typing import Final
 
+from audit.reading.log_verification import fault_of
 from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
 from pki import key_checks
 from pki.identity_key import identity_key_path
 from pki.store import NOT_RUNNING
+from protos.errors import RefusedError
+from site_agent.gate.earlier_runs import check_ledgers
+from site_agent.gate.privacy_ledger import check_ledger
 from site_agent.hospital import Hospital
 from site_agent.service.released_volume import LeftCount
 from site_agent.service.status_socket import no_status, read_status
@@ -26,13 +30,23 @@ _MANY_RECORDS: Final = 5000
 async def examine(hospital: Hospital) -> list[Finding]:
     """Check the gate process of this site, and return all findings."""
     folder = gate_folder(hospital.state_path)
-    found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
+    found = [key_checks.judge_directory(folder), judge_disk(*computer_checks.free_on_disk(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))
     found += _policy(hospital)
     found += await _program(hospital)
     if audit_log_path(hospital.state_path).exists():
         found += _audit(hospital.state_path)
-    return found
+    return [*found, _records(hospital)]
+
+
+def _records(hospital: Hospital) -> Finding:
+    """Read what this site has masked, sent and spent, with the code that the gate uses."""
+    try:
+        number = check_ledgers(hospital.state_path, hospital.policy.uncounted_runs)
+        check_ledger(hospital.state_path)
+    except RefusedError as unreadable:
+        return failure("D424", unreadable.what, unreadable.remedy)
+    return fine("D424", f"{number} records of what this site has masked and sent can be read.")
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
@@ -73,6 +87,8 @@ def _trainer_socket(place: Path) -> Finding:
 
 
 def _audit(state: Path) -> list[Finding]:
+    if (fault := fault_of(audit_log_path(state))) is not None:
+        return [failure("D422", fault.what, fault.remedy)]
     left = LeftCount(audit_log_path(state)).now()
     says = f"{left.not_cosigned} of {left.records} records are not cosigned."
     if left.not_cosigned > _MANY_RECORDS:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import sdnotify
 
+from host.durable import full_disk
 from host.local_server import short_path
 from pki.store import not_answering
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
@@ -78,6 +79,7 @@ async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator
 
     Raises:
         ConfigurationError: the socket cannot be created.
+        UnavailableError: the disk is full.
     """
     server = await _listen(folder, told)
     pulse = asyncio.create_task(_pulse(standing))
@@ -101,9 +103,11 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
         with short_path(folder / STATUS_SOCKET) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
-            consequence="The site agent did not start. Nothing was sent.",
+        what = f"The status socket in {folder} cannot be created: {cause.strerror}."
+        stopped = "The site agent did not start. Nothing was sent."
+        raise full_disk(cause, what=what, consequence=stopped) or ConfigurationError(
+            what=what,
+            consequence=stopped,
             remedy="Set `state` in hospital.yaml to a directory in which this user has permission to write.",
         ) from cause
 
