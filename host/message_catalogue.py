@@ -76,7 +76,8 @@ ERRORS: Final = (
           "Compare the versions of both programs. Then inform the federation office of both versions."),
     Entry("E007", "not there",
           "The program at the other end, a disk, a process or a graphics card is not available now. No data was lost.",
-          "Run `doctor` and try again later."),
+          "If the message names a file or a disk, free space on this disk, and start the programs again. Otherwise run "
+          "`doctor` and try again later."),
     Entry("E008", "defect",
           "The program has a defect. The program stopped, and nothing more was sent.",
           "Report this line of the log to the project. The line has file names and line numbers, but no patient data."),
