@@ -23,10 +23,15 @@ from host.durable import give_to_owner, make_folder, opened_folder, replace_in
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 LARGEST_BYTES = 256 * 1024
-NOT_RUNNING: Final = "E030"  # the code of the error that no program uses a state directory
 
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
+
+
+class NotRunning(UnavailableError):
+    """No program uses this state directory."""
+
+    code = "E030"
 
 
 class _HasDirectory(Protocol):
@@ -161,7 +166,7 @@ def not_answering(program: str, directory: Path, *, unused: str, start: str) -> 
     """
     holder = holder_of(directory)
     if holder is None:
-        return UnavailableError(what=unused, consequence="Nothing was changed.", remedy=start, code=NOT_RUNNING)
+        return NotRunning(what=unused, consequence="Nothing was changed.", remedy=start)
     end = f"`kill -KILL {holder}`" if holder else "`systemctl kill --signal=KILL` and the name of the service"
     return UnavailableError(
         what=f"A {program} uses the state directory {directory}{_number(holder)}, but it does not answer.",

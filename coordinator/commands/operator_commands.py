@@ -28,7 +28,7 @@ from host.local_server import check_local, listen_option, serve_page, until_ende
 from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
-from pki.store import NOT_RUNNING
+from pki.store import NotRunning
 from protos.errors import OperatorError, UnavailableError
 
 config_option: Final = configuration_option("coordinator.yaml")
@@ -101,11 +101,11 @@ def _program(state: Path) -> Finding:
     """Check whether a coordinator answers. Its socket remains after a crash, so a connection is necessary."""
     try:
         asyncio.run(ask(status_path(state)))
-    except UnavailableError as silent:
-        if silent.code != NOT_RUNNING:
-            return failure("D418", silent.what, silent.remedy)
+    except NotRunning:
         remedy = "Start the coordinator: `systemctl start coordinator`, or `coordinator start` in a terminal."
         return warning("D418", "No coordinator is running with this configuration.", remedy)
+    except UnavailableError as silent:
+        return failure("D418", silent.what, silent.remedy)
     return fine("D418", "The coordinator is running.")
 
 

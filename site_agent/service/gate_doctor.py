@@ -15,7 +15,7 @@ from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
 from pki import key_checks
 from pki.identity_key import identity_key_path
-from pki.store import NOT_RUNNING
+from pki.store import NotRunning
 from protos.errors import RefusedError
 from site_agent.gate.earlier_runs import check_ledgers
 from site_agent.gate.privacy_ledger import check_ledger
@@ -66,7 +66,7 @@ def _policy(hospital: Hospital) -> list[Finding]:
 async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
     found = [fine("D418", f"The gate process is running: {json.loads(answer)['phase']}.")] if answer else []
-    if not found and (silent := no_status(hospital.state_path)).code != NOT_RUNNING:
+    if not found and not isinstance(silent := no_status(hospital.state_path), NotRunning):
         found.append(failure("D418", silent.what, silent.remedy))
     elif not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
