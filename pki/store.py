@@ -123,10 +123,12 @@ def hold_directory(directory: Path, program: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
         os.close(descriptor)
+        holder = holder_of(directory)
+        hangs = f" If the other program does not react, end it with `kill -KILL {holder}`." if holder else ""
         raise ConfigurationError(
-            what=f"Another {program} already runs with the state directory {directory}{_number(holder_of(directory))}.",
+            what=f"Another {program} already runs with the state directory {directory}{_number(holder)}.",
             consequence="This program did not start. The other program continues.",
-            remedy="Stop the other program first, or give each program its own state directory.",
+            remedy=f"Stop the other program first, or give each program its own state directory.{hangs}",
             code="E031",
         ) from cause
     return descriptor
