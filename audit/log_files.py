@@ -231,6 +231,17 @@ def _settled(file: BinaryIO) -> int:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def complete_bytes(path: Path) -> int:
+    """Return the size of the complete lines of a log's current file, without the rest of a line that a crash leaves."""
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            tail = last_line(path)
+            return os.fstat(file.fileno()).st_size - (0 if tail.endswith(b"\n") else len(tail))
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
 def _up_to(file: BinaryIO, size: int) -> Iterator[bytes]:
     for line in file:
         if size <= 0:

@@ -17,7 +17,8 @@ from host.starting_files import starting_values
 from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
 from protos.plan.plan import Plan
 
-_CONSEQUENCE = "The coordinator did not start."
+# Many commands read this file while the coordinator runs, and most of them start nothing.
+_CONSEQUENCE = "The command did nothing. A running coordinator keeps its settings."
 AUTHORITY_VARIABLE: Final = "GLOBAL_LAYERS_AUTHORITY"
 
 

@@ -27,7 +27,7 @@ import structlog
 
 from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import ask, control_path, control_server, unix_server
+from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import AUTHORITIES_FILE, Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
@@ -36,6 +36,7 @@ from coordinator.operations.coordinator_metrics import CoordinatorCollector, pag
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
 from host.address_checks import taken_addresses
+from host.durable import full_disk
 from host.heap import set_up_collector
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
@@ -244,11 +245,6 @@ def _stop_on_signals() -> asyncio.Task[bool]:
     return asyncio.create_task(stop.wait())
 
 
-def status_path(state: Path) -> Path:
-    """Return the path of the Unix socket from which other programs read the coordinator's status."""
-    return state / "status.socket"
-
-
 # Any: every type that JSON has
 def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:
     """Return the engine's status, the remaining days of certificates, and the sites without an accepted certificate."""
@@ -280,7 +276,11 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
 
 
 async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """Return the status of the running coordinator as JSON. Raises UnavailableError: no coordinator is running."""
+    """Return the status of the running coordinator as JSON.
+
+    Raises:
+        UnavailableError: no coordinator is running, or it does not answer.
+    """
     return await ask(status_path(Path(configuration.state)))
 
 
@@ -289,6 +289,7 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
 
     Raises:
         ConfigurationError: the directory cannot be created or written, or a restore of it is unfinished.
+        UnavailableError: its disk is full.
     """
     state = Path(configuration.state)
     refuse_unfinished(state)
@@ -297,8 +298,9 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
         if not os.access(state, os.W_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The state directory {state} cannot be used: {cause.strerror}.",
+        what = f"The state directory {state} cannot be used: {cause.strerror}."
+        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
+            what=what,
             consequence="The coordinator did not start.",
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause

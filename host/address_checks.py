@@ -56,12 +56,14 @@ class Target:
     """The address to which a site connects, and the certificates that must be above the peer's.
 
     `own` is this site's chain and key, if it has them. Without them the port closes the connection after the handshake.
+    `when_refused` is the remedy if no program listens on the port.
     """
 
     host: str
     port: int
     root_pem: str
     own: tuple[Path, Path] | None = None
+    when_refused: str = "Ask the office whether the coordinator runs, and whether the port is right."
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -154,7 +156,7 @@ def _closed(target: Target, silent: list[tuple[str, str]]) -> Finding:
     reasons = {reason for _, reason in silent}
     says = f"{target} does not answer: {', '.join(sorted(reasons))}."
     if reasons == {"refused"}:
-        return failure("D409", says, "Ask the office whether the coordinator runs, and whether the port is right.")
+        return failure("D409", says, target.when_refused)
     return failure(
         "D409", says, f"Ask the network department to allow connections from this computer to {target} over TCP."
     )

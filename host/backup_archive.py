@@ -133,6 +133,14 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
         os.fsync(folder)
 
 
+def require_readable(path: Path) -> None:
+    """Check that a backup file can be opened, before a person looks for its key. Raises ConfigurationError."""
+    try:
+        path.open("rb").close()
+    except OSError as cause:
+        raise _refused(f"{path} cannot be read: {cause.strerror}", "Check the path and its permissions.") from cause
+
+
 def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
     """Check all bytes of a backup and return its catalogue. `key` is None only if a person accepts it without proof.
 

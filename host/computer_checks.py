@@ -17,12 +17,16 @@ _CGROUP_SKB: Final = 8
 _PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 1) + struct.pack("<BBhi", 0x95, 0, 0, 0)
 
 
-def free_bytes(place: Path) -> int:
-    """Return the free bytes on the disk of a path, or of the nearest existing folder above it."""
+def free_on_disk(place: Path) -> tuple[int, int | None]:
+    """Return the free bytes and the number of files that can still be created, on the disk of a path.
+
+    If the path does not exist, the nearest existing folder above it counts. Some file systems have no limit of files;
+    for them the number is None.
+    """
     while not place.exists():
         place = place.parent
     disk = os.statvfs(place)
-    return disk.f_bavail * disk.f_frsize
+    return disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None
 
 
 def is_clock_synchronised() -> bool | None:

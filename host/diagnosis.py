@@ -83,11 +83,21 @@ AILMENTS: Final = (
           "The coordinator runs these studies.",
           "Correct the plans that the message names. `coordinator check` lists all mistakes."),
     Entry("D422", "audit log",
+          "A program does not start if its audit log was changed or damaged. "
           "If the program at the other end has not cosigned a record, a person could remove this record without "
           "detection.",
-          "Connect this program to the program at the other end. That program then cosigns the log. `status` shows "
+          "If the log was changed or damaged, do not change its files, and call the security officer. Otherwise "
+          "connect this program to the program at the other end. That program then cosigns the log. `status` shows "
           "the number "
           "of records that are not cosigned."),
+    Entry("D424", "records",
+          "The gate process records in small files what this site has masked, sent and spent of its privacy budget. If "
+          "one of them cannot be read, the gate sends nothing.",
+          "Restore the newest backup of this site, and inform the data protection officer."),
+    Entry("D425", "journals",
+          "The journal of a run contains all decisions of the coordinator about this run. The coordinator does not "
+          "continue a run with a damaged journal.",
+          "Restore the newest backup of the coordinator."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
           "With `attention: compiled`, `doctor` also compiles the code for attention one time.",
@@ -100,6 +110,7 @@ _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
 FEW_BYTES: Final = 1 << 30
 TOO_FEW_BYTES: Final = 64 << 20
+TOO_FEW_FILES: Final = 1000  # a run creates a few files for each saved round
 RENEWAL_IS_LATE_DAYS: Final = 14.0  # renewed from day 30 of 90, so usually 60 days remain
 WIDEST_CLOCK_DIFFERENCE_SECONDS: Final = 60.0
 
@@ -158,11 +169,17 @@ def exit_status(findings: Sequence[Finding]) -> int:
     return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
 
 
-def judge_disk(free_bytes: int) -> Finding:
-    """Check whether the disk of the state directory has enough free space."""
+def judge_disk(free_bytes: int, free_files: int | None = None) -> Finding:
+    """Check whether the disk of the state directory has enough free space, and can hold more files.
+
+    `free_files` is the number of files that can still be created. None means that the file system has no limit.
+    """
+    if free_files is not None and free_files < TOO_FEW_FILES:
+        says = f"Only {free_files} more files can be created on the disk of the state directory (free inodes)."
+        return failure("D405", says, "Delete files that nobody needs from this disk. `df -i` shows the free inodes.")
     says = f"{free_bytes / 1e9:.1f} GB are free on the disk of the state directory."
     if free_bytes < TOO_FEW_BYTES:
-        return failure("D405", says, "Free disk space now. Nothing is sent while the audit log cannot be written.")
+        return failure("D405", says, "Free disk space now. If less than 1 MB is free, nothing is sent.")
     if free_bytes < FEW_BYTES:
         return warning("D405", says, "Free space, or move the state to a larger disk.")
     return fine("D405", says)

@@ -243,6 +243,18 @@ def on_disk(*, what: str, consequence: str, kind: type[OperatorError] = Unavaila
         ) from cause
 
 
+def full_disk(cause: OSError, *, what: str, consequence: str) -> UnavailableError | None:
+    """Return the error that the disk of the state directory is full, or None if `cause` is another failure."""
+    if cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return UnavailableError(
+        what=what,
+        consequence=consequence,
+        remedy="Delete or move files from the disk of the state directory, then start again. `df -h` shows the free "
+        "space of each disk, and `df -i` how many more files it can hold.",
+    )
+
+
 def keep_record(path: Path, content: bytes) -> None:
     """Create or replace a small record, and create its folder. Keep the disk space that is reserved for records free.
 

@@ -76,7 +76,8 @@ ERRORS: Final = (
           "Compare the versions of both programs. Then inform the federation office of both versions."),
     Entry("E007", "not there",
           "The program at the other end, a disk, a process or a graphics card is not available now. No data was lost.",
-          "Run `doctor` and try again later."),
+          "If the message names a file or a disk, free space on this disk, and start the programs again. Otherwise run "
+          "`doctor` and try again later."),
     Entry("E008", "defect",
           "The program has a defect. The program stopped, and nothing more was sent.",
           "Report this line of the log to the project. The line has file names and line numbers, but no patient data."),
@@ -159,6 +160,10 @@ ERRORS: Final = (
           "Other user accounts can access a secret file or directory, so the program does not use this file or "
           "directory.",
           "Correct the owner and the mode as the message says. If other people had access, make a new key."),
+    Entry("E033", "no answer",
+          "A program uses the state directory, but does not answer commands. Perhaps it starts, ends or hangs.",
+          "Wait a minute. If the program still does not answer, end it as the message says, and start it again. The "
+          "run then continues."),
 )  # fmt: skip
 
 

@@ -369,7 +369,7 @@ def _seconds(time: datetime) -> int:
 
 def _nothing_to_approve(site: SiteRecord) -> RefusedError:
     remedies = {
-        SiteState.INVITED: f"Ask {site.name} to run `site-agent join`, which sends its request. Then approve it.",
+        SiteState.INVITED: f"Ask {site.name} to save its newest invitation and run `site-agent join`. Then approve it.",
         SiteState.APPROVED: f"You need not do anything. {site.name} fetches its certificate by itself.",
         SiteState.ACTIVE: f"You need not do anything. {site.name} has its certificate already.",
         SiteState.REVOKED: f"Run `pki invite {site.name}` if it may take part again.",

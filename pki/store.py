@@ -28,6 +28,12 @@ _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
 
 
+class NotRunning(UnavailableError):
+    """No program uses this state directory."""
+
+    code = "E030"
+
+
 class _HasDirectory(Protocol):
     @property
     def directory(self) -> Path: ...
@@ -117,13 +123,64 @@ def hold_directory(directory: Path, program: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as cause:
         os.close(descriptor)
+        holder = holder_of(directory)
+        hangs = f" If the other program does not react, end it with `kill -KILL {holder}`." if holder else ""
         raise ConfigurationError(
-            what=f"Another {program} already runs with the state directory {directory}.",
+            what=f"Another {program} already runs with the state directory {directory}{_number(holder)}.",
             consequence="This program did not start. The other program continues.",
-            remedy="Stop the other program first, or give each program its own state directory.",
+            remedy=f"Stop the other program first, or give each program its own state directory.{hangs}",
             code="E031",
         ) from cause
     return descriptor
+
+
+def holder_of(directory: Path) -> int | None:
+    """Return the number of the process that has locked a state directory, or None if no process has.
+
+    The number is 0 if the kernel does not report it. The result is None, too, if this user may not open the lock.
+    """
+    try:
+        descriptor = os.open(directory / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        # A line of /proc/locks: 1: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF, with process number and inode.
+        lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+        inode = str(os.fstat(descriptor).st_ino)
+        found = (int(line[4]) for line in lines if line[1] == "FLOCK" and line[5].split(":")[-1] == inode)
+        return max(0, next(found, 0))
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def not_answering(program: str, directory: Path, *, unused: str, start: str) -> UnavailableError:
+    """Return the error that a running program did not answer a command of this computer.
+
+    Args:
+        program: its name for people.
+        directory: the state directory that the program locks.
+        unused: the first sentence if no process has locked this directory.
+        start: the remedy in this case.
+    """
+    holder = holder_of(directory)
+    if holder is None:
+        return NotRunning(what=unused, consequence="Nothing was changed.", remedy=start)
+    end = f"`kill -KILL {holder}`" if holder else "`systemctl kill --signal=KILL` and the name of the service"
+    return UnavailableError(
+        what=f"A {program} uses the state directory {directory}{_number(holder)}, but it does not answer.",
+        consequence="The command did nothing. Perhaps the program starts, ends or hangs.",
+        remedy=f"Wait a minute and repeat the command. If there is still no answer, end the program with {end}, and "
+        "start it again. The run then continues.",
+        code="E033",
+    )
+
+
+def _number(process: int | None) -> str:
+    return f" (process {process})" if process else ""
 
 
 @contextmanager

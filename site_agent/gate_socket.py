@@ -80,7 +80,8 @@ class Call:
 class Install:
     """The gate instructs the agent to install a certificate for a kind of key (see Make). The agent replies Shown.
 
-    The payload has two parts: the chain and the roots, both as PEM. Both addresses come with the first certificate.
+    The payload has two parts: the chain and the roots, both as PEM. Both addresses come with an invitation's
+    certificate, and are empty otherwise.
     """
 
     key: str

@@ -27,6 +27,8 @@ def _known(name: str) -> str:
     return name
 
 
+# Many commands read this file while the site's programs run, and most of them start nothing.
+_CONSEQUENCE: Final = "The command did nothing, and nothing was sent. A running program keeps its settings."
 INVITATION_VARIABLE: Final = "GLOBAL_LAYERS_INVITATION"
 _LONGEST_SOCKET_PATH: Final = 107  # bytes; the limit of Linux without the zero byte at the end
 MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
@@ -234,7 +236,7 @@ def read_hospital(path: Path) -> Hospital:
     Raises:
         ConfigurationError: the file is wrong. The error lists every mistake.
     """
-    hospital = read_document(path, Hospital, consequence="The site agent did not start. Nothing was sent.")
+    hospital = read_document(path, Hospital, consequence=_CONSEQUENCE)
     base = path.resolve().parent
     invitation = os.environ.get(INVITATION_VARIABLE) or hospital.invitation
     data = hospital.data.model_copy(
@@ -262,7 +264,7 @@ def _socket_path(key: str, base: Path, named: str | None) -> str | None:
         raise ConfigurationError(
             what=f"The path in the setting {key} has {len(os.fsencode(path))} bytes: {path}. The path of a socket may "
             f"have at most {_LONGEST_SOCKET_PATH} bytes.",
-            consequence="The site agent did not start. Nothing was sent.",
+            consequence=_CONSEQUENCE,
             remedy=f"Name a shorter path as {key}, for example /run/site/{Path(path).name.replace(' ', '-')}.",
         )
     return path

@@ -49,6 +49,11 @@ EVENTS: Final = (
           "This site cannot connect to the enrolment port of the coordinator. This site tries again by itself.",
           "If the site still cannot connect after some minutes, run `site-agent doctor`. Ask the federation office "
           "whether the enrolment port is open."),
+    Entry("W261", "invitation_not_used",
+          "The file of the invitation is not the one with which this site enrolled, and cannot be used. This site uses "
+          "its earlier certificate.",
+          "If the federation office invited this site again, do what the log line recommends. Otherwise you need not "
+          "do anything."),
     Entry("W254", "trainer_gone",
           "The trainer process ended before its work was finished. A new trainer process starts and continues from "
           "the saved state on disk.",

@@ -98,7 +98,7 @@ _WORDS: Final = {
     "run_withdrawn": "The people of {site} withdrew it from the run {run}.",
     "site_given_up": "{site} was missing in three attempts in a row. The others continue {run} without it.",
     "run_revoked": "The federation office revoked {site}, a site of the run {run}.",
-    "round_void": "An attempt at round {round} of {run} failed. Missing: {missing}.",
+    "round_void": "An attempt at round {round} of {run} failed. Missing sites: {missing}.",
     "run_over": "The run {run} ended: {reason}.",
 }
 # A number in words: 1 warning, 2 warnings.
@@ -220,7 +220,7 @@ def _shown(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case list():
-            return ", ".join(map(str, value))
+            return ", ".join(map(str, value)) or "none"
         case dict():
             return json.dumps(value, sort_keys=True)
         case _:

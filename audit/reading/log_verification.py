@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from audit.log_files import CONTINUED, BrokenFile, Placed, all_files, checked_records, generation_in
-from audit.own_log import COSIGNED, IDENTITY_REPLACED
-from protos.errors import ConfigurationError
+from audit.log_files import (
+    CONTINUED,
+    BrokenFile,
+    Placed,
+    all_files,
+    checked_records,
+    complete_bytes,
+    generation_in,
+)
+from audit.own_log import COSIGNED, IDENTITY_REPLACED, AuditError, broken_log
+from protos.errors import ConfigurationError, OperatorError
 from protos.wire.log_chain import LogPosition
 from protos.wire.log_checkpoints import (
     CheckpointRefused,
@@ -55,6 +63,25 @@ class Verification:
     witnesses: tuple[str, ...]
     unchecked: tuple[str, ...]
     kept_checkpoints: int
+
+
+def fault_of(path: Path) -> OperatorError | None:
+    """Return the error that the files of an audit log were changed or damaged, or None if they are whole. Only reads.
+
+    An incomplete last line is no fault, because a program that was killed leaves one.
+    """
+    try:
+        for _ in checked_records(path, complete_bytes(path) if path.exists() else None):
+            pass
+    except BrokenFile as broken:
+        return broken_log(str(broken), "Nothing was changed.")
+    except OSError as cause:
+        return AuditError(
+            what=f"The audit log cannot be read: {cause.strerror}.",
+            consequence="Nothing was changed.",
+            remedy="Run this command as the user of the program, or correct the owner of the file.",
+        )
+    return None
 
 
 class _Pass:

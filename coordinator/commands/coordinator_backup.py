@@ -24,7 +24,7 @@ from coordinator.operations.coordinator_log import log_path
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from host import restoring
-from host.backup_archive import read_catalogue, write_backup
+from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
 from host.command_line import PATH
 from host.state_format import settle_format
@@ -87,6 +87,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     Example: coordinator restore /mnt/safe/coordinator.backup --config coordinator.yaml
     """
     configuration = read_configuration(path)
+    require_readable(file)
     key = key_for_restoring(Path(configuration.state), key_file, unauthenticated=unauthenticated)
     catalogue = read_catalogue(file, None if key is None else sealing_key(key))
     if catalogue.program != PROGRAM:

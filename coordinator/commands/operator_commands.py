@@ -15,16 +15,21 @@ from typing import Final
 
 import click
 
+from audit.reading.log_verification import fault_of
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import control_path
+from coordinator.network.control_socket import ask, status_path
+from coordinator.operations.coordinator_log import log_path
+from coordinator.storage.history import known_runs
+from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks
 from host.command_line import configuration_option
-from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
+from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
 from host.local_server import check_local, listen_option, serve_page, until_ended
 from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
-from protos.errors import OperatorError
+from pki.store import NotRunning
+from protos.errors import OperatorError, UnavailableError
 
 config_option: Final = configuration_option("coordinator.yaml")
 _PATIENCE_SECONDS: Final = 5.0
@@ -79,16 +84,29 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
     found = [
         fine("D401", f"{path.name} has no mistakes."),
         key_checks.judge_directory(state),
-        judge_disk(computer_checks.free_bytes(state)),
+        judge_disk(*computer_checks.free_on_disk(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
         _plans(configuration),
+        _journals(state),
+        _audit(state),
         judge_clock(computer_checks.is_clock_synchronised()),
         judge_address_rules(computer_checks.enforces_address_rules()),
     ]
-    if control_path(state).is_socket():
-        return [*found, fine("D418", "The coordinator is running."), *_seen_from_outside(authority, environment)]
-    remedy = "Start the coordinator: `systemctl start coordinator`."
-    return [*found, warning("D418", "No coordinator is running with this configuration.", remedy)]
+    if (program := _program(state)).severity is Severity.FINE:
+        return [*found, program, *_seen_from_outside(authority, environment)]
+    return [*found, program]
+
+
+def _program(state: Path) -> Finding:
+    """Check whether a coordinator answers. Its socket remains after a crash, so a connection is necessary."""
+    try:
+        asyncio.run(ask(status_path(state)))
+    except NotRunning:
+        remedy = "Start the coordinator: `systemctl start coordinator`, or `coordinator start` in a terminal."
+        return warning("D418", "No coordinator is running with this configuration.", remedy)
+    except UnavailableError as silent:
+        return failure("D418", silent.what, silent.remedy)
+    return fine("D418", "The coordinator is running.")
 
 
 def _plans(configuration: CoordinatorConfiguration) -> Finding:
@@ -99,13 +117,32 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
     return fine("D421", f"{len(plans)} plans were checked and have no mistakes.")
 
 
+def _journals(state: Path) -> Finding:
+    try:
+        return fine("D425", f"The journals of {len(known_runs(state))} runs can be read.")
+    except JournalDamaged as damaged:
+        return failure("D425", damaged.what, damaged.remedy)
+    except OSError as cause:
+        remedy = "Run this command as the coordinator's user, or correct the owner of the file."
+        return failure("D425", f"A journal cannot be read: {cause.strerror}.", remedy)
+
+
+def _audit(state: Path) -> Finding:
+    if (fault := fault_of(log_path(state))) is not None:
+        return failure("D422", fault.what, fault.remedy)
+    return fine("D422", "No record of the audit log was changed or damaged.")
+
+
 def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:
     """Check the address in invitations by connecting as a site does. A load balancer must pass TLS through."""
     try:
         authority = Authority.load(directory)
         record = FederationRecord.from_json(store.read_public(directory / "federation.json"))
         target = address_checks.Target(
-            record.coordinator.host.strip("[]"), record.coordinator.port, authority.root_pem().decode("ascii")
+            record.coordinator.host.strip("[]"),
+            record.coordinator.port,
+            authority.root_pem().decode("ascii"),
+            when_refused="Start the coordinator, and check `listen` in coordinator.yaml.",
         )
     except OperatorError:
         return []  # judge_authority has already reported it

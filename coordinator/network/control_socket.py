@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
+from host.durable import full_disk
 from host.local_server import short_path
-from protos.errors import ConfigurationError, UnavailableError, UsageError
+from pki.store import not_answering
+from protos.errors import ConfigurationError, UsageError
 
 Word: TypeAlias = Literal["pause", "resume", "stop"]
 _LONGEST: Final = 64
 _PATIENCE_SECONDS: Final = 5.0
+_REPLY_SECONDS: Final = 8.0
+
+
+def status_path(state: Path) -> Path:
+    """Return the path of the Unix socket on which a running coordinator reports its status."""
+    return state / "status.socket"
 
 
 def control_path(state: Path) -> Path:
@@ -51,14 +59,16 @@ async def unix_server(
 
     Raises:
         ConfigurationError: the socket cannot be created; `kind` is its name in the message.
+        UnavailableError: the disk is full.
     """
     try:
         path.unlink(missing_ok=True)
         with short_path(path) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The {kind} {path} cannot be created: {cause.strerror or cause}.",
+        what = f"The {kind} {path} cannot be created: {cause.strerror or cause}."
+        raise full_disk(cause, what=what, consequence="The coordinator did not start.") or ConfigurationError(
+            what=what,
             consequence="The coordinator did not start.",
             remedy="Set `state` in coordinator.yaml to a directory in which this user has permission to write.",
         ) from cause
@@ -91,23 +101,28 @@ async def tell(state: Path, word: Word) -> str:
 
 
 async def ask(socket: Path, word: str = "") -> bytes:
-    """Send a command word to the running coordinator and return its reply. Raises UnavailableError: none is running."""
+    """Send a command word to the running coordinator and return its reply.
+
+    Raises:
+        UnavailableError: no coordinator is running, or it does not answer within some seconds.
+    """
     try:
         with short_path(socket) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         if word:
             writer.write(word.encode())
             writer.write_eof()
-        answer = await reader.read()
+        async with asyncio.timeout(_REPLY_SECONDS):
+            answer = await reader.read()
         writer.close()
         if not answer:
             raise ConnectionResetError("it is ending")
     except OSError as cause:
-        raise UnavailableError(
-            what="No coordinator is running with this configuration file.",
-            consequence="Nothing was changed.",
-            remedy="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
+        raise not_answering(
+            "coordinator",
+            socket.parent,
+            unused="No coordinator is running with this configuration file.",
+            start="Run `coordinator start`. If a coordinator is already running, name its configuration file with "
             "--config.",
-            code="E030",
         ) from cause
     return answer

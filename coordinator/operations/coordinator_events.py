@@ -84,10 +84,11 @@ EVENTS: Final = (
           "The federation office revoked a site. The coordinator closed the connection of this site at once.",
           "If the revocation was a mistake, invite the site again."),
     Entry("W154", "round_void",
-          "Sites were missing at the deadline of a round. The coordinator discards this attempt at the round, and "
-          "repeats the round.",
-          "Call the missing sites. The operators of the missing sites can run `site-agent status` and `site-agent "
-          "doctor`."),
+          "An attempt at a round failed. The coordinator discards this attempt, and repeats the round. The log line's "
+          "key `missing` lists the sites that were missing at the deadline or left the run. If the list is empty, no "
+          "site was too late. A program was restarted and lost its masking keys, or contributions arrived damaged.",
+          "If the list is not empty, call the missing sites. Their operators can run `site-agent status` and "
+          "`site-agent doctor`. Otherwise you need not do anything."),
     Entry("W155", "run_went_back",
           "A program of the coordinator or of a site was killed. The run repeats the rounds since the last snapshot, "
           "with the same result.", _NOTHING),

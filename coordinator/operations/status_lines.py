@@ -60,7 +60,7 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
     happened = answer.get("happened")
     if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
         counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
-        yield f"So far there were {counts}. `coordinator status --json` shows which sites caused them."
+        yield f"So far there were {counts}. `coordinator status --json` lists them and all lost connections."
     if run["chosen_layers"] is not None:
         yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
     if run["best_round"] is not None:

@@ -68,7 +68,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         },
         "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
-        "pace": pace_facts(run, around.now) if run else None,
+        "pace": pace_facts(run, around.now, is_whole=_is_whole(run, clock_seconds)) if run else None,
         "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
         "rollbacks": told_of_rollbacks(run.plan, run.course) if run else [],
@@ -105,17 +105,27 @@ def concluding_facts(state: State) -> dict[str, int] | None:
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
 
 
-def pace_facts(run: Run, now: datetime) -> dict[str, float | str | None] | None:
+def _is_whole(run: Run, clock_seconds: float) -> bool:
+    """Return whether all contributors of the current round are connected, and none is in its announced absence."""
+    if not isinstance(run.state, Agreeing | Training | Collecting):
+        return True
+    bound, away = run.state.attempt.bound, run.terms.away.items()
+    return bound <= run.state.attempt.present and not any(
+        site in bound and begin <= clock_seconds < end for site, (begin, end) in away
+    )
+
+
+def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, float | str | None] | None:
     """Return the speed of the newest rounds and the expected end of the run. Return None before the first round.
 
-    No end is reported while the run is interrupted or paused. For a plan that can end early it is the latest possible
-    end.
+    No end is reported while the run is interrupted or paused, or while a contributor is missing (not `is_whole`). For a
+    plan that can end early it is the latest possible end.
     """
     if (seconds := run.times.median) is None:
         return None
     left = (run.terms.rounds - run.rounds_made) * seconds
     left = max(0.0, left - min(run.times.under_way, seconds))
-    moves = isinstance(run.state, Agreeing | Training | Collecting) and not run.terms.is_paused
+    moves = isinstance(run.state, Agreeing | Training | Collecting) and not run.terms.is_paused and is_whole
     try:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
     except OverflowError:  # beyond the year 9999

@@ -140,7 +140,7 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
 
     Args:
         path: the file, at most a megabyte of UTF-8.
-        consequence: the middle sentence of the error, such as "The coordinator did not start."
+        consequence: the middle sentence of the error, such as "The command did nothing."
 
     Raises:
         ConfigurationError: the file cannot be read, or is wrong. The error lists every mistake.
@@ -175,7 +175,7 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
     raise ConfigurationError(
         what=f"{source} has {count}:\n{lines}",
         consequence=consequence,
-        remedy="Correct the lines named above and start again.",
+        remedy="Correct the lines named above, then repeat the command or start the program again.",
         code="E010",
     )
 

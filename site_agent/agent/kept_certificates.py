@@ -82,12 +82,13 @@ class KeptCertificates:
             RefusedError: the certificate is not for this key, site and root.
         """
         (chain, roots), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
+        if order.coordinator:
+            # The addresses of an invitation are written first, because a certificate without them could not be used
+            # after a power cut.
+            addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
+            store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
         match order.key:
             case "first":
-                # The addresses are written first, because a certificate without them could not be used after a power
-                # cut.
-                addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
-                store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
                 self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
             case "next":
                 self._keys.install_next(chain, roots, site=site, federation=order.federation, now=now)

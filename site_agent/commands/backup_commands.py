@@ -17,7 +17,7 @@ import click
 
 from audit.own_log import AuditLog
 from host import restoring
-from host.backup_archive import read_catalogue, write_backup
+from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
 from host.command_line import PATH
 from host.state_format import settle_format
@@ -88,6 +88,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     Example: site-agent restore /mnt/safe/st-mary.backup --config hospital.yaml
     """
     hospital = read_hospital(path)
+    require_readable(file)
     key = key_for_restoring(gate_folder(hospital.state_path), key_file, unauthenticated=unauthenticated)
     catalogue = read_catalogue(file, None if key is None else sealing_key(key))
     if (catalogue.program, catalogue.name) != (PROGRAM, hospital.site):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from host.command_line import json_option
-from protos.errors import UnavailableError, UsageError
+from protos.errors import UsageError
 from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder
@@ -37,17 +37,11 @@ def status(path: Path, as_json: bool) -> None:
     """
     hospital = read_hospital(path)
 
-    from site_agent.service.status_socket import read_status
+    from site_agent.service.status_socket import no_status, read_status
 
     answer = asyncio.run(read_status(hospital.state_path))
     if answer is None:
-        raise UnavailableError(
-            what="No site agent is running with this configuration, or your user account is not allowed to read its "
-            "status.",
-            consequence="Nothing was changed.",
-            remedy="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
-            code="E030",
-        )
+        raise no_status(hospital.state_path)
     facts: dict[str, Any] = json.loads(answer)
     if as_json:
         click.echo(json.dumps(facts, indent=2))

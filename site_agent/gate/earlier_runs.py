@@ -35,6 +35,28 @@ def masked_releases(released: Iterable[Mapping[str, Any]]) -> list[tuple[str, Ma
     return [(facts["run"], Mark(facts["round"], facts["attempt"])) for facts in released if facts["masked"]]
 
 
+def check_ledgers(state: Path, uncounted: tuple[str, ...]) -> int:
+    """Read the ledgers of all counted runs, and what was sent in each run. Return the number of files.
+
+    Raises:
+        RefusedError: a file cannot be read.
+    """
+    spent = sorted((gate_folder(state) / "spent").glob("*.json"))
+    for path in spent:
+        Spent(state, path.stem)
+    ledgers = [path for path in sorted(ledger_path(state, "").parent.glob("*.json")) if path.stem not in uncounted]
+    for path in ledgers:
+        try:
+            Ledger.from_text(path.read_text(), path.stem)
+        except (OSError, UnicodeDecodeError, MaskingRefused) as cause:
+            raise RefusedError(
+                what=f"The file {path} cannot be read. It contains the sums in which this site took part.",
+                consequence="This site sends nothing. The study waits for this site.",
+                remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
+            ) from cause
+    return len(spent) + len(ledgers)
+
+
 class EarlierRuns:
     """Reads the ledgers of all runs at one site."""
 

@@ -67,7 +67,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
         AuditError: the mark cannot be written, so this site must not take part.
         RefusedError: the mark cannot be read.
     """
-    kept, logged = _read(state), list(audit.records("privacy_ledger_begun", _LOST, RESTARTED))
+    kept, logged = read_mark(state), list(audit.records("privacy_ledger_begun", _LOST, RESTARTED))
     begun, lost, restarts = (
         [facts for facts in logged if facts["event"] == event] for event in ("privacy_ledger_begun", _LOST, RESTARTED)
     )
@@ -98,7 +98,7 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
     Raises:
         RefusedError: the mark cannot be read.
     """
-    return _losses(_read(state), (*audit.records(_LOST), *audit.earlier_records(_LOST)))
+    return _losses(read_mark(state), (*audit.records(_LOST), *audit.earlier_records(_LOST)))
 
 
 def _losses(kept: _Mark | None, logged: Iterable[Mapping[str, Any]]) -> tuple[Loss, ...]:  # Any: every JSON type
@@ -143,18 +143,22 @@ def _path(state: Path) -> Path:
     return gate_folder(state) / "privacy" / "ledger.mark"
 
 
-def _read(state: Path) -> _Mark | None:
+def read_mark(state: Path) -> _Mark | None:
+    """Return the ledger's mark, or None if this site has none. Raises RefusedError if it cannot be read."""
     path = _path(state)
     return read_record(
-        path, _Mark, f"The file {path} cannot be read. It shows since when this site records its privacy budget."
+        path,
+        _Mark,
+        what=f"The file {path} cannot be read. It shows since when this site records its privacy budget.",
+        consequence="The gate process has ended, and nothing is sent for any study.",
     )
 
 
-def read_record(path: Path, kind: type[Record], what: str) -> Record | None:
+def read_record(path: Path, kind: type[Record], *, what: str, consequence: str) -> Record | None:
     """Return the content of a file of the privacy ledger. Return None if the file does not exist.
 
     Raises:
-        RefusedError: the file cannot be read; `what` is the first sentence of the error.
+        RefusedError: the file cannot be read. `what` and `consequence` are the first sentences of the error.
     """
     try:
         return kind.model_validate_json(path.read_bytes())
@@ -163,6 +167,6 @@ def read_record(path: Path, kind: type[Record], what: str) -> Record | None:
     except (OSError, ValueError) as cause:
         raise RefusedError(
             what=what,
-            consequence="Nothing is sent for a study with a privacy budget.",
+            consequence=consequence,
             remedy="Restore this site's state from a backup, and inform the data protection officer.",
         ) from cause

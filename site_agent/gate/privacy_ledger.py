@@ -41,7 +41,7 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_record, why_spent
+from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_mark, read_record, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
@@ -95,6 +95,31 @@ class Standing:
     of_year: float
 
 
+def check_ledger(state: Path) -> None:
+    """Read all files of a site's ledger, without its audit log. Raises RefusedError if one of them cannot be read."""
+    read_mark(state)
+    for path in _files(state):
+        _draws(path)
+
+
+def _path(state: Path, run: str) -> Path:
+    return gate_folder(state) / "privacy" / f"{run}.json"
+
+
+def _files(state: Path) -> Iterable[Path]:
+    return sorted(_path(state, "").parent.glob("*.json"))
+
+
+def _draws(path: Path) -> tuple[_Draw, ...]:
+    kept = read_record(
+        path,
+        _Kept,
+        what=f"The file {path} with the spent privacy budget cannot be read.",
+        consequence="Nothing is sent for a study with a privacy budget.",
+    )
+    return () if kept is None else kept.draws
+
+
 class PrivacyLedger:
     """Records the payments of one site."""
 
@@ -109,7 +134,7 @@ class PrivacyLedger:
         Raises:
             RefusedError: a file cannot be read, so nobody knows what was spent.
         """
-        draws = (draw for path in self._files() for draw in self._read(path))
+        draws = (draw for path in _files(self._state) for draw in _draws(path))
         found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
         for facts in (*self._audit.records("privacy_spent"), *self._audit.earlier_records("privacy_spent")):
             payment = _logged(facts)
@@ -139,7 +164,7 @@ class PrivacyLedger:
 
     def kept(self, run: str, position: bytes) -> list[int] | None:
         """Return the stored noisy numbers of a step whose privacy cost was recorded, or None."""
-        if all(draw.position != position.hex() for draw in self._read(self._path(run))):
+        if all(draw.position != position.hex() for draw in _draws(self._path(run))):
             return None  # the numbers may exist, but were not paid for
         try:
             return [int(number) for number in np.frombuffer(self._numbers(run, position).read_bytes(), "<i8")]
@@ -148,7 +173,7 @@ class PrivacyLedger:
 
     def is_paid(self, plan: Plan, position: bytes) -> bool:
         """Return whether the recorded privacy cost of this run covers a step that has no noise yet."""
-        draws = self._read(self._path(plan.run_name))
+        draws = _draws(self._path(plan.run_name))
         paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
         known, here = {draw.position for draw in draws}, position.hex()
         left = self._left(plan.run_name)
@@ -188,7 +213,7 @@ class PrivacyLedger:
         path = self._path(plan.run_name)
         draw = _Draw(payment=payment, position=position.hex())
         self._replace(self._numbers(plan.run_name, position), np.array(noisy, "<i8").tobytes())
-        self._write(path, (*self._read(path), draw))
+        self._write(path, (*_draws(path), draw))
         if payment is not None:
             self._audit.write("privacy_spent", **payment.model_dump(exclude={"at"}))
         self._left(plan.run_name).add(position.hex())
@@ -238,7 +263,7 @@ class PrivacyLedger:
 
     def _drawn(self, run: str) -> list[str]:
         """Return the steps of a run that have noise, in the sequence of their first draws."""
-        return list(dict.fromkeys(draw.position for draw in self._read(self._path(run))))
+        return list(dict.fromkeys(draw.position for draw in _draws(self._path(run))))
 
     def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
         """Yield a payment for each private run that sent data, although files and log lack its payment.
@@ -273,18 +298,11 @@ class PrivacyLedger:
             sampling=privacy.sampling,
         )
 
-    def _files(self) -> Iterable[Path]:
-        return sorted(self._path("").parent.glob("*.json"))
-
     def _path(self, run: str) -> Path:
-        return gate_folder(self._state) / "privacy" / f"{run}.json"
+        return _path(self._state, run)
 
     def _numbers(self, run: str, position: bytes) -> Path:
         return self._path(run).with_suffix(".numbers") / position.hex()
-
-    def _read(self, path: Path) -> tuple[_Draw, ...]:
-        kept = read_record(path, _Kept, f"The file {path} with the spent privacy budget cannot be read.")
-        return () if kept is None else kept.draws
 
     def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:
         self._replace(path, _Kept(draws=draws).model_dump_json().encode())

@@ -19,6 +19,7 @@ from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
+from audit.rolled_back import OwnLogOlder
 from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -208,6 +209,13 @@ class SiteUpkeep:
 
 
 def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
+    if isinstance(refused, OwnLogOlder):
+        return RefusedError(
+            what=f"This site's audit log is older than the coordinator's checkpoint of it: {refused}.",
+            consequence="Nothing more is sent until a person has started a new log or restored the newest state.",
+            remedy="If a person restored an older state, start a new log with `site-agent audit restart`, and give the "
+            "reason. Otherwise do not change any audit log, and call the security officer.",
+        )
     return RefusedError(
         what=f"An audit log was changed or damaged: {refused}.",
         consequence="Nothing more is sent until the cause is known.",

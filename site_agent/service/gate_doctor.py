@@ -10,13 +10,18 @@ import os
 from pathlib import Path
 from typing import Final
 
+from audit.reading.log_verification import fault_of
 from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
 from pki import key_checks
 from pki.identity_key import identity_key_path
+from pki.store import NotRunning
+from protos.errors import RefusedError
+from site_agent.gate.earlier_runs import check_ledgers
+from site_agent.gate.privacy_ledger import check_ledger
 from site_agent.hospital import Hospital
 from site_agent.service.released_volume import LeftCount
-from site_agent.service.status_socket import read_status
+from site_agent.service.status_socket import no_status, read_status
 from site_agent.state_folders import audit_log_path, gate_folder
 
 _MANY_RECORDS: Final = 5000
@@ -25,13 +30,23 @@ _MANY_RECORDS: Final = 5000
 async def examine(hospital: Hospital) -> list[Finding]:
     """Check the gate process of this site, and return all findings."""
     folder = gate_folder(hospital.state_path)
-    found = [key_checks.judge_directory(folder), judge_disk(computer_checks.free_bytes(hospital.state_path))]
+    found = [key_checks.judge_directory(folder), judge_disk(*computer_checks.free_on_disk(hospital.state_path))]
     found += key_checks.judge_secrets((identity_key_path(folder),))
     found += _policy(hospital)
     found += await _program(hospital)
     if audit_log_path(hospital.state_path).exists():
         found += _audit(hospital.state_path)
-    return found
+    return [*found, _records(hospital)]
+
+
+def _records(hospital: Hospital) -> Finding:
+    """Read what this site has masked, sent and spent, with the code that the gate uses."""
+    try:
+        number = check_ledgers(hospital.state_path, hospital.policy.uncounted_runs)
+        check_ledger(hospital.state_path)
+    except RefusedError as unreadable:
+        return failure("D424", unreadable.what, unreadable.remedy)
+    return fine("D424", f"{number} records of what this site has masked and sent can be read.")
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
@@ -51,7 +66,9 @@ def _policy(hospital: Hospital) -> list[Finding]:
 async def _program(hospital: Hospital) -> list[Finding]:
     answer = await read_status(hospital.state_path)
     found = [fine("D418", f"The gate process is running: {json.loads(answer)['phase']}.")] if answer else []
-    if not found:
+    if not found and not isinstance(silent := no_status(hospital.state_path), NotRunning):
+        found.append(failure("D418", silent.what, silent.remedy))
+    elif not found:
         remedy = "Run `systemctl start site-gate` or `site-agent join`. Run this check as the gate's user."
         found.append(warning("D418", "No gate process of this site is running.", remedy))
     if hospital.trainer_socket is not None and not answer:  # a running gate uses the trainer's only connection
@@ -70,6 +87,8 @@ def _trainer_socket(place: Path) -> Finding:
 
 
 def _audit(state: Path) -> list[Finding]:
+    if (fault := fault_of(audit_log_path(state))) is not None:
+        return [failure("D422", fault.what, fault.remedy)]
     left = LeftCount(audit_log_path(state)).now()
     says = f"{left.not_cosigned} of {left.records} records are not cosigned."
     if left.not_cosigned > _MANY_RECORDS:

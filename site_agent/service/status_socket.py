@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import sdnotify
 
+from host.durable import full_disk
 from host.local_server import short_path
-from protos.errors import ConfigurationError, OperatorError
+from pki.store import not_answering
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.service.released_volume import LeftCount
 from site_agent.site_standing import Standing
@@ -77,6 +79,7 @@ async def telling(folder: Path, told: Told, standing: Standing) -> AsyncIterator
 
     Raises:
         ConfigurationError: the socket cannot be created.
+        UnavailableError: the disk is full.
     """
     server = await _listen(folder, told)
     pulse = asyncio.create_task(_pulse(standing))
@@ -100,9 +103,11 @@ async def _listen(folder: Path, told: Told) -> asyncio.Server:
         with short_path(folder / STATUS_SOCKET) as place:
             return await asyncio.start_unix_server(answer, place)
     except OSError as cause:
-        raise ConfigurationError(
-            what=f"The status socket in {folder} cannot be created: {cause.strerror}.",
-            consequence="The site agent did not start. Nothing was sent.",
+        what = f"The status socket in {folder} cannot be created: {cause.strerror}."
+        stopped = "The site agent did not start. Nothing was sent."
+        raise full_disk(cause, what=what, consequence=stopped) or ConfigurationError(
+            what=what,
+            consequence=stopped,
             remedy="Set `state` in hospital.yaml to a directory in which this user has permission to write.",
         ) from cause
 
@@ -119,13 +124,27 @@ async def _pulse(standing: Standing) -> None:
 
 
 async def read_status(state: Path) -> bytes | None:
-    """Return the status of the site program that uses this state directory, as JSON. Return None if none runs."""
+    """Return the status of the site program that uses this state directory, as JSON.
+
+    Return None if none runs, or if it does not answer within PATIENCE_SECONDS.
+    """
     try:
         with short_path(gate_folder(state) / STATUS_SOCKET) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await reader.read()
         writer.close()
-    except OSError:  # no answer in time counts as no running site; the watchdog reports a site that hangs
+    except OSError:  # includes no answer in time
         return None
     return answer or None
+
+
+def no_status(state: Path) -> UnavailableError:
+    """Return the error that `read_status` returned None: no site program runs, or one hangs."""
+    return not_answering(
+        "site agent",
+        gate_folder(state),
+        unused="No site agent is running with this configuration, or your user account is not allowed to read its "
+        "status.",
+        start="Start the agent with `site-agent join`, or run the command under the user account of the agent.",
+    )

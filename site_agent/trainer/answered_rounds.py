@@ -19,6 +19,7 @@ from blake3 import blake3
 from protos.errors import UnavailableError
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
+from site_agent.trainer.failures import START_AGAIN
 from site_agent.trainer_socket import Train
 
 # Round, stage, layers, draw, digest of the received values.
@@ -63,6 +64,6 @@ class AnsweredRounds:
         except OSError as cause:
             raise UnavailableError(
                 what=f"The file that lists the answered rounds cannot be written: {cause.strerror}.",
-                consequence="Nothing was trained and nothing was sent.",
-                remedy="Free space on the disk of the state directory, then start the trainer again.",
+                consequence="Nothing more was trained or sent.",
+                remedy=f"Free space on the disk of the state directory. {START_AGAIN}",
             ) from cause

@@ -10,6 +10,9 @@ from typing import Final
 from protos.errors import ConfigurationError, OperatorError, RefusedError
 
 _NOTHING_TRAINED: Final = "Nothing was trained and nothing was sent."
+START_AGAIN: Final = (
+    "Then start the site's programs again: `site-agent join`, or `systemctl start site-trainer site-gate site-agent`."
+)
 
 
 def unfit(*, what: str, remedy: str) -> ConfigurationError:

@@ -27,7 +27,7 @@ from blake3 import blake3
 from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
 from protos.errors import ConfigurationError, UnavailableError
 from protos.plan.plan import Plan
-from site_agent.trainer.failures import unfit
+from site_agent.trainer.failures import START_AGAIN, unfit
 
 SECRET_BYTES: Final = 32
 _NAME: Final = "site.secret"
@@ -56,11 +56,8 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     except OSError as cause:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
-            consequence="Earlier saved states are unchanged and nothing was sent.",
-            remedy=(
-                "Free disk space, or let the trainer's user account write to its state folder. Then start the trainer "
-                "again."
-            ),
+            consequence="Earlier saved states are unchanged, and nothing more was sent.",
+            remedy=f"Free disk space, or let the trainer's user account write to its state folder. {START_AGAIN}",
         ) from cause
 
 

@@ -65,6 +65,7 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     paper.write_text(called("coordinator", "backup-key", "--config", config).stdout)
     shutil.rmtree(tmp_path / "state")
     without_paper = called("coordinator", "restore", file, "--config", config)
+    without_file = called("coordinator", "restore", tmp_path / "absent", "--config", config)
     shutil.move(tmp_path / "authority", tmp_path / "lost")
     restored = called("coordinator", "restore", file, "--config", config, "--key-file", paper)
 
@@ -74,6 +75,8 @@ def test_a_coordinator_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     assert "authority/register.sqlite" in names
     assert "state/backup.seal" not in names
     assert (without_paper.returncode, "nobody can tell who made" in without_paper.stderr) == (78, True)
+    assert "absent cannot be read: No such file" in without_file.stderr
+    assert "backup key" not in without_file.stderr
     assert called("coordinator", "backup-key", "--config", config).stdout == paper.read_text()
     assert (over_newer.returncode, "has records that the backup does not have" in over_newer.stderr) == (78, True)
     assert restored.returncode == 0, restored.stderr

@@ -162,7 +162,7 @@ def test_a_wrong_key_is_told_with_its_place(
 
     assert coordinator(command, "--config", path) == 78
     assert finding in coordinator.err
-    assert "The coordinator did not start." in coordinator.err
+    assert "The command did nothing. A running coordinator keeps its settings." in coordinator.err
     assert_three_sentences(coordinator.err)
     assert not (folder / "state").exists()
 

@@ -94,7 +94,7 @@ def test_each_mistake_is_told_at_its_line(tmp_path: Path, changes: dict[str, obj
         read_configuration(path)
 
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: {re.escape(told)}", refusal.value.what)
-    assert refusal.value.consequence == "The coordinator did not start."
+    assert refusal.value.consequence == "The command did nothing. A running coordinator keeps its settings."
 
 
 def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:

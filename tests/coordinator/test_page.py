@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.configuration import CoordinatorConfiguration
+from coordinator.network.control_socket import status_path
 from coordinator.operations.status_page import StatusPage, site_rows
 from coordinator.rounds.run import thinned
-from coordinator.serve import status_path
 from coordinator.storage.journal import Journal
 from host.local_server import serve_page
 from pki.authority import Authority, FederationRecord

@@ -42,7 +42,9 @@ def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
         await asyncio.sleep(90)
         pace = pace_facts(run, NOON)
         stage.cut(streams["b"])
-        told.update(json.loads(json.dumps(stage.engine.status() | {"pace": pace})))
+        told.update(
+            json.loads(json.dumps(stage.engine.status() | {"pace": pace, "real_pace": stage.engine.status()["pace"]}))
+        )
 
     play(scene())
     return told
@@ -99,6 +101,7 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
 
     assert "round 4 of 10" in text
     assert "A round takes 1 min; ends about 2026-05-01T12:06:00+00:00, in 6 min" in text
+    assert (answer["run"]["phase"], answer["real_pace"]["ends"]) == ("training", None)  # b has left
     assert "Waits for: " in text
     assert "b" in text.partition("Waits for: ")[2].partition("\n")[0]
     assert "3.2 days left" in text

@@ -109,7 +109,7 @@ def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Pat
 
     assert pki(*words) == 77
     assert "Site st-mary is not waiting for an approval. The state of the site is invited." in pki.err
-    assert "Ask st-mary to run `site-agent join`, which sends its request." in pki.err
+    assert "Ask st-mary to save its newest invitation and run `site-agent join`." in pki.err
     assert pki("revoke", "st-mary", "--directory", directory) == 0
     assert pki(*words) == 77
     assert "The state of the site is revoked." in pki.err

@@ -145,7 +145,7 @@ def test_a_wrong_key_is_told_with_its_place(
     assert finding in site_agent.err
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: ", site_agent.err)
     assert_three_sentences(site_agent.err)
-    assert "Nothing was sent" in site_agent.err
+    assert "nothing was sent. A running program keeps its settings" in site_agent.err
     assert not (folder / "state").exists()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
 from protos.wire.messages import Saved
+from site_agent.trainer import trainer_files
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.saves import SavedStudy, Saves
 from tests.for_each import for_each
@@ -115,3 +117,20 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     assert [state.round for state in saves_in(tmp_path).held] == [0, 7, 8, 9, 10]
     Saves(tmp_path / "saves" / "another", PLAN, ROWS)
     assert not (tmp_path / "saves" / "run").exists()
+
+
+def test_a_full_disk_of_the_trainer_has_a_remedy_that_works_in_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no command that starts a trainer alone, and earlier contributions may have been sent."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(trainer_files, "require_room", full)
+
+    with pytest.raises(UnavailableError) as refused:
+        trainer_files.write_whole(tmp_path / "state", b"x")
+
+    assert "nothing more was sent" in refused.value.consequence
+    assert "`site-agent join`" in refused.value.remedy

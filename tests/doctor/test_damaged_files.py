@@ -1,0 +1,139 @@
+"""`doctor` reads the files that stop a program at its start, with the code of the program, and changes none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from audit.own_log import AuditLog
+from coordinator.coordinator_cli import cli as coordinator
+from coordinator.network.control_socket import unix_server
+from coordinator.storage.journal import Journal
+from host import computer_checks
+from protos.errors import UnavailableError
+from site_agent.gate.ledger_memory import settle_ledger
+from site_agent.gate.spent import Release, Spent
+from site_agent.service import status_socket
+from site_agent.site_cli import cli as site_agent
+from tests.doctor.conftest import Scene
+
+AT_A_SITE = {
+    "audit.log": "D422",
+    "privacy/ledger.mark": "D424",
+    "privacy/run.json": "D424",
+    "spent/run.json": "D424",
+    "masking/run.json": "D424",
+}
+AT_THE_OFFICE = {"audit.log": "D422", "runs/run/journal.jsonl": "D425"}
+
+
+def now() -> datetime:
+    """The time of the records."""
+    return datetime.now(UTC)
+
+
+def failures(result: Result) -> dict[str, str]:
+    """The identifiers of the failures, with what they say."""
+    return {one["identifier"]: one["says"] for one in json.loads(result.stdout) if one["severity"] == "failure"}
+
+
+def gate_of(scene: Scene) -> Path:
+    """The folder of a gate that has lived a little."""
+    gate = scene.hospital.parent / "state" / "gate"
+    audit = AuditLog(gate / "audit.log", site="a", now=now)
+    for number in range(3):
+        audit.write("something", number=number)
+    settle_ledger(gate.parent, audit, is_member=False)
+    audit.close()
+    spent = Spent(gate.parent, "run")
+    spent.take(8, Release(round=0, attempt=0, position="ab" * 32, stage="training", offered_layers=""))
+    return gate
+
+
+def damage(path: Path) -> None:
+    """Change one byte in the middle of a file, or write a file of no known form."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = bytearray(path.read_bytes() if path.exists() else b"{damaged}\n")
+    content[len(content) // 2] ^= 1
+    if content.startswith((b'{"begun"', b'{"rounds"')):
+        content = bytearray(b"{")
+    path.write_bytes(content)
+
+
+def examined(scene: Scene) -> dict[str, str]:
+    """The failures that the site's doctor finds at the gate."""
+    words = ["doctor", "--config", str(scene.hospital), "--side", "gate", "--json"]
+    return failures(CliRunner().invoke(site_agent, words))
+
+
+@pytest.mark.parametrize("name", AT_A_SITE)
+def test_a_damaged_file_of_a_site_is_a_failure(scene: Scene, name: str) -> None:
+    """The finding has the gate's own sentence, and the whole files and a torn last line are no failures."""
+    gate = gate_of(scene)
+    with (gate / "audit.log").open("ab") as log:
+        log.write(b'{"torn')
+    whole, before = examined(scene), (gate / "audit.log").read_bytes()
+    damage(gate / name)
+    found = examined(scene)
+
+    assert whole == {}
+    assert list(found) == [AT_A_SITE[name]]
+    assert name.split("/")[-1] in found[AT_A_SITE[name]]
+    assert name == "audit.log" or (gate / "audit.log").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", AT_THE_OFFICE)
+def test_a_damaged_file_of_the_coordinator_is_a_failure(scene: Scene, name: str) -> None:
+    """A log or a journal that was changed by one byte is found; whole ones are fine."""
+    state, words = scene.place.folder / "state", ["doctor", "--config", str(scene.place.config), "--json"]
+    log = AuditLog(state / "audit.log", site=None, now=now)
+    log.write("coordinator_started", plans=[])
+    log.write("coordinator_started", plans=[])
+    log.close()
+    (state / "runs" / "run").mkdir(parents=True)
+    journal = Journal(state / "runs" / "run" / "journal.jsonl", now)
+    journal.add("started", run="run")
+    journal.add("paused")
+    journal.sync()
+    journal.close()
+    whole = failures(CliRunner().invoke(coordinator, words))
+    damage(state / name)
+    found = failures(CliRunner().invoke(coordinator, words))
+
+    assert whole == {}
+    assert list(found) == [AT_THE_OFFICE[name]]
+
+
+def test_a_disk_without_inodes_is_found_by_doctor(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free bytes alone do not let a program create a file."""
+    monkeypatch.setattr(computer_checks, "free_on_disk", lambda _: (80 << 30, 0))
+
+    assert "D405" in examined(scene)
+
+
+@pytest.mark.parametrize("program", ["site", "coordinator"])
+def test_a_full_disk_at_the_start_is_not_a_wrong_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """If the socket cannot be created because the disk is full, the remedy is space, and a service tries again."""
+
+    async def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("asyncio.start_unix_server", full)
+
+    if program == "site":
+        begin = status_socket._listen(tmp_path, None)  # type: ignore[arg-type]
+    else:
+        begin = unix_server(tmp_path / "socket", full, "socket")
+
+    with pytest.raises(UnavailableError, match="No space left") as refused:
+        asyncio.run(begin)
+
+    assert "df -i" in refused.value.remedy

@@ -1,0 +1,183 @@
+"""A revoked site that kept its state comes back with a new invitation, at a real enrolment port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from audit.own_log import AuditLog
+from pki.enrolment_decisions import invite_site
+from pki.identity_key import read_identity_key
+from pki.names import SiteName
+from pki.register import Register, SiteState
+from site_agent.gate_socket import Order
+from site_agent.hospital import Hospital
+from site_agent.service.enrolling import enrol_where_needed
+from tests.pki.whole_site import SiteKeys
+from tests.rehearsal.federation import Office, eventually, utc_now
+from tests.rehearsal.relayed_stream import certificates_in_process
+from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port
+from tests.rehearsal.test_upkeep import enrolling
+
+
+class Returning:
+    """Site a, which this office has enrolled; `orders` is all that its agent was asked to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.office = folder, Office.found(folder / "office")
+        hospital = hospital_of(self.office, folder)
+        self.hospital: Hospital = hospital.model_copy(update={"invitation": str(folder / "a.invitation")})
+        self.register = Register(self.office.authority.register_path)
+        self.orders: list[Order] = []
+
+    @property
+    def keys(self) -> SiteKeys:
+        """Its TLS key and certificates."""
+        return SiteKeys.load(self.folder / "state" / "agent")
+
+    @property
+    def state(self) -> SiteState:
+        """Its state in the office's register."""
+        return self.register.site(SiteName("a")).state
+
+    def revoke(self) -> None:
+        """Revoke the site, as `pki revoke` does."""
+        self.office.revoke("a")
+
+    def invite(self, port: str) -> None:
+        """Replace the file of the invitation, as the hospital does with the office's new one."""
+        authority = self.office.authority
+        invitation = invite_site(
+            authority, self.register, SiteName("a"), valid_for=timedelta(hours=1), is_pre_approved=False, now=utc_now()
+        )
+        place = Path(str(self.hospital.invitation))
+        place.unlink(missing_ok=True)
+        content = json.loads(invitation.to_json())
+        place.write_text(json.dumps(content | {"enrolment": port, "coordinator": "moved.example.org:8443"}))
+
+    def approve(self) -> None:
+        """Approve the request, as `pki approve` does."""
+        fingerprint = self.register.site(SiteName("a")).identity_fingerprint
+        assert fingerprint is not None
+        self.register.approve(SiteName("a"), fingerprint, utc_now())
+
+    async def start(self) -> None:
+        """Enrol where needed, as `site-agent join` does at its start."""
+        certificates = certificates_in_process(self.keys)
+        inner, gate = certificates._ask, self.folder / "state" / "gate"
+
+        async def ask(order: Order):  # type: ignore[no-untyped-def]
+            self.orders.append(order)
+            return await inner(order)
+
+        certificates._ask = ask
+        audit = AuditLog(gate / "audit.log", site="a", now=utc_now)
+        try:
+            await enrol_where_needed(self.hospital, certificates, read_identity_key(gate), audit)
+        finally:
+            audit.close()
+
+    def is_accepted(self) -> bool:
+        """Whether the coordinator accepts the certificate that the site uses."""
+        return self.register.is_accepted(SiteName("a"), self.keys.certificate_sha256())
+
+
+@asynccontextmanager
+async def started(site: Returning) -> AsyncIterator[asyncio.Task[None]]:
+    """The start of the site's program, which ends with the block."""
+    task = asyncio.create_task(site.start())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp_path: Path) -> None:
+    """Its identity stays, its TLS key is new. A restart repeats the request, and only an approval ends the wait."""
+    site = Returning(tmp_path)
+    identity, before = site.keys.identity_fingerprint(), site.keys.tls_key_path.read_bytes()
+
+    async def scene() -> None:
+        async with enrolling(site.office) as port:
+            tell_port(tmp_path, port)
+            await site.start()  # records that there is no invitation yet
+            site.revoke()
+            site.invite(port)
+            for _ in range(2):
+                async with started(site) as task:
+                    await eventually(lambda: site.state is SiteState.REQUESTED)
+                    await asyncio.sleep(0.1)
+                    assert not task.done()
+                    assert not site.is_accepted()
+            site.approve()
+            await site.start()
+
+    asyncio.run(scene())
+
+    assert site.is_accepted()
+    assert site.register.site(SiteName("a")).identity_fingerprint == identity
+    assert site.keys.tls_key_path.read_bytes() != before
+    assert site.keys.has_previous()
+    addresses = json.loads((tmp_path / "state" / "agent" / "federation.json").read_text())
+    assert addresses["coordinator"] == "moved.example.org:8443"
+    assert events(tmp_path)[-1] == "enrolled"
+
+
+def test_the_invitation_of_a_member_is_used_once(tmp_path: Path) -> None:
+    """After its return, and beside an invitation from before, a site's start only looks at its certificates."""
+    site = Returning(tmp_path)
+
+    async def scene() -> None:
+        async with enrolling(site.office) as port:
+            tell_port(tmp_path, port)
+            site.revoke()
+            site.invite(port)
+            await site.start()  # enrolled by an earlier version: the file counts as used
+            assert [type(order).__name__ for order in site.orders] == ["Look"]
+            site.invite(port)
+            async with started(site) as task:
+                await eventually(lambda: site.state is SiteState.REQUESTED)
+                site.approve()
+                await task
+            site.orders.clear()
+            await site.start()
+
+    asyncio.run(scene())
+
+    assert [type(order).__name__ for order in site.orders] == ["Look"]
+
+
+@pytest.mark.parametrize("content", ["no invitation", "unknown token"])
+def test_a_file_that_is_no_new_invitation_never_stops_a_member(tmp_path: Path, content: str) -> None:
+    """The program warns, keeps the certificate and goes on; the coordinator decides about the certificate."""
+    site = Returning(tmp_path)
+    before = site.keys.certificate_sha256()
+
+    async def scene() -> None:
+        async with enrolling(site.office) as port:
+            tell_port(tmp_path, port)
+            await site.start()
+            place = Path(str(site.hospital.invitation))
+            if content == "no invitation":
+                place.write_text(content)
+            else:
+                site.revoke()
+                site.invite(port)
+                stale = place.read_bytes()
+                site.invite(port)
+                place.write_bytes(stale)
+            await site.start()
+
+    with capture_logs() as logged:
+        asyncio.run(scene())
+
+    assert [line["event"] for line in logged if line["event"] != "enrolment_refused"] == ["invitation_not_used"]
+    assert site.keys.certificate_sha256() == before
