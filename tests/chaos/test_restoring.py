@@ -130,7 +130,7 @@ def test_a_copied_state_is_noticed(tmp_path: Path) -> None:
 
 
 class Restarting:
-    """A person restarts the audit log of berlin after four contributions. The old log has a damaged record."""
+    """A person restarts the audit log of berlin in its fourth round. The old log has a damaged record."""
 
     def __init__(self, network: Mortal) -> None:
         self._path, self.is_restarted = network.directory / "berlin" / "audit.jsonl", False
@@ -140,11 +140,10 @@ class Restarting:
         if owner != "agent berlin" or self.is_restarted or not self._path.exists():
             return False
         content = self._path.read_bytes().splitlines(keepends=True)
-        sent = [number for number, line in enumerate(content) if b'"contribution_handed_over"' in line]
-        if len(sent) < 4:
+        released = [number for number, line in enumerate(content) if b'"contribution_released"' in line]
+        if len(released) < 4:
             return False
         self.is_restarted = True
-        released = [number for number, line in enumerate(content) if b'"contribution_released"' in line]
         content[released[-2]] = content[released[-2]].replace(b'"round":', b'"round":1')
         self._path.write_bytes(b"".join(content))
         restart_log(self._path, site="berlin", by="A. Jones", because="disk failed", now=lambda: datetime.now(UTC))
@@ -154,11 +153,13 @@ class Restarting:
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_a_restarted_audit_log_lets_the_run_return_to_its_snapshot(tmp_path: Path, is_masked: bool) -> None:
     """The rounds of the log that was set aside still count, and the result has the same bits."""
-    plan = a_plan(is_masked=is_masked)
+    saving = {"every_rounds": 100, "every_seconds": None}  # the run returns to its first round
+    plan = plan_of("ditto", secure_aggregation="required" if is_masked else "off", snapshots=saving)
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, seed=0)
 
     found, network, _ = to_the_end(tmp_path / "restarted", plan, 0, lambda network: Restarting(network).strike)
 
     assert network.deaths == ["agent berlin"]
+    assert decisions(network.directory, "back")
     assert list((tmp_path / "restarted" / "berlin").glob("audit.jsonl.before-*"))
     assert found == expected
