@@ -20,6 +20,8 @@ from protos.wire.log_chain import BrokenChain, LogPosition, Record, checked, sta
 
 CONTINUED: Final = "log_continued"
 RESTARTED: Final = "log_began_anew"
+OLDER_STATE: Final = "older_state_restored"
+RESTORED_FROM: Final = "backup"  # in the record RESTARTED: when the restored backup was made
 FIRST_GENERATION: Final = 1
 _DIGITS: Final = 10
 _TAIL_BYTES: Final = 1 << 16
@@ -118,6 +120,18 @@ def generation_of(path: Path) -> int:
     return FIRST_GENERATION
 
 
+def began_with(path: Path) -> dict[str, Any]:  # Any: every type that JSON has
+    """Return the facts of the first record in the oldest file of a log, or {} if there is none.
+
+    Raises:
+        BrokenFile: the record was changed.
+    """
+    for file in all_files(path):
+        if (line := first_line(file)).endswith(b"\n"):
+            return _first_record(file, line).facts
+    return {}
+
+
 def generation_in(facts: dict[str, Any]) -> int:
     """Return the generation number in the first record of a file."""
     generation = facts.get("generation") if facts.get("event") in (CONTINUED, RESTARTED) else FIRST_GENERATION
@@ -135,21 +149,40 @@ def set_aside(path: Path, now: datetime, *, least: int = 0) -> int:
         generation = generation_of(path)
     except BrokenFile:
         generation = FIRST_GENERATION  # unreadable; the witness's checkpoint decides
+    stem = f"before-{now:%Y%m%dT%H%M%S}"
+    stamp = next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, 1000))) if not _has(path, name))
     for file in all_files(path):
-        file.rename(file.with_name(f"{file.name}.before-{now:%Y%m%dT%H%M%S}"))
+        file.rename(file.with_name(f"{file.name}.{stamp}"))
     return max(generation, least) + 1
+
+
+def _has(path: Path, stamp: str) -> bool:
+    """Return whether an earlier log was set aside with this stamp. Its files must not be replaced."""
+    return any(path.parent.glob(f"{path.name}*.{stamp}"))
+
+
+def files_set_aside(path: Path) -> list[Path]:
+    """Return the files that `set_aside` renamed, oldest first."""
+    found = [file.name.rpartition(".before-")[::2] for file in path.parent.glob(f"{path.name}*.before-*")]
+    return [path.with_name(f"{name}.before-{stamp}") for name, stamp in sorted(found, key=_oldest_first)]
+
+
+def _oldest_first(file: tuple[str, str]) -> tuple[str, str]:
+    name, stamp = file
+    return stamp, name  # of one log, the rotated files with their digits come before the last file
 
 
 def newest_first(path: Path, word: bytes) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
     """Yield the facts of the records that contain a word, newest first, from the two newest files. Check no hash.
 
-    A loss of power can only remove records at the end, so older files are not read.
+    A loss of power can only remove records at the end, so older files are not read. If a person has just started a new
+    log, the newest file that was set aside is the second one.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: a line is no record.
     """
-    for file in reversed(all_files(path)[-2:]):
+    for file in reversed([*files_set_aside(path), *all_files(path)][-2:]):
         with file.open("rb") as opened:
             places = [(start, len(line)) for start, line in _placed(opened) if word in line]
             for start, length in reversed(places):
@@ -168,7 +201,7 @@ def _placed(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
     """Yield the facts of each complete record in the files that `set_aside` renamed. Skip damaged lines."""
-    for file in sorted(path.parent.glob(f"{path.name}*.before-*")):
+    for file in files_set_aside(path):
         with file.open("rb") as opened:
             for line in opened:
                 try:
@@ -176,6 +209,32 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
                 except BrokenChain:
                     continue
                 yield record.facts
+
+
+def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
+    """Return whether the newest log that was set aside had this position, or an old file with it was deleted.
+
+    Args:
+        generation: the generation number of the log that had the position.
+    """
+    files = files_set_aside(path)
+    newest = [file for file in files if file.name.endswith(files[-1].name.rpartition(".before-")[2])]
+    try:
+        was, size = generation_in(_first_record(files[-1], first_line(files[-1])).facts), position_after(files[-1])
+    except (IndexError, BrokenFile):
+        return False
+    if generation != was or position.sequence > size.sequence:
+        return generation < was
+    for file in newest:
+        with file.open("rb") as opened:
+            for line in opened:
+                try:
+                    record = _alone(line)
+                except BrokenChain:
+                    continue
+                if record.position.sequence == position.sequence:
+                    return record.position == position
+    return True
 
 
 @dataclass(frozen=True)

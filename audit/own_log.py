@@ -34,8 +34,10 @@ from pydantic import Field
 
 from audit.log_files import (
     CONTINUED,
+    RESTORED_FROM,
     BrokenFile,
     all_files,
+    began_with,
     checked_records,
     earlier_facts,
     first_line,
@@ -43,6 +45,7 @@ from audit.log_files import (
     full_name,
     generation_of,
     last_line,
+    may_contain,
     newest_first,
     position_after,
     start_of_file,
@@ -299,6 +302,24 @@ class AuditLog:
             found = [facts for facts in earlier_facts(self._path) if facts.get("event") in events]
         yield from found
 
+    def all_records(self, *events: str) -> list[dict[str, Any]]:  # Any: every type that JSON has
+        """Return the facts of every record of these events, oldest first, with those of the logs that were set aside.
+
+        Raises:
+            AuditError: the log was changed, or a file cannot be read.
+        """
+        return [*self.earlier_records(*events), *self.records(*events)]
+
+    def lacks(self, generation: int, position: LogPosition) -> bool:
+        """Return whether this log began with a restored backup whose log had not reached this earlier position.
+
+        Raises:
+            AuditError: a file cannot be read.
+        """
+        with self._explained():
+            is_restored = RESTORED_FROM in began_with(self._path)
+            return is_restored and not may_contain(self._path, generation, position)
+
     @property
     def is_continued(self) -> bool:
         """Return whether the oldest file of the log follows a file that was deleted because of its age."""
@@ -522,5 +543,6 @@ def broken_log(finding: str, consequence: str) -> AuditError:
     return AuditError(
         what=f"The audit log is damaged or was changed: {finding}.",
         consequence=consequence,
-        remedy="Do not change the files of the audit log. Call the security officer.",
+        remedy="Do not change the files of the audit log. Call the security officer, who can start a new log with the "
+        "command `audit restart`.",
     )

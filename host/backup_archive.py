@@ -203,8 +203,8 @@ def extract(path: Path, catalogue: Catalogue, root: str, folder: int) -> None:
 def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
     """Restore the file modes of extracted files. If root runs the restore, also restore their owners.
 
-    Files that are not in the backup get the owner of the whole directory. The folders come last: while the outer
-    folders belong to root, only root can put a link among the files.
+    Files that are not in the backup get the owner of their folder. The folders come last: while the outer folders
+    belong to root, only root can put a link among the files.
 
     Raises:
         OSError: this computer has no such user, or the disk cannot be written.
@@ -215,7 +215,8 @@ def give_back(catalogue: Catalogue, root: str, folder: int) -> None:
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            _own(descriptor, entries.get(place, replace(wanted[root], mode=mode)))
+            around = entries.get(place.parent, wanted[root])
+            _own(descriptor, entries.get(place) or replace(around, mode=mode))
         finally:
             os.close(descriptor)
     _own(folder, wanted[root])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import pwd
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +20,33 @@ from protos.errors import explained as failure_of
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH: Final = click.Path(path_type=Path)
 json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+by_option: Final = click.option("--by", required=True, help="Name of the person who decides, for the audit log.")
+_MEANT: Final = {"--by": "name of the person", "--to": "recipient and the purpose"}
 
 
 def configuration_option(file: str) -> Callable[[Command], Command]:
     """Return the option for the path of a program's configuration, such as `hospital.yaml`."""
     return click.option("--config", "path", required=True, type=PATH, help=f"The file {file}.")
+
+
+def person(by: str, option: str = "--by") -> str:
+    """Return the text that a person typed for an option, with single blanks. Raises UsageError: the text is empty."""
+    if not by.strip() or not by.isprintable():
+        meant = _MEANT.get(option, "reason in a few words")
+        raise UsageError(
+            what=f"{option} is empty.",
+            consequence="Nothing was changed. Nothing was sent.",
+            remedy=f"Enter the {meant} for the audit log.",
+        )
+    return " ".join(by.split())
+
+
+def account() -> str:
+    """Return the name of the user account that runs the command. Environment variables cannot change this name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 class Following(io.TextIOBase):

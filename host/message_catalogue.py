@@ -90,7 +90,9 @@ ERRORS: Final = (
           "Correct the lines that the message lists, and try again. Every key is described in docs/configuration.md."),
     Entry("E011", "journal damaged",
           "The journal of a run is damaged or was changed. The run does not resume.",
-          "Restore the whole folder of the run from a backup, or remove the plan from coordinator.yaml."),
+          "Stop the coordinator and move its state folder to another place. Then restore the newest backup with "
+          "`coordinator restore` and `--key-file`. Without a backup, remove the plan from coordinator.yaml, and "
+          "announce a new version of the plan."),
     Entry("E012", "gate",
           "The gate process refused to send a contribution. Nothing from this round was sent.",
           "Tell the study's researcher."),
@@ -101,7 +103,7 @@ ERRORS: Final = (
           "The audit log cannot be written, or somebody changed it. Nothing is sent until a person has corrected the "
           "fault.",
           "Free space on the disk of the audit log. If the log was changed, do not touch the log file, and call the "
-          "security officer."),
+          "security officer. The security officer starts a new log with `audit restart`."),
     Entry("E015", "trainer gone",
           "The trainer process ended without a message. Nothing from this round was sent.",
           "Check with `dmesg` and `journalctl -u site-trainer` whether the operating system stopped the trainer for "

@@ -133,6 +133,16 @@ _since: Final = click.option("--since", help="Show records from this day or time
 _until: Final = click.option("--until", help="Show records before this day or time, UTC.")
 
 
+because_option: Final = click.option(
+    "--because", required=True, help="Reason for the restart in a few words, written to the audit log."
+)
+
+
+def restarted(generation: int, by: str) -> str:
+    """Return the line that a command prints after a person has restarted an audit log."""
+    return f"{by} restarted the log. It is generation {generation}. The earlier files are kept beside it."
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogProgram:
     """A program with commands that read its audit log. These commands change nothing.

@@ -39,6 +39,7 @@ _GROUPS: Final = {
     )),
     _LOG: ("Confirmations by the program at the other end, and changes of the log's files.", (
         "checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored",
+        "older_state_restored",
     )),
     _OTHER: ("Records that belong to no run.", ()),
 }  # fmt: skip

@@ -1,26 +1,25 @@
-"""Implements `coordinator audit`: checks and exports the coordinator's audit log, and exports the sites' checkpoints.
-
-No command here changes a log.
-"""
+"""Implements `coordinator audit`, which checks, prints and exports the coordinator's audit log, or starts a new one."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from audit.checkpoint_memory import kept_checkpoints, own_checkpoint
-from audit.reading.log_commands import Desk, LogProgram
+from audit.reading.log_commands import Desk, LogProgram, because_option, restarted
 from audit.reading.log_keys import checkpoints_text
 from audit.reading.log_verification import KnownKeys
+from audit.restarting import restart_log
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import read_configuration
 from coordinator.operations.coordinator_log import log_path
-from host.command_line import PATH
+from host.command_line import PATH, by_option, person
 from pki.authority import Authority
 from pki.identity_key import public_bytes
 from pki.register import Register
-from pki.store import write_public
+from pki.store import hold_directory, write_public
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
 
@@ -51,3 +50,22 @@ def checkpoints(path: Path, output: Path) -> None:
     found = kept_checkpoints(Path(read_configuration(path).state) / "witness")
     write_public(output, checkpoints_text(found).encode())
     click.echo(f"{len(found)} checkpoints written to {output}.")
+
+
+@audit.command()
+@config_option
+@by_option
+@because_option
+def restart(path: Path, by: str, because: str) -> None:
+    """Rename a damaged audit log, and start a new one. All sites and every reader of the log see this restart.
+
+    Example: coordinator audit restart --config coordinator.yaml --by "Anna Jones" --because "disk failed"
+    """
+    by, because = person(by), person(because, "--because")
+    state = Path(read_configuration(path).state)
+    hold_directory(state, "coordinator")
+    click.echo(restarted(restart_log(log_path(state), site=None, by=by, because=because, now=_now), by))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -3,7 +3,8 @@
 The file contains the authority's keys. An existing authority is never replaced, because its register may have newer
 revocations than the backup. An unfinished run is marked as restored: its attempts and key sessions continue with much
 higher numbers. So sites with newer rounds either return together with the run or refuse, and never accept a number
-twice.
+twice. The audit log begins again with a higher generation number, because the sites may have confirmed later records.
+The restored log is kept beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 import click
 
-from audit.own_log import AuditLog
+from audit.restarting import restart_log
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration
 from coordinator.operations.coordinator_log import log_path
@@ -26,7 +27,7 @@ from coordinator.storage.journal import Journal, read_journal
 from host import restoring
 from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
-from host.command_line import PATH
+from host.command_line import PATH, account
 from host.state_format import settle_format
 from pki.authority import Authority
 from pki.register import Register
@@ -112,6 +113,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
     before = restoring.restore(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
     click.echo(f"Restored the state of {catalogue.made} to {configuration.state}.")
+    click.echo("A new audit log begins. The restored log is kept beside it.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
     if has_authority:
@@ -123,7 +125,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 
 def _mark(state: Path, made: str) -> None:
-    """Record in the audit log, and in the journal of every unfinished run, that the state was restored."""
+    """Record in the journal of every unfinished run that the state was restored, and begin a new audit log."""
     for place in sorted(state.glob("runs/*/journal.jsonl")):
         journal, history = Journal(place, _now), History()
         for entry in read_journal(place):
@@ -133,9 +135,8 @@ def _mark(state: Path, made: str) -> None:
             journal.sync()
         journal.close()
     if log_path(state).exists():  # a state without a log was never started
-        log = AuditLog(log_path(state), site=None, now=_now)
-        log.write("state_restored", made=made)
-        log.close()
+        because = f"restored from the backup of {made}"
+        restart_log(log_path(state), site=None, by=account(), because=because, now=_now, backup=made)
 
 
 @contextmanager

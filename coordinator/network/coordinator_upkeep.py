@@ -15,6 +15,7 @@ import structlog
 from audit.cosigning import LogParty, LogSession
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
+from audit.rolled_back import OwnLogRefused
 from coordinator.network.outgoing import StreamPeer
 from coordinator.network.pace import Refusals
 from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site, site_of
@@ -124,7 +125,12 @@ class SiteUpkeep:
         try:
             yield
         except CheckpointRefused as refused:
-            self._log.error("site_log_refused", site=site_of(session.peer), reason=str(refused))
+            is_own = isinstance(refused, OwnLogRefused)
+            self._log.error(
+                "coordinator_log_refused" if is_own else "site_log_refused",
+                site=site_of(session.peer),
+                reason=str(refused),
+            )
             raise
 
     def _spent(self, owner: str) -> None:

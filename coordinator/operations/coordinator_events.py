@@ -134,8 +134,11 @@ EVENTS: Final = (
           "Call the site. When the site is ready, restart the coordinator. After the restart the site can take part "
           "again."),
     Entry("E180", "site_state_lost",
-          "A site reconnected, but no longer has its saved state of the run. The site cannot continue the run.",
-          "Ask the site to restore its state folder from a backup within the time `return_seconds` of the plan."),
+          "The coordinator and a site have no saved state of the run in common. Either the site has lost its saved "
+          "state, or the coordinator was restored from an older backup. The site cannot continue the run.",
+          "If the coordinator was restored, restore a newer backup of the coordinator, or start a new version of the "
+          "plan. Otherwise ask the site to restore its state folder from its newest backup within the time "
+          "`return_seconds` of the plan."),
     Entry("E184", "coordinator_state_older",
           "A site has newer rounds of the run than this coordinator, so the coordinator disconnected the site. The "
           "coordinator's state directory has an older state of the run.",
@@ -161,6 +164,12 @@ EVENTS: Final = (
           "closed the site's connection.",
           "Call the site's security officer. If the site's audit log was lost, a person at the site must run "
           "`site-agent audit restart`."),
+    Entry("E191", "coordinator_log_refused",
+          "This coordinator's own audit log lacks or contradicts records that a site has cosigned. Probably somebody "
+          "copied an older state folder back. The coordinator closed the site's connection.",
+          "If you have a backup, move the state folder to another place, and restore the newest backup with "
+          "`coordinator restore`. Otherwise call the security officer, who starts a new log with "
+          "`coordinator audit restart`."),
     Entry("E188", "authority_ends_soon",
           "The coordinator's certificate must be renewed. A new certificate would not be valid for longer, because "
           "the certificate of the authority that issues it expires too soon.",

@@ -341,7 +341,8 @@ class Engine:
         self._kept.joined(site, join)
         is_current = has_what_it_needs(run, self._kept, site, join)
         if not is_current and not self._kept.can_return(site):
-            self._refuse(self._kept, "refused", site, "this site no longer holds a state that the run can go on from")
+            why = "the coordinator and this site have no saved state of this run in common"
+            self._refuse(self._kept, "refused", site, why)
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
             # The site has sent its whole contribution; it is added to the run when the next round begins.

@@ -38,7 +38,9 @@ class JournalDamaged(OperatorError):
         super().__init__(
             what=f"The journal {path} is damaged or was changed: {finding}.",
             consequence="The coordinator did not continue the run and contacted no site for it. Nothing was changed.",
-            remedy="Restore the run's whole folder from a backup, or remove the plan from coordinator.yaml.",
+            remedy=f"Stop the coordinator. Move the folder {path.parent.parent.parent} to another place. Then restore "
+            "the newest backup with `coordinator restore` and `--key-file`. Without a backup, remove the plan from "
+            "coordinator.yaml, and announce a new version of the plan.",
         )
 
 

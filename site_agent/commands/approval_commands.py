@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from host.command_line import PATH
+from host.command_line import PATH, account, by_option, person
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 from pki.store import write_public
 from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
@@ -23,7 +23,7 @@ from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent import approvals, approving
-from site_agent.commands.site_options import account, audit_log_of, by_option, config_option, person, plan_option
+from site_agent.commands.site_options import audit_log_of, config_option, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words

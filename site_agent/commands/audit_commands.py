@@ -8,16 +8,15 @@ from pathlib import Path
 import click
 
 from audit.checkpoint_memory import kept_checkpoints, own_checkpoint, peer_key
-from audit.log_files import set_aside
-from audit.own_log import AuditLog
-from audit.reading.log_commands import Desk, LogProgram
+from audit.reading.log_commands import Desk, LogProgram, because_option, restarted
 from audit.reading.log_keys import checkpoints_text
 from audit.reading.log_verification import KnownKeys
-from host.command_line import PATH
+from audit.restarting import restart_log
+from host.command_line import PATH, by_option, person
 from pki.identity_key import has_identity_key, public_bytes, read_identity_key
 from pki.store import hold_directory, write_public
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
-from site_agent.commands.site_options import by_option, config_option, person
+from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import audit_log_path, gate_folder
 
@@ -60,8 +59,8 @@ def checkpoints(path: Path, output: Path) -> None:
 @audit.command(name="restart")
 @config_option
 @by_option
-@click.option("--because", required=True, help="Reason for the restart in a few words, written to the audit log.")
-def restart_log(path: Path, by: str, because: str) -> None:
+@because_option
+def restart(path: Path, by: str, because: str) -> None:
     """Rename a damaged audit log, and start a new one. The coordinator and every reader of the log see this restart.
 
     Example: site-agent audit restart --config hospital.yaml --by "Anna Jones" --because "disk failed"
@@ -69,10 +68,9 @@ def restart_log(path: Path, by: str, because: str) -> None:
     by, because = person(by), person(because, "--because")
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
-    log_path, known = audit_log_path(hospital.state_path), own_checkpoint(gate_folder(hospital.state_path) / "witness")
-    generation = set_aside(log_path, datetime.now(UTC), least=known.generation if known else 0)
-    key = read_identity_key(gate_folder(hospital.state_path))
-    log = AuditLog(log_path, site=hospital.site, now=lambda: datetime.now(UTC), identity_key=key)
-    log.write("log_began_anew", generation=generation, by=by, reason=because)
-    log.close()
-    click.echo(f"{by} restarted the log. It is generation {generation}. The earlier files are kept beside it.")
+    log_path = audit_log_path(hospital.state_path)
+    click.echo(restarted(restart_log(log_path, site=hospital.site, by=by, because=because, now=_now), by))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

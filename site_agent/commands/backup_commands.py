@@ -1,8 +1,8 @@
 """Contains `site-agent backup`, which saves a site's whole state in one file, and `site-agent restore`.
 
-The file has the site's keys, its private layers, models and reports. Protect it like patient data. The audit log
-records that a state was restored. If others have seen a newer state of this site, they detect it by log checkpoints,
-rounds and attempts.
+The file has the site's keys, its private layers, models and reports. Protect it like patient data. The audit log of a
+restored state begins again with a higher generation number. So the coordinator, which may have confirmed later records,
+accepts it. The restored log is kept beside it. Others detect an older state by rounds and attempts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 
 import click
 
-from audit.own_log import AuditLog
+from audit.restarting import restart_log
 from host import restoring
 from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
-from host.command_line import PATH
+from host.command_line import PATH, account
 from host.state_format import settle_format
 from pki.store import hold_directory, make_private_directory
 from protos.errors import ConfigurationError
@@ -110,18 +110,16 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     click.echo(f"Restored the state of {catalogue.made} to {state}.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
-    click.echo(
-        "The restored audit log ends at that time. If this site took part in a run later, inform the federation office."
-    )
+    click.echo("A new audit log begins. The restored log is kept beside it. It lacks what this site did since then.")
+    click.echo("If this site took part in a run since then, inform the federation office.")
 
 
 def _mark(state: Path, site: str, made: str) -> None:
-    """Write into the audit log that the state was restored."""
+    """Begin a new audit log, which records that the state was restored."""
     # A backup of an earlier version has the log in the state directory itself. Converting the state moves the log.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
-    log = AuditLog(place, site=site, now=_now)
-    log.write("state_restored", made=made)
-    log.close()
+    because = f"restored from the backup of {made}"
+    restart_log(place, site=site, by=account(), because=because, now=_now, backup=made)
 
 
 def _now() -> datetime:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from host.command_line import PATH
+from host.command_line import PATH, by_option, person
 from protos.errors import OperatorError, UsageError
 from protos.plan.concepts import read_concepts
-from site_agent.commands.site_options import audit_log_of, by_option, config_option, person
+from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
-from host.command_line import PATH
+from host.command_line import PATH, account, person
 from protos.errors import DataError, UsageError
-from site_agent.commands.site_options import account, audit_log_of, config_option, person, run_option
+from site_agent.commands.site_options import audit_log_of, config_option, run_option
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from host.command_line import PATH
+from host.command_line import PATH, by_option
 from pki.identity_key import read_identity_key
 from pki.store import write_public
 from protos.errors import UsageError
-from site_agent.commands.site_options import audit_log_of, by_option, config_option
+from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_folder
 
@@ -44,7 +44,7 @@ def approve(path: Path, run: str, by: str, recipient: str, output: Path) -> None
     from protos.wire.release_statements import approve_release
 
     log = audit_log_of(hospital)
-    ends = [facts for facts in log.records("run_finished") if facts["run"] == run]
+    ends = [facts for facts in log.all_records("run_finished") if facts["run"] == run]
     if not ends or "parameters_sha256" not in ends[-1]:
         raise UsageError(
             what=f"This site has not received a result of the run {run}.",
@@ -79,7 +79,7 @@ def withdraw_data(path: Path, run: str, by: str, reason: str) -> None:
     """
     hospital, by, reason = read_hospital(path), _line(by, "--by"), _line(reason, "--reason")
     log = audit_log_of(hospital)
-    sent = {facts["round"]: facts for facts in log.records("contribution_released") if facts["run"] == run}
+    sent = {facts["round"]: facts for facts in log.all_records("contribution_released") if facts["run"] == run}
     if not sent:
         raise UsageError(
             what=f"This site sent nothing in the run {run}.",

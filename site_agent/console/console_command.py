@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
+from host.command_line import account, person
 from host.local_server import browser_host, check_local, listen_option, plain_address, serve_page
 from protos.errors import UsageError
-from site_agent.commands.site_options import account, config_option, person
+from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 
 _ROLES = ("data-manager", "officer", "clinician")

@@ -33,7 +33,7 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
         AuditError: the log was changed.
     """
     plans = _plans(state)
-    logged = [(facts["plan"], facts["by"]) for facts in audit.records("plan_approved")]
+    logged = [(facts["plan"], facts["by"]) for facts in audit.all_records("plan_approved")]
     signed = [(one.plan_digest, each.by) for _, one in all_approvals(state) for each in one.signatures]
     approvals = [*logged, *signed]
     found = []

@@ -43,7 +43,7 @@ class Itinerary:
         *,
         only_receives: bool = False,
     ) -> None:
-        """Read the earlier rounds. `released` are the audit log's records of this run's releases, oldest first.
+        """Read the earlier rounds. `released` are the records of this run's releases, also those of earlier logs.
 
         A site that `only_receives` was offered no round, so only the plan limits when a result can come.
         """
@@ -54,7 +54,7 @@ class Itinerary:
         self.newest: int | None = None  # the round that was offered last, by this process
         self._last: tuple[int, Stage] | None = None
         self._chosen: bytes | None = None
-        for facts in released:
+        for facts in sorted(released, key=lambda facts: (facts["round"], facts["attempt"])):
             stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
             position_then = bytes.fromhex(facts.get("position", ""))  # earlier versions did not write it
             self._known[facts["round"]] = (facts["attempt"], position_then)

@@ -8,8 +8,8 @@ The rules:
 * a loss is a file and a record too. It is never removed, and a later loss is added;
 * a site of an earlier version has no mark, and its audit log, which goes back to its enrolment, has all payments. That
   is no loss;
-* a person who restarts the log of a restored or rolled back state shows that payments after the backup are missing.
-  That is a loss.
+* a person who restarts the log of a rolled back state shows that payments after the older state are missing. That is a
+  loss. `restore` restarts the log too. It is a loss if the coordinator has confirmed records that the backup lacks.
 
 The other places that show an earlier life of this site are the agent's certificate, persons' approvals of private
 plans, and the federation office's register, which the coordinator reports at enrolment.
@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from audit.log_files import RESTARTED
+from audit.log_files import OLDER_STATE, RESTARTED, RESTORED_FROM
 from audit.own_log import AuditError, AuditLog
 from host.durable import keep_record, on_disk
 from protos.errors import RefusedError
@@ -32,6 +32,7 @@ from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
 _LOST: Final = "privacy_ledger_lost"
+_SETTLED: Final = ("privacy_ledger_begun", _LOST, RESTARTED, OLDER_STATE)
 Record = TypeVar("Record", bound=Document)
 
 
@@ -67,12 +68,10 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
         AuditError: the mark cannot be written, so this site must not take part.
         RefusedError: the mark cannot be read.
     """
-    kept, logged = read_mark(state), list(audit.records("privacy_ledger_begun", _LOST, RESTARTED))
-    begun, lost, restarts = (
-        [facts for facts in logged if facts["event"] == event] for event in ("privacy_ledger_begun", _LOST, RESTARTED)
-    )
+    kept, logged = read_mark(state), list(audit.records(*_SETTLED))
+    begun, lost, restarts, older = ([facts for facts in logged if facts["event"] == event] for event in _SETTLED)
     losses, now = _losses(kept, (*lost, *audit.earlier_records(_LOST))), audit.time()
-    is_rolled_back = _is_rolled_back(audit, restarts, losses)
+    is_rolled_back = _is_rolled_back(audit, restarts, losses) or _is_older(audit, older, losses)
     if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or is_rolled_back:
         losses = (*losses, Loss(at=now, studies=tuple(sorted({one.study for _, one in all_approvals(state)}))))
     if not begun:
@@ -98,7 +97,7 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
     Raises:
         RefusedError: the mark cannot be read.
     """
-    return _losses(read_mark(state), (*audit.records(_LOST), *audit.earlier_records(_LOST)))
+    return _losses(read_mark(state), audit.all_records(_LOST))
 
 
 def _losses(kept: _Mark | None, logged: Iterable[Mapping[str, Any]]) -> tuple[Loss, ...]:  # Any: every JSON type
@@ -123,20 +122,25 @@ def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
     """Return whether this site has lived before its audit log and its earlier logs begin."""
     if audit.is_continued:  # the oldest files were deleted by age, and the log is signed since
         return False
-    if is_member and not [*audit.records("enrolled"), *audit.earlier_records("enrolled")]:
+    if is_member and not audit.all_records("enrolled"):
         return True
-    logged = (*audit.records("plan_approved"), *audit.earlier_records("plan_approved"))
-    approved = {facts["plan"] for facts in logged}
+    approved = {facts["plan"] for facts in audit.all_records("plan_approved")}
     private = (one for plan, one in all_approvals(state) if plan is None or plan.privacy is not None)
     return any(one.plan_digest not in approved for one in private)
 
 
 def _is_rolled_back(audit: AuditLog, restarts: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:
     """Return whether a person restarted the log of an older state since the last recorded loss."""
-    if not restarts or any(loss.at >= restarts[-1]["time"] for loss in losses):
+    if not restarts or RESTORED_FROM in restarts[-1] or any(loss.at >= restarts[-1]["time"] for loss in losses):
         return False
     earlier = audit.earlier_records("log_refused", "state_restored")
     return any(facts["event"] == "state_restored" or "size" not in facts for facts in earlier)  # without: its own log
+
+
+def _is_older(audit: AuditLog, older: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:
+    """Return whether this site found since the last recorded loss that a person had restored an older state."""
+    found = (*audit.earlier_records(OLDER_STATE), *older)
+    return any(all(loss.at < facts["time"] for loss in losses) for facts in found)
 
 
 def _path(state: Path) -> Path:

@@ -134,7 +134,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
 def unfinished_run(audit: AuditLog) -> str | None:
     """Return the newest run in which this site still takes part according to its audit log, or None."""
     newest, ended = None, set[str]()
-    for facts in audit.records("run_joined", "run_finished", "participation_ended"):
+    for facts in audit.all_records("run_joined", "run_finished", "participation_ended"):
         if facts["event"] == "run_joined":
             newest = str(facts["run"])
         else:

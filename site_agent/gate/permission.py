@@ -109,7 +109,7 @@ def decide_plan(
     """
     forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
     if announced_at is not None:
-        finished = audit.records("run_finished")
+        finished = audit.all_records("run_finished")
         forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
     spending = PrivacyLedger(hospital.state_path, audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"

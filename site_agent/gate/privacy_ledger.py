@@ -136,7 +136,7 @@ class PrivacyLedger:
         """
         draws = (draw for path in _files(self._state) for draw in _draws(path))
         found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
-        for facts in (*self._audit.records("privacy_spent"), *self._audit.earlier_records("privacy_spent")):
+        for facts in self._audit.all_records("privacy_spent"):
             payment = _logged(facts)
             found.setdefault(payment.identifier, payment)
         runs = {payment.run for payment in found.values()}
@@ -184,7 +184,7 @@ class PrivacyLedger:
     def _left(self, run: str) -> set[str]:
         """Return the steps of a run that may have left: those in the audit log, and those that were paid for since."""
         if run not in self._may_have_left:
-            released = self._audit.records("contribution_released")
+            released = self._audit.all_records("contribution_released")
             self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
         return self._may_have_left[run]
 

@@ -130,7 +130,7 @@ class Admission:
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)
         structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
-        released = list(self._audit.records("contribution_released"))
+        released = self._audit.all_records("contribution_released")
         return Rounds(
             run=run,
             plan=plan,

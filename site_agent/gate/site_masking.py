@@ -130,7 +130,7 @@ class SiteMasking:
         Raises:
             MaskingRefused: the ledger of another run cannot be read.
         """
-        masked = masked_releases(self._audit.records("contribution_released"))
+        masked = masked_releases(self._audit.all_records("contribution_released"))
         self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
 
     def _limit(

@@ -17,9 +17,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit import checkpoint_memory
 from audit.cosigning import GROWTH, LogParty, LogSession
+from audit.log_files import OLDER_STATE
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
-from audit.rolled_back import OwnLogOlder
+from audit.rolled_back import OwnLogRefused, lacks_confirmed
 from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -52,11 +53,16 @@ class SiteUpkeep:
         audit: AuditLog,
         witness: Path,
         now: Callable[[], datetime],
+        older: Callable[[], object] = lambda: None,
     ) -> None:
-        """Store what the work needs. `witness` is the folder of stored checkpoints; `now` returns aware UTC times."""
+        """Store what the work needs.
+
+        `witness` is the folder of stored checkpoints; `now` returns aware UTC times. `older` is called after the record
+        that the restored state of this site is older than the log that the coordinator has confirmed.
+        """
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._witness, self._now = audit, witness, now
-        self._party = LogParty(audit, witness, self._spent)
+        self._older, self._party = older, LogParty(audit, witness, self._spent)
         self._session: LogSession | None = None
         self._asked: RenewalAsked | None = None
         self._is_answered = False
@@ -140,7 +146,15 @@ class SiteUpkeep:
             self._audit.write("coordinator_key_first_seen", key=standing.key.hex())
             checkpoint_memory.keep_peer_key(self._witness, COORDINATOR, standing.key)
         self._session = LogSession(self._party, COORDINATOR, known or standing.key)
+        self._note_older(standing)
         return [self._session.standing(), *self._session.heard(standing)]
+
+    def _note_older(self, standing: LogStanding) -> None:
+        """Record once that a person restored an older state, because records of spent privacy may be missing in it."""
+        kept = standing.checkpoint
+        if kept is not None and lacks_confirmed(self._audit, kept) and not [*self._audit.records(OLDER_STATE)]:
+            self._audit.write("older_state_restored", size=kept.size)
+            self._older()
 
     def _begun(self) -> LogSession:
         if self._session is None:
@@ -209,16 +223,12 @@ class SiteUpkeep:
 
 
 def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
-    if isinstance(refused, OwnLogOlder):
-        return RefusedError(
-            what=f"This site's audit log is older than the coordinator's checkpoint of it: {refused}.",
-            consequence="Nothing more is sent until a person has started a new log or restored the newest state.",
-            remedy="If a person restored an older state, start a new log with `site-agent audit restart`, and give the "
-            "reason. Otherwise do not change any audit log, and call the security officer.",
-        )
+    is_own = isinstance(refused, OwnLogRefused)
     return RefusedError(
         what=f"An audit log was changed or damaged: {refused}.",
         consequence="Nothing more is sent until the cause is known.",
         remedy="Do not change any audit log. Check this site's log with `site-agent audit verify`, and call the "
-        "security officer.",
+        "security officer."
+        + is_own
+        * " If somebody copied an older state folder back, a new log begins with `site-agent audit restart`.",
     )

@@ -56,6 +56,7 @@ class Spent:
         self._bytes: dict[int, int] = {}
         self.finished: datetime | None = None
         self.newest: Release | None = None
+        self._read_releases: list[Release] = []  # those that the file still lists one by one
         try:
             self._read(self._path.read_bytes())
         except FileNotFoundError:
@@ -75,10 +76,14 @@ class Spent:
         return dict(self._bytes)
 
     def beyond(self, released: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:  # Any: every type that JSON has
-        """Return the facts of the newest sent contribution if the given records of the audit log do not contain it."""
-        last = max(((facts["round"], facts["attempt"]) for facts in released), default=(-1, -1))
-        newest = self.newest
-        return [newest.model_dump()] if newest and (newest.round, newest.attempt) > last else []
+        """Return the facts of sent contributions that the given records of the audit log do not contain.
+
+        A power failure can remove the newest record. A person can set aside a log with damaged records.
+        """
+        known = {(facts["round"], facts["attempt"]) for facts in released}
+        kept = [*self._read_releases, *([self.newest] if self.newest else [])]
+        missing = {(release.round, release.attempt): release for release in kept}
+        return [release.model_dump() for place, release in missing.items() if place not in known]
 
     def take(self, count: int, release: Release) -> None:
         """Record how many bytes this site will send, before it sends them.
@@ -126,8 +131,11 @@ class Spent:
         self._bytes = {int(number): count for number, count in kept.rounds.items()}
         self.finished = None if kept.finished is None else datetime.fromisoformat(kept.finished)
         self.newest = kept.newest
+        self._read_releases = [] if kept.newest is None else [kept.newest]
         for line in lines[:-1]:
-            self._count(_Sent.model_validate_json(line))
+            sent = _Sent.model_validate_json(line)
+            self._count(sent)
+            self._read_releases.append(sent.release)
 
     def _count(self, sent: _Sent) -> None:
         self._bytes[sent.release.round] = max(sent.bytes, self._bytes.get(sent.release.round, 0))

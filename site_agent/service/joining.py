@@ -31,6 +31,7 @@ from pki.identity_key import has_identity_key, read_identity_key
 from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
+from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.separation import tell_guard, tell_separation
@@ -132,8 +133,10 @@ async def _take_part(
     key = site_identity_key(folder)
     await enrol_where_needed(hospital, certificates, key, audit)
     audit.sign_with(key)
-    site, witness = hospital.site, folder / "witness"
-    upkeep = SiteUpkeep(site=site, identity_key=key, certificates=certificates, audit=audit, witness=witness, now=now)
+    upkeep = SiteUpkeep(
+        site=hospital.site, identity_key=key, certificates=certificates, audit=audit, witness=folder / "witness",
+        now=now, older=lambda: _settle(reloading.hospital, audit, gate),
+    )  # fmt: skip
     greeting = _Greeting(reloading, certificates, standing, upkeep)
     gate = SiteGate(
         hospital,
@@ -153,6 +156,12 @@ async def _take_part(
         await gate.run()
     except RefusedError as refused:
         raise await _put_back(certificates, audit, refused) from refused
+
+
+def _settle(hospital: Hospital, audit: AuditLog, gate: SiteGate) -> None:
+    """Count spent privacy as lost after an older state was restored, and check the current study again."""
+    settle_ledger(hospital.state_path, audit, is_member=True)
+    gate.adopt(hospital)
 
 
 def hold_state(state: Path, site: str) -> int:

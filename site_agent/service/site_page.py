@@ -26,6 +26,7 @@ _HANDED_OVER: Final = "contribution_handed_over"
 _TOLD: Final = frozenset({
     "approval_refused", "data_accepted", "enrolled", "enrolment_requested", "model_adopted", "model_handed_over",
     "plan_approved", "plan_withdrawn", "release_refused", "run_finished", "state_restored",
+    "older_state_restored",
 })  # fmt: skip
 
 

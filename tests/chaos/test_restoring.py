@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import structlog
 
+from audit.restarting import restart_log
 from coordinator.commands.coordinator_backup import _mark
 from coordinator.storage.history import RESTORED_STEP
 from coordinator.storage.journal import Entry, read_journal
@@ -21,7 +23,7 @@ from host.backup_archive import read_catalogue, write_backup
 from host.restoring import restore
 from protos.errors import OperatorError
 from protos.plan.plan import Plan
-from tests.chaos.in_process import Disk, Mortal, Results, plan_of, what_came_out
+from tests.chaos.in_process import Disk, Mortal, Results, plan_of, to_the_end, what_came_out
 from tests.rehearsal.made_up_time import play
 
 
@@ -125,3 +127,39 @@ def test_a_copied_state_is_noticed(tmp_path: Path) -> None:
     assert len(decisions(network.directory, "ahead")) == 3
     (started,) = decisions(network.directory, "started")
     assert all(entry["line"] < started["line"] for entry in decisions(network.directory, "offered"))
+
+
+class Restarting:
+    """A person restarts the audit log of berlin in its fourth round. The old log has a damaged record."""
+
+    def __init__(self, network: Mortal) -> None:
+        self._path, self.is_restarted = network.directory / "berlin" / "audit.jsonl", False
+
+    def strike(self, owner: str, point: str) -> bool:
+        """Whether the agent stops at this write."""
+        if owner != "agent berlin" or self.is_restarted or not self._path.exists():
+            return False
+        content = self._path.read_bytes().splitlines(keepends=True)
+        released = [number for number, line in enumerate(content) if b'"contribution_released"' in line]
+        if len(released) < 4:
+            return False
+        self.is_restarted = True
+        content[released[-2]] = content[released[-2]].replace(b'"round":', b'"round":1')
+        self._path.write_bytes(b"".join(content))
+        restart_log(self._path, site="berlin", by="A. Jones", because="disk failed", now=lambda: datetime.now(UTC))
+        return True
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_restarted_audit_log_lets_the_run_return_to_its_snapshot(tmp_path: Path, is_masked: bool) -> None:
+    """The rounds of the log that was set aside still count, and the result has the same bits."""
+    saving = {"every_rounds": 100, "every_seconds": None}  # the run returns to its first round
+    plan = plan_of("ditto", secure_aggregation="required" if is_masked else "off", snapshots=saving)
+    expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, seed=0)
+
+    found, network, _ = to_the_end(tmp_path / "restarted", plan, 0, lambda network: Restarting(network).strike)
+
+    assert network.deaths == ["agent berlin"]
+    assert decisions(network.directory, "back")
+    assert list((tmp_path / "restarted" / "berlin").glob("audit.jsonl.before-*"))
+    assert found == expected

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from audit.log_files import files_set_aside
 from audit.own_log import AuditError, AuditLog
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
@@ -114,6 +115,7 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     restored = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     again = called("site-agent", "identity", "--config", config).stdout
     events = [json.loads(line)["facts"]["event"] for line in (audit_log_path(state)).read_text().splitlines()]
+    (aside,) = files_set_aside(audit_log_path(state))
     older = finished("site-agent", "restore", file, "--config", config, "--unauthenticated")
     other = tmp_path / "other.yaml"
     other.write_text(config.read_text().replace(f"site: {site}", "site: another"))
@@ -121,10 +123,12 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
 
     assert (made.returncode, restored.returncode) == (0, 0), (made.stderr, restored.stderr)
     assert again == fingerprint
-    assert events == ["plan_approved", "state_restored"]
+    assert events == ["log_began_anew", "state_restored"]
+    assert json.loads(aside.read_text())["facts"]["event"] == "plan_approved"
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o600
     assert (older.returncode, "has records that the backup does not have" in older.stderr) == (78, True)
     assert (of_another.returncode, "not of another's" in of_another.stderr) == (78, True)
-    (audit_log_path(state)).write_text((audit_log_path(state)).read_text().replace("a test", "nobody"))
+    (audit_log_path(state)).write_text((audit_log_path(state)).read_text().replace("restored from", "copied from"))
     with pytest.raises(AuditError):  # what the log held is checked as ever
         AuditLog(audit_log_path(state), site=site, now=now)
     hold_directory(state / "gate", "site agent")

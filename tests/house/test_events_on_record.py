@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.log_files import CONTINUED
+from audit.log_files import CONTINUED, RESTARTED
 from audit.own_log import COSIGNED, DELETED, IDENTITY_REPLACED, WITNESSED
 from audit.reading.log_report import _WORDS as WORDS
 from coordinator.operations.coordinator_log import _EVENTS as JOURNALLED
@@ -24,7 +24,7 @@ WRITERS = {
 JOURNAL = {"note"}
 PAGES = {"site_agent": "data-protection-officer.md", "coordinator": "security-officer.md"}
 # Of both sides; where such words stand on one page, the other leads there.
-BOTH = {COSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", IDENTITY_REPLACED, "state_restored"}
+BOTH = {COSIGNED, WITNESSED, CONTINUED, DELETED, "log_refused", IDENTITY_REPLACED, "state_restored", RESTARTED}
 
 
 def first_words(room: str, names: set[str]) -> Iterator[str]:

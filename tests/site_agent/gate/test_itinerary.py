@@ -286,3 +286,17 @@ def test_a_return_is_announced_only_where_sites_may_refuse(has_acceptance: bool)
     else:
         with pytest.raises(MalformedMessage, match="no site could accept"):
             itinerary.accept(offer)
+
+
+def test_records_that_only_the_file_of_what_was_sent_has_come_in_any_sequence() -> None:
+    """After a person restarted a damaged log, a missing record may come after newer ones. The newest attempt counts."""
+    plan = PLANS["plain"]
+    released = tuple(
+        {"round": number, "attempt": attempt, "stage": "training", "offered_layers": "", "position": ""}
+        for number, attempt in ((3, 1), (1, 0), (2, 2), (2, 1))
+    )
+    itinerary = begun(plan, released=released)
+
+    with pytest.raises(MalformedMessage, match="a round that is over"):
+        itinerary.accept(replace(offer(2), attempt=1))
+    itinerary.accept(replace(offer(2), attempt=2))

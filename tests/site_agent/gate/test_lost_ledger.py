@@ -13,6 +13,7 @@ import pytest
 from audit import own_log
 from audit.log_files import Placed, checked_records, set_aside
 from audit.own_log import AuditLog
+from audit.restarting import restart_log
 from protos.errors import RefusedError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -246,3 +247,22 @@ def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
         "Without a backup, wait until 2027-03-01."
     )
     assert "patients.csv" not in audit_log_path(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_restored_backup_is_a_loss_only_if_it_lacks_confirmed_records(tmp_path: Path, is_older: bool) -> None:
+    """A hospital that moves to another computer keeps its budget. An older backup counts as a loss, once."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    path = audit_log_path(tmp_path)
+    restart_log(path, site="ahus", by="root", because="moved", now=lambda: START, backup="then")
+    assert started(tmp_path, 3) == ()
+    if is_older:
+        with log_of(tmp_path, 4) as log:
+            log.write("older_state_restored", size=7)
+
+    losses = started(tmp_path, 5)
+
+    assert len(losses) == is_older
+    restart_log(path, site="ahus", by="root", because="moved again", now=lambda: START, backup="later")
+    assert started(tmp_path, 6) == losses

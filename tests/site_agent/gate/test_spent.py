@@ -178,16 +178,20 @@ def test_a_masking_ledger_that_was_rolled_back_shows_also_without_the_log(tmp_pa
     audit.close()
 
 
-def test_what_the_log_knows_better_is_taken_from_the_log(tmp_path: Path) -> None:
-    """A record is written before this file is: where the log goes further, nothing is added to it."""
+def test_only_contributions_that_the_log_lacks_are_added_to_it(tmp_path: Path) -> None:
+    """A record is written before this file is. So a record that the log lacks was lost or damaged later."""
     spent = Spent(tmp_path, "run")
     spent.take(48, LAST)
 
     assert Spent(tmp_path, "run").newest == LAST
     assert spent.beyond([]) == [LAST.model_dump()]
     assert spent.beyond([{"round": 5, "attempt": 1}]) == []
-    assert spent.beyond([{"round": 6, "attempt": 0}]) == []
+    assert spent.beyond([{"round": 6, "attempt": 0}]) == [LAST.model_dump()]
     assert spent.beyond([{"round": 5, "attempt": 0}]) == [LAST.model_dump()]
+    earlier = LAST.model_copy(update={"round": 4})
+    spent.take(48, earlier)
+    spent.take(48, LAST)
+    assert Spent(tmp_path, "run").beyond([{"round": 5, "attempt": 1}]) == [earlier.model_dump()]
 
 
 def test_each_contribution_adds_a_line_and_a_line_that_a_crash_cut_off_announced_nothing(tmp_path: Path) -> None:

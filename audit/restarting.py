@@ -1,0 +1,61 @@
+"""Starts a new audit log in place of one that is damaged, or that was restored from a backup. A person causes this.
+
+The new log has a higher generation number, which each witness receives with the next checkpoint. The earlier files stay
+beside the new log under other names, and the program still reads their undamaged records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from audit.checkpoint_memory import own_checkpoint
+from audit.log_files import RESTARTED, RESTORED_FROM, set_aside
+from audit.own_log import AuditLog
+from protos.wire.log_checkpoints import CheckpointRefused
+
+_COUNTED_SINCE: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def restart_log(
+    path: Path, *, site: str | None, by: str, because: str, now: Callable[[], datetime], backup: str | None = None
+) -> int:
+    """Rename all files of an audit log, and start a new log. Return the new log's generation number.
+
+    Args:
+        path: the current file of the log; the folder `witness` beside it has the checkpoints.
+        site: None for the coordinator's log.
+        by: the person, or the user account that restored a backup.
+        now: returns aware UTC times.
+        backup: when the restored backup was made; None if nothing was restored.
+
+    Raises:
+        AuditError: the new log cannot be written.
+    """
+    generation = set_aside(path, now(), least=max(_known(path.parent / "witness"), _counted(now()) - 1))
+    log = AuditLog(path, site=site, now=now)
+    restored = {} if backup is None else {RESTORED_FROM: backup}
+    log.write(RESTARTED, generation=generation, by=by, reason=because, **restored)
+    if backup is not None:
+        log.write("state_restored", made=backup)
+    log.close()
+    return generation
+
+
+def _counted(now: datetime) -> int:
+    """Return the seconds since 2020, as the lowest generation number of a log that starts now.
+
+    After a loss nobody can read which generation the lost log had. The witness refuses a number that is not higher. The
+    seconds since 2020 fit into a checkpoint's generation number until the year 2088.
+    """
+    return int((now - _COUNTED_SINCE).total_seconds())
+
+
+def _known(witness: Path) -> int:
+    try:
+        last = own_checkpoint(witness)
+    except CheckpointRefused:  # the stored checkpoint is damaged too; the clock decides
+        return 0
+    return last.generation if last else 0
