@@ -57,6 +57,15 @@ def own_checkpoint(folder: Path) -> LogCheckpoint | None:
     return _checkpoint(folder / _OWN)
 
 
+def known_generation(folder: Path) -> int:
+    """Return the generation number of this program's last cosigned checkpoint, or 0 if it cannot be read."""
+    try:
+        last = own_checkpoint(folder)
+    except CheckpointRefused:  # damaged together with the log
+        return 0
+    return last.generation if last else 0
+
+
 def keep_own_checkpoint(folder: Path, signed: LogCheckpoint) -> None:
     """Store a cosigned checkpoint of this program's own audit log."""
     _write(folder / _OWN, checkpoint_facts(signed))

@@ -212,20 +212,18 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
 
 
 def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
-    """Return whether the newest log that was set aside had this position, or an old file with it was deleted.
+    """Return whether a log that was set aside had this position, or an old file with it was deleted.
 
     Args:
         generation: the generation number of the log that had the position.
     """
-    files = files_set_aside(path)
-    newest = [file for file in files if file.name.endswith(files[-1].name.rpartition(".before-")[2])]
+    files = [file for file in files_set_aside(path) if _generation_set_aside(file) == generation]
     try:
-        was, size = generation_in(_first_record(files[-1], first_line(files[-1])).facts), position_after(files[-1])
-    except (IndexError, BrokenFile):
+        if not files or position.sequence > position_after(files[-1]).sequence:
+            return False
+    except BrokenFile:
         return False
-    if generation != was or position.sequence > size.sequence:
-        return generation < was
-    for file in newest:
+    for file in files:
         with file.open("rb") as opened:
             for line in opened:
                 try:
@@ -235,6 +233,14 @@ def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
                 if record.position.sequence == position.sequence:
                     return record.position == position
     return True
+
+
+def _generation_set_aside(file: Path) -> int | None:
+    """Return the generation number of a file that was set aside, or None if its first record cannot be read."""
+    try:
+        return generation_in(_first_record(file, first_line(file)).facts)
+    except BrokenFile:
+        return None
 
 
 @dataclass(frozen=True)

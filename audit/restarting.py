@@ -11,30 +11,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from audit.checkpoint_memory import own_checkpoint
 from audit.log_files import RESTARTED, RESTORED_FROM, set_aside
 from audit.own_log import AuditLog
-from protos.wire.log_checkpoints import CheckpointRefused
 
 _COUNTED_SINCE: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def restart_log(
-    path: Path, *, site: str | None, by: str, because: str, now: Callable[[], datetime], backup: str | None = None
+    path: Path,
+    *,
+    site: str | None,
+    by: str,
+    because: str,
+    now: Callable[[], datetime],
+    known: int = 0,
+    backup: str | None = None,
 ) -> int:
     """Rename all files of an audit log, and start a new log. Return the new log's generation number.
 
     Args:
-        path: the current file of the log; the folder `witness` beside it has the checkpoints.
+        path: the current file of the log.
         site: None for the coordinator's log.
         by: the person, or the user account that restored a backup.
         now: returns aware UTC times.
+        known: the highest generation number of this log that a stored checkpoint has.
         backup: when the restored backup was made; None if nothing was restored.
 
     Raises:
         AuditError: the new log cannot be written.
     """
-    generation = set_aside(path, now(), least=max(_known(path.parent / "witness"), _counted(now()) - 1))
+    generation = set_aside(path, now(), least=max(known, _counted(now()) - 1))
     log = AuditLog(path, site=site, now=now)
     restored = {} if backup is None else {RESTORED_FROM: backup}
     log.write(RESTARTED, generation=generation, by=by, reason=because, **restored)
@@ -51,11 +57,3 @@ def _counted(now: datetime) -> int:
     seconds since 2020 fit into a checkpoint's generation number until the year 2088.
     """
     return int((now - _COUNTED_SINCE).total_seconds())
-
-
-def _known(witness: Path) -> int:
-    try:
-        last = own_checkpoint(witness)
-    except CheckpointRefused:  # the stored checkpoint is damaged too; the clock decides
-        return 0
-    return last.generation if last else 0

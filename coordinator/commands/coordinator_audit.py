@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from audit.checkpoint_memory import kept_checkpoints, own_checkpoint
+from audit.checkpoint_memory import kept_checkpoints, known_generation, own_checkpoint
 from audit.reading.log_commands import Desk, LogProgram, because_option, restarted
 from audit.reading.log_keys import checkpoints_text
 from audit.reading.log_verification import KnownKeys
@@ -64,7 +64,8 @@ def restart(path: Path, by: str, because: str) -> None:
     by, because = person(by), person(because, "--because")
     state = Path(read_configuration(path).state)
     hold_directory(state, "coordinator")
-    click.echo(restarted(restart_log(log_path(state), site=None, by=by, because=because, now=_now), by))
+    known = known_generation(state / "witness")
+    click.echo(restarted(restart_log(log_path(state), site=None, by=by, because=because, now=_now, known=known), by))
 
 
 def _now() -> datetime:

@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from audit.checkpoint_memory import known_generation
 from audit.restarting import restart_log
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import CoordinatorConfiguration, read_configuration
@@ -113,7 +114,6 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
     before = restoring.restore(file, catalogue, roots, stamp=f"{now:%Y%m%dT%H%M%S}", mark=mark)
     click.echo(f"Restored the state of {catalogue.made} to {configuration.state}.")
-    click.echo("A new audit log begins. The restored log is kept beside it.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
     if has_authority:
@@ -122,6 +122,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         click.echo(
             "Restored the authority too. Read `pki list`, and revoke again each site that was revoked since then."
         )
+    click.echo("A new audit log begins. The restored log is kept beside it.")
 
 
 def _mark(state: Path, made: str) -> None:
@@ -136,7 +137,8 @@ def _mark(state: Path, made: str) -> None:
         journal.close()
     if log_path(state).exists():  # a state without a log was never started
         because = f"restored from the backup of {made}"
-        restart_log(log_path(state), site=None, by=account(), because=because, now=_now, backup=made)
+        known = known_generation(state / "witness")
+        restart_log(log_path(state), site=None, by=account(), because=because, now=_now, known=known, backup=made)
 
 
 @contextmanager

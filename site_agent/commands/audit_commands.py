@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from audit.checkpoint_memory import kept_checkpoints, own_checkpoint, peer_key
+from audit.checkpoint_memory import kept_checkpoints, known_generation, own_checkpoint, peer_key
 from audit.reading.log_commands import Desk, LogProgram, because_option, restarted
 from audit.reading.log_keys import checkpoints_text
 from audit.reading.log_verification import KnownKeys
@@ -69,7 +69,9 @@ def restart(path: Path, by: str, because: str) -> None:
     hospital = read_hospital(path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
     log_path = audit_log_path(hospital.state_path)
-    click.echo(restarted(restart_log(log_path, site=hospital.site, by=by, because=because, now=_now), by))
+    known = known_generation(log_path.parent / "witness")
+    generation = restart_log(log_path, site=hospital.site, by=by, because=because, now=_now, known=known)
+    click.echo(restarted(generation, by))
 
 
 def _now() -> datetime:

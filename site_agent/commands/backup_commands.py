@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from audit.checkpoint_memory import known_generation
 from audit.restarting import restart_log
 from host import restoring
 from host.backup_archive import read_catalogue, require_readable, write_backup
@@ -119,7 +120,8 @@ def _mark(state: Path, site: str, made: str) -> None:
     # A backup of an earlier version has the log in the state directory itself. Converting the state moves the log.
     place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
     because = f"restored from the backup of {made}"
-    restart_log(place, site=site, by=account(), because=because, now=_now, backup=made)
+    known = known_generation(place.parent / "witness")
+    restart_log(place, site=site, by=account(), because=because, now=_now, known=known, backup=made)
 
 
 def _now() -> datetime:

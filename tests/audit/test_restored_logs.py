@@ -82,6 +82,21 @@ def test_one_backup_can_be_restored_twice(tmp_path: Path) -> None:
     assert second.own.generation > generation
 
 
+@pytest.mark.parametrize("later", [0, 7])
+def test_a_backup_of_a_restored_state_hides_nothing(tmp_path: Path, later: int) -> None:
+    """Restored twice before it connects, a state is still compared with the log of its first backup."""
+    site, coordinator = met(tmp_path)
+    shutil.copytree(site.path.parent, tmp_path / "backup")
+    site.work(later)
+    meet(site, coordinator)
+    first = restored(site, tmp_path / "backup")
+    second = restored(first, shutil.copytree(first.path.parent, tmp_path / "again"), seconds=60)
+
+    lacks = lacks_confirmed(second.own, checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE))
+
+    assert lacks is (later > 0)
+
+
 def test_a_log_that_a_person_restarted_is_not_called_older(tmp_path: Path) -> None:
     """A damaged disk alone loses no privacy budget."""
     site, coordinator = met(tmp_path)

@@ -43,7 +43,7 @@ AUDIT_ORDER: Final = {
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
-    "the audit log": ("audit.own_log", "audit.log_files", "audit.rolled_back"),
+    "the audit log": ("audit.own_log", "audit.log_files", "audit.rolled_back", "audit.restarting"),
     "how it starts": (
         "site_agent.service.joining", "site_agent.service.enrolling", "site_agent.service.state_moves",
         "site_agent.gate.separation",
