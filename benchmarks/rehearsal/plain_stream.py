@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
@@ -31,9 +32,13 @@ class PlainStream:
         if check is not None:
             check()
         try:
-            await self._connection.send(encode_site_message(message))
+            # A stopped upload is cancelled, and gRPC treats a cancelled write as the end of the stream.
+            await asyncio.shield(self._connection.send(encode_site_message(message)))
         except CallEnded as ended:
             raise stream_ended(self._address, ended.status) from ended
+
+    def require(self) -> None:
+        """Raise nothing: the next `receive` reports that the stream has ended."""
 
     async def receive(self) -> CoordinatorMessage | Upkeep:
         """Return the next message of the coordinator."""

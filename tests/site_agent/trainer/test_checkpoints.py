@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(UnavailableError, match="unchanged and nothing was sent"):
+    with pytest.raises(UnavailableError, match="unchanged, and nothing more was sent"):
         save(tmp_path, "local", {"a": np.zeros(2)}, {"round": 2})
     monkeypatch.undo()
 

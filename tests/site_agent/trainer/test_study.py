@@ -238,7 +238,8 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
 def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
     """Another draw is another update, the same draw the same bits, and the first one is as if alone."""
     schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
-    plan = make_plan(schedule=schedule, architecture=make_plan().architecture.model_dump() | {"dropout": dropout})
+    architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
+    plan = make_plan(schedule=schedule, architecture=architecture, on_lost_site="continue")
     config, other = make_site(tmp_path / "a", lost_site_budget=2), make_site(tmp_path / "b")
     study, undisturbed = make_study(config, plan), make_study(other, plan)
     shared = first_values(plan, study)
@@ -259,7 +260,7 @@ def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggreg
 
 def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
     """One resampled round uses it up; other shared values for the same round are never taken."""
-    plan = make_plan()
+    plan = make_plan(on_lost_site="continue")
     study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
     shared = first_values(plan, study)
     update_of(study, 0, shared)
@@ -273,6 +274,17 @@ def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
         update_of(study, 0, shared + np.float32(1), 4)
 
     assert update_of(study, 0, shared, 4).size == update_of(study, 1, shared).size
+
+
+def test_a_plan_that_waits_for_lost_sites_has_no_fresh_draw(tmp_path: Path) -> None:
+    """The hospital's budget is for plans that continue without a lost site."""
+    plan = make_plan()
+    study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
+    shared = first_values(plan, study)
+    update_of(study, 0, shared)
+
+    with pytest.raises(MalformedMessage, match="more often"):
+        update_of(study, 1, shared, 1)
 
 
 def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -> None:
