@@ -11,8 +11,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -202,13 +204,8 @@ def _placed(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type that JSON has
     """Yield the facts of each complete record in the files that `set_aside` renamed. Skip damaged lines."""
     for file in files_set_aside(path):
-        with file.open("rb") as opened:
-            for line in opened:
-                try:
-                    record = _alone(line)
-                except BrokenChain:
-                    continue
-                yield record.facts
+        for record in _undamaged(file):
+            yield record.facts
 
 
 def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
@@ -223,16 +220,18 @@ def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
             return False
     except BrokenFile:
         return False
-    for file in files:
-        with file.open("rb") as opened:
-            for line in opened:
-                try:
-                    record = _alone(line)
-                except BrokenChain:
-                    continue
-                if record.position.sequence == position.sequence:
-                    return record.position == position
+    for record in chain.from_iterable(map(_undamaged, files)):
+        if record.position.sequence == position.sequence:
+            return record.position == position
     return True
+
+
+def _undamaged(file: Path) -> Iterator[Record]:
+    """Yield each record whose line is whole and has its own hash. Skip the other lines."""
+    with file.open("rb") as opened:
+        for line in opened:
+            with suppress(BrokenChain):
+                yield _alone(line)
 
 
 def _generation_set_aside(file: Path) -> int | None:
