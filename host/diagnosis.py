@@ -93,18 +93,19 @@ AILMENTS: Final = (
     Entry("D424", "records",
           "The gate process records in small files what this site has masked, sent and spent of its privacy budget. If "
           "one of them cannot be read, the gate sends nothing.",
-          "Restore the newest backup of this site, and inform the data protection officer."),
+          "Inform the data protection officer. Stop the programs, and move the state folder to another place. Then "
+          "restore the newest backup with `site-agent restore`."),
     Entry("D425", "journals",
           "The journal of a run contains all decisions of the coordinator about this run. The coordinator does not "
           "continue a run with a damaged journal.",
-          "Restore the newest backup of the coordinator."),
+          "Stop the coordinator, and move its state folder to another place. Then restore the newest backup with "
+          "`coordinator restore`."),
     Entry("D423", "device",
           "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
           "With `attention: compiled`, `doctor` also compiles the code for attention one time.",
           "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
           "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`. "
-          "`attention: compiled` works only with `device: cpu`, so `doctor` reports both together as an error of "
-          "hospital.yaml."),
+          "`attention: compiled` works only with `device: cpu`. With `device: cuda` it is an error of hospital.yaml."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 
@@ -176,7 +177,10 @@ def judge_disk(free_bytes: int, free_files: int | None = None) -> Finding:
     """
     if free_files is not None and free_files < TOO_FEW_FILES:
         says = f"Only {free_files} more files can be created on the disk of the state directory (free inodes)."
-        return failure("D405", says, "Delete files that nobody needs from this disk. `df -i` shows the free inodes.")
+        remedy = (
+            "Delete files that nobody needs from this disk, but none in the state directory. `df -i` shows the free "
+        )
+        return failure("D405", says, remedy + "inodes.")
     says = f"{free_bytes / 1e9:.1f} GB are free on the disk of the state directory."
     if free_bytes < TOO_FEW_BYTES:
         return failure("D405", says, "Free disk space now. If less than 1 MB is free, nothing is sent.")

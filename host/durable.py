@@ -250,8 +250,8 @@ def full_disk(cause: OSError, *, what: str, consequence: str) -> UnavailableErro
     return UnavailableError(
         what=what,
         consequence=consequence,
-        remedy="Delete or move files from the disk of the state directory, then start again. `df -h` shows the free "
-        "space of each disk, and `df -i` how many more files it can hold.",
+        remedy="Free space on the disk of the state directory, but delete nothing in this directory. Then start again. "
+        "`df -h` shows the free space of each disk, and `df -i` how many more files it can hold.",
     )
 
 

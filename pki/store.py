@@ -169,10 +169,10 @@ def not_answering(program: str, directory: Path, *, unused: str, start: str) -> 
     holder = holder_of(directory)
     if holder is None:
         return NotRunning(what=unused, consequence="Nothing was changed.", remedy=start)
-    end = f"`kill -KILL {holder}`" if holder else "`systemctl kill --signal=KILL` and the name of the service"
+    end = f"`kill -KILL {holder}`" if holder else "`systemctl kill --signal=KILL` and its service, such as site-gate"
     return UnavailableError(
         what=f"A {program} uses the state directory {directory}{_number(holder)}, but it does not answer.",
-        consequence="The command did nothing. Perhaps the program starts, ends or hangs.",
+        consequence="The command did nothing, and the program was not stopped.",
         remedy=f"Wait a minute and repeat the command. If there is still no answer, end the program with {end}, and "
         "start it again. The run then continues.",
         code="E033",

@@ -52,8 +52,8 @@ EVENTS: Final = (
     Entry("W261", "invitation_not_used",
           "The file of the invitation is not the one with which this site enrolled, and cannot be used. This site uses "
           "its earlier certificate.",
-          "If the federation office invited this site again, do what the log line recommends. Otherwise you need not "
-          "do anything."),
+          "If the federation office invited this site again, do what the log line's key `remedy` says. Otherwise you "
+          "need not do anything."),
     Entry("W254", "trainer_gone",
           "The trainer process ended before its work was finished. A new trainer process starts and continues from "
           "the saved state on disk.",
@@ -100,9 +100,9 @@ EVENTS: Final = (
           "swapped codes. The mistake may also be at the other sites. It is also possible that there is no mistake.",
           "Check the unit and the codes of this column in the contract. `site-agent review` shows the differences."),
     Entry("W354", "attention_not_compiled",
-          "This site sets `attention: compiled`, but PyTorch computes the attention under this plan. The channels of "
-          "one attention head (`channels`, in the plan `entity_width` divided by `heads`) are more than the setting "
-          "allows (`most`).",
+          "This site sets `attention: compiled`, but PyTorch computes the attention under this plan. One attention "
+          "head has `channels` channels (the plan's `entity_width` divided by `heads`). Compiled attention allows at "
+          "most `most`.",
           "You need not do anything, because only the speed differs. For compiled attention, ask the researcher for a "
           "plan with narrower heads."),
     Entry("W350", "trainer_not_isolated",

@@ -79,7 +79,7 @@ def fault_of(path: Path) -> OperatorError | None:
         return AuditError(
             what=f"The audit log cannot be read: {cause.strerror}.",
             consequence="Nothing was changed.",
-            remedy="Run this command as the user of the program, or correct the owner of the file.",
+            remedy="Run this command as root, or make the program's user account the owner of the file.",
         )
     return None
 

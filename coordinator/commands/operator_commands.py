@@ -123,7 +123,7 @@ def _journals(state: Path) -> Finding:
     except JournalDamaged as damaged:
         return failure("D425", damaged.what, damaged.remedy)
     except OSError as cause:
-        remedy = "Run this command as the coordinator's user, or correct the owner of the file."
+        remedy = "Run this command as root, or make the coordinator's user account the owner of the file."
         return failure("D425", f"A journal cannot be read: {cause.strerror}.", remedy)
 
 

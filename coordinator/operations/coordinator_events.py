@@ -85,8 +85,8 @@ EVENTS: Final = (
           "If the revocation was a mistake, invite the site again."),
     Entry("W154", "round_void",
           "An attempt at a round failed. The coordinator discards this attempt, and repeats the round. The log line's "
-          "key `missing` lists the sites that were missing at the deadline or left the run. If the list is empty, no "
-          "site was too late. A program was restarted and lost its masking keys, or contributions arrived damaged.",
+          "key `missing` lists the sites that were missing at the deadline or left the run. If the list is empty, a "
+          "program was restarted and lost its masking keys, or contributions arrived damaged.",
           "If the list is not empty, call the missing sites. Their operators can run `site-agent status` and "
           "`site-agent doctor`. Otherwise you need not do anything."),
     Entry("W155", "run_went_back",

@@ -59,8 +59,9 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
         yield f"Waits for: {', '.join(waits)}"
     happened = answer.get("happened")
     if happened and (happened["void_attempts"] or happened["returns_to_an_earlier_round"]):
-        counts = f"{happened['void_attempts']} void attempts, {happened['returns_to_an_earlier_round']} returns"
-        yield f"So far there were {counts}. `coordinator status --json` lists them and all lost connections."
+        void, back = happened["void_attempts"], happened["returns_to_an_earlier_round"]
+        yield f"So far {void} attempts failed (void), and the run returned {back} times to an earlier round."
+        yield "`coordinator status --json` lists them and all lost connections."
     if run["chosen_layers"] is not None:
         yield f"Shared layers, as the probe has chosen: {', '.join(run['chosen_layers'])}"
     if run["best_round"] is not None:

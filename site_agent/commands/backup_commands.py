@@ -111,8 +111,10 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     click.echo(f"Restored the state of {catalogue.made} to {state}.")
     for place in before:
         click.echo(f"The earlier files are in {place}. Remove them when nobody needs them.")
-    click.echo("A new audit log begins. The restored log is kept beside it. It lacks what this site did since then.")
-    click.echo("If this site took part in a run since then, inform the federation office.")
+    click.echo(
+        "A new audit log begins. The restored log lacks what this site did after the backup, and is kept beside it."
+    )
+    click.echo("If this site took part in a run after the backup, inform the federation office.")
 
 
 def _mark(state: Path, site: str, made: str) -> None:

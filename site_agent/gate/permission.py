@@ -32,7 +32,7 @@ from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
 _CLOSED: Final = "the policy does not allow sending at this time of day"
-_ENDED: Final = "the run has already ended at this site, so no more noise is drawn for it"
+_ENDED: Final = "the run has already ended at this site, so this site draws no more noise for this run"
 
 
 class GateRefusal(OperatorError):

@@ -359,9 +359,9 @@ class Rounds:
         if offer is None or (bind.round, bind.attempt) != (offer.round, offer.attempt) or self._download is not None:
             raise MalformedMessage("contributors for a round that was not offered")
         if self._bind is not None:  # a coordinator names them once after each offer
-            raise MalformedMessage("contributors that were already named for this offer")
+            raise MalformedMessage("the contributors a second time for one attempt at a round")
         if bind.resample and self.plan.on_lost_site == "wait":
-            raise MalformedMessage("a round to be resampled in a plan that waits for lost sites")
+            raise MalformedMessage("a second random draw for a round, although the plan waits for lost sites")
         enough = len(bind.sites) >= self.plan.quorum
         training = set(bind.sites) - self.plan.evaluating_sites
         enough = enough and len(training) >= self._allowance.policy.smallest_sites

@@ -230,5 +230,6 @@ def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
         remedy="Do not change any audit log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer."
         + is_own
-        * " If somebody copied an older state folder back, a new log begins with `site-agent audit restart`.",
+        * " If somebody copied an older state folder back, the security officer can start a new log with "
+        "`site-agent audit restart --by NAME --because REASON`.",
     )

@@ -165,7 +165,8 @@ def _used(hospital: Hospital) -> _Used | None:
         raise ConfigurationError(
             what=f"The file {path} cannot be read. It shows with which invitation this site enrolled.",
             consequence="The invitation was not used.",
-            remedy="Delete this file. The site then uses only an invitation that it receives later.",
+            remedy="Delete this file and start the program again. If the office invited this site again, replace the "
+            "invitation only after that, because this start counts the present invitation as used.",
         ) from cause
 
 

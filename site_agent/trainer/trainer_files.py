@@ -57,7 +57,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         raise UnavailableError(
             what=f"{path.name} cannot be written: {cause.strerror}.",
             consequence="Earlier saved states are unchanged, and nothing more was sent.",
-            remedy=f"Free disk space, or let the trainer's user account write to its state folder. {START_AGAIN}",
+            remedy=f"Free disk space, or let the trainer's user account write into {path.parent}. {START_AGAIN}",
         ) from cause
 
 

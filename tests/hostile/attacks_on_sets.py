@@ -108,7 +108,7 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
             for site in sites[:3]:
                 assert site.error is not None
                 reasons = [entry["reason"] for entry in site.records("coordinator_refused")]
-                assert reasons == ["contributors that were already named for this offer"]
+                assert reasons == ["the contributors a second time for one attempt at a round"]
                 assert len(site.chunks) == 1
             return False
         second, _ = total(plan, again)

@@ -113,14 +113,14 @@ def test_the_contributors_of_an_offer_are_named_once(tmp_path: Path, office: Off
     assert len(evidence.chunks) == 1
     assert [facts["contributors"] for facts in evidence.events("contribution_released")] == [["a", "b", "c"]]
     (record,) = evidence.events("coordinator_refused")
-    assert record["reason"] == "contributors that were already named for this offer"
+    assert record["reason"] == "the contributors a second time for one attempt at a round"
 
 
 @pytest.mark.parametrize(
     ("on_lost_site", "first", "reason"),
     [
-        ("continue", 0, "contributors that were already named for this offer"),
-        ("wait", None, "a round to be resampled in a plan that waits for lost sites"),
+        ("continue", 0, "the contributors a second time for one attempt at a round"),
+        ("wait", None, "a second random draw for a round, although the plan waits for lost sites"),
     ],
 )
 def test_another_draw_in_one_attempt_is_refused(

@@ -114,8 +114,8 @@ def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) ->
         return _listed(column, column.separator, late)
     if column.is_mostly_numeric:
         words = (
-            f"suspicious: {column.other_texts} of {column.rows} cells have text where the others have a number, such "
-            "as a decimal comma: correct the table, or list the marks for a missing value"
+            f"suspicious: {column.other_texts} of {column.rows} cells are no number, for example because of a decimal "
+            "comma. Correct the table, or list marks for missing values under missing_markers"
         )
         return _numeric(column, (*late, words), shared)
     if is_coded(column):
@@ -136,7 +136,10 @@ def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
     words: tuple[str, ...] = ("rows of one patient stay in the same part of the split",)
     if is_of_stay(column):
-        words += ("suspicious: its name suggests a stay or a row. If patients come again, use their own number",)
+        words += (
+            "suspicious: its name suggests the number of a stay or a row. If patients can return, give the role "
+            "patient to the column with the patient's number",
+        )
     return _line(column, "patient", (), words)
 
 

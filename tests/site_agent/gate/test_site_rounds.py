@@ -113,7 +113,7 @@ def test_a_private_round_has_the_quorum_and_one_draw_whatever_the_policy_allows(
         await rounds._contribute(of)
 
     asyncio.run(scene(Bind(0, 1, everybody, 0)))
-    with pytest.raises(MalformedMessage, match="resampled" if what == "another draw" else "contributors"):
+    with pytest.raises(MalformedMessage, match="second random draw" if what == "another draw" else "contributors"):
         asyncio.run(scene(bind))
     assert asked == []
 

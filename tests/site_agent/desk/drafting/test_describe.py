@@ -341,7 +341,7 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     assert contract.patient is not None
     assert contract.patient.name == name
     is_of_stay = name[:4] in ("Fall", "enco")
-    assert ("its name suggests a stay" in text) is is_of_stay
+    assert ("its name suggests the number of a stay" in text) is is_of_stay
 
 
 def test_the_number_of_the_patient_is_preferred_to_the_number_of_a_stay(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_numbers_that_were_typed_as_text_are_drafted_as_numbers(tmp_path: Path) 
     few, many, dash, code = contract.features
     assert all(isinstance(one, NumericFeature) for one in (few, many, dash))
     assert isinstance(code, CategoricalFeature)
-    assert text.count("suspicious: 30 of 210 cells have text where the others have a number") == 3
+    assert text.count("suspicious: 30 of 210 cells are no number") == 3
 
 
 def test_dates_without_separators_are_drafted_as_the_contract_reads_them(tmp_path: Path) -> None:
