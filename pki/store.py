@@ -14,8 +14,9 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,6 +27,8 @@ LARGEST_BYTES = 256 * 1024
 
 _SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
+_LOCK_ATTEMPTS: Final = 20
+_LOCK_WAIT_SECONDS: Final = 0.01
 
 
 class NotRunning(UnavailableError):
@@ -120,7 +123,7 @@ def hold_directory(directory: Path, program: str) -> int:
         descriptor = os.open(".lock", flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except BlockingIOError as cause:
         os.close(descriptor)
         holder = holder_of(directory)
@@ -132,6 +135,20 @@ def hold_directory(directory: Path, program: str) -> int:
             code="E031",
         ) from cause
     return descriptor
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file. Try again for a short time, because `holder_of` also locks it, for a moment.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+    """
+    for _ in range(_LOCK_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_WAIT_SECONDS)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def holder_of(directory: Path) -> int | None:
@@ -148,8 +165,9 @@ def holder_of(directory: Path) -> int | None:
     except OSError:
         # A line of /proc/locks: 1: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF, with process number and inode.
         lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
-        inode = str(os.fstat(descriptor).st_ino)
-        found = (int(line[4]) for line in lines if line[1] == "FLOCK" and line[5].split(":")[-1] == inode)
+        file = os.fstat(descriptor)
+        here = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        found = (int(line[4]) for line in lines if line[1] == "FLOCK" and line[5] == here)
         return max(0, next(found, 0))
     else:
         return None

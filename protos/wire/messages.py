@@ -22,7 +22,7 @@ HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on l
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4  # of messages and masks; 4 since the draw is in the masks' context
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_TOGETHER: Final = 16  # messages of the coordinator in one
 MOST_TOGETHER_BYTES: Final = 64 << 10  # the largest size of all of them together; a larger message is sent alone

@@ -40,11 +40,12 @@ def check_ledgers(state: Path, uncounted: tuple[str, ...]) -> int:
 
     Raises:
         RefusedError: a file cannot be read.
+        OSError: a folder cannot be read.
     """
-    spent = sorted((gate_folder(state) / "spent").glob("*.json"))
+    spent = _files(gate_folder(state) / "spent")
     for path in spent:
         Spent(state, path.stem)
-    ledgers = [path for path in sorted(ledger_path(state, "").parent.glob("*.json")) if path.stem not in uncounted]
+    ledgers = [path for path in _files(ledger_path(state, "").parent) if path.stem not in uncounted]
     for path in ledgers:
         try:
             Ledger.from_text(path.read_text(), path.stem)
@@ -56,6 +57,10 @@ def check_ledgers(state: Path, uncounted: tuple[str, ...]) -> int:
                 "backup with `site-agent restore`, then start all programs.",
             ) from cause
     return len(spent) + len(ledgers)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix == ".json") if folder.exists() else []
 
 
 class EarlierRuns:

@@ -172,9 +172,13 @@ class PrivacyLedger:
             return None
 
     def is_paid(self, plan: Plan, position: bytes) -> bool:
-        """Return whether the recorded privacy cost of this run covers a step that has no noise yet."""
-        draws = _draws(self._path(plan.run_name))
-        paid = [place for place, draw in enumerate(draws) if draw.payment is not None]
+        """Return whether the recorded privacy cost of this run covers a step that has no noise yet.
+
+        A payment from before a loss of the ledger covers nothing more, because the step may have left with other noise.
+        """
+        draws, mark = _draws(self._path(plan.run_name)), read_mark(self._state)
+        lost = max((loss.at for loss in mark.losses), default="") if mark else ""
+        paid = [place for place, draw in enumerate(draws) if draw.payment is not None and draw.payment.at >= lost]
         known, here = {draw.position for draw in draws}, position.hex()
         left = self._left(plan.run_name)
         if not paid or here in known | left or not left <= known:

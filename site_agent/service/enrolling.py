@@ -91,14 +91,16 @@ async def _enrol_again_if_invited(
     hospital: Hospital, certificates: SiteCertificates, identity_key: Ed25519PrivateKey, audit: AuditLog
 ) -> None:
     """Enrol with a new TLS key if the file of the invitation is not the one with which this site enrolled."""
-    is_there = hospital.invitation is not None and Path(hospital.invitation).exists()
     try:
+        is_there = hospital.invitation is not None and Path(hospital.invitation).exists()
         used, found = _used(hospital), Invitation.load(Path(str(hospital.invitation))).fingerprint if is_there else ""
         if used is None:  # enrolled by an earlier version, with this invitation
             _record_use(hospital, _Used(invitation=found))
         elif found and used != _Used(invitation=found):
             await _enrol(hospital, certificates, identity_key, audit, "next")
-    except (ConfigurationError, RefusedError) as unusable:
+    except PermissionError:  # of the folder: for this site there is no invitation
+        return
+    except (ConfigurationError, RefusedError, UnavailableError) as unusable:
         # A member may have any file there. Its certificate decides: if it was revoked, the coordinator refuses it.
         structlog.get_logger().warning("invitation_not_used", what=unusable.what, remedy=unusable.remedy)
 
@@ -121,7 +123,8 @@ async def _enrol(
     if not shown.is_enrolled or shown.leaf().public_key() != requested:  # equal after a crash at the end of this block
         request = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
         audit.write("enrolment_requested", federation=federation, identity=identity)
-        reply = await _answered(invitation, certificates, roots, encode_enrolment(request), identity)
+        raw = encode_enrolment(request)
+        reply = await _answered(invitation, certificates, roots, raw, identity, is_member=key == "next")
         checked_leaf(reply.chain, roots, requested, site=site_name(site), federation=federation, now=now())
         addresses = (str(invitation.coordinator), str(invitation.enrolment))
         settle_ledger(hospital.state_path, audit, is_member=reply.was_member)
@@ -171,7 +174,13 @@ def _used(hospital: Hospital) -> _Used | None:
 
 
 async def _answered(
-    invitation: Invitation, certificates: SiteCertificates, roots: bytes, request: bytes, identity: str
+    invitation: Invitation,
+    certificates: SiteCertificates,
+    roots: bytes,
+    request: bytes,
+    identity: str,
+    *,
+    is_member: bool,
 ) -> EnrolmentReply:
     log, has_told, told = structlog.get_logger(), False, ""
     while True:
@@ -180,6 +189,8 @@ async def _answered(
             raw = await certificates.call("enrol", invitation.enrolment, roots, request)
             reply = _reply(raw)
         except UnavailableError as gone:
+            if is_member:
+                raise  # a made-up invitation must not stop a member
             if told != gone.remedy:  # once for each outage, not for each attempt
                 log.warning("enrolment_unavailable", what=gone.what, remedy=gone.remedy)
                 told = gone.remedy

@@ -46,6 +46,9 @@ def _records(hospital: Hospital) -> Finding:
         check_ledger(hospital.state_path)
     except RefusedError as unreadable:
         return failure("D424", unreadable.what, unreadable.remedy)
+    except OSError as cause:
+        remedy = "Run this command as root, or as the gate's user account."
+        return failure("D424", f"The records of what was sent cannot be read: {cause.strerror}.", remedy)
     return fine("D424", f"{number} records of what this site has masked and sent can be read.")
 
 

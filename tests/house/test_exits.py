@@ -319,7 +319,7 @@ LISTS = (
 )
 # One of each kind that a site sends besides chunks.
 PLAIN = (
-    Hello(3, "1.0"),
+    Hello(4, "1.0"),
     Join("heart-1", bytes(32), bytes(32), 1),
     Ready(0, 0),
     Done("heart-1"),

@@ -131,6 +131,31 @@ def test_a_revoked_site_returns_with_a_new_invitation_and_a_persons_approval(tmp
     assert events(tmp_path)[-1] == "enrolled"
 
 
+@pytest.mark.parametrize("hindrance", ["no answer at its port", "a folder that nobody may open"])
+def test_a_made_up_invitation_does_not_stop_a_member(
+    tmp_path: Path, hindrance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can send a hospital a file must not be able to end its part in the federation."""
+    site = Returning(tmp_path)
+
+    def forbidden(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    async def scene() -> None:
+        async with enrolling(site.office) as port:
+            tell_port(tmp_path, port)
+            await site.start()
+            site.invite("127.0.0.1:9")
+            if hindrance != "no answer at its port":
+                monkeypatch.setattr("site_agent.service.enrolling.Path.exists", forbidden)
+            async with asyncio.timeout(60):
+                await site.start()
+
+    asyncio.run(scene())
+
+    assert site.is_accepted()
+
+
 def test_the_invitation_of_a_member_is_used_once(tmp_path: Path) -> None:
     """After its return, and beside an invitation from before, a site's start only looks at its certificates."""
     site = Returning(tmp_path)

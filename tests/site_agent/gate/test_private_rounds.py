@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,9 +19,11 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Contribution
+from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.permission import GateRefusal, PolicyForbids, decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger, standing, with_noise
 from site_agent.hospital import Hospital, Policy, PrivacyLimits
+from site_agent.state_folders import gate_folder
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 from tests.rehearsal.gates import gate_for, policy_with
@@ -348,3 +351,17 @@ def test_noise_has_the_variance_of_one_round_s_share(seed: int) -> None:
     single = private_network_plan(rounds=1).private_training
     assert single is not None
     assert training.share_variance / single.share_variance == pytest.approx(4.0, rel=1e-9)
+
+
+def test_a_payment_from_before_a_loss_covers_no_further_step(tmp_path: Path, audit: AuditLog) -> None:
+    """A restored older state may have drawn the next step before. It draws no second noise from the same payment."""
+    plan = private_network_plan()
+    ledger = PrivacyLedger(tmp_path, audit)
+    ledger.pay(plan, bytes([1]) * 32, [0] * 1000)
+    assert ledger.is_paid(plan, bytes([2]) * 32)
+
+    settle_ledger(tmp_path, audit, is_member=False)
+    mark = gate_folder(tmp_path) / "privacy" / "ledger.mark"
+    mark.write_text(json.dumps({"begun": "2020", "losses": [{"at": "9999-01-01T00:00:00.000+00:00", "studies": []}]}))
+
+    assert not ledger.is_paid(plan, bytes([2]) * 32)
