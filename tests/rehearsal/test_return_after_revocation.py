@@ -51,16 +51,18 @@ class Returning:
         """Revoke the site, as `pki revoke` does."""
         self.office.revoke("a")
 
-    def invite(self, port: str) -> None:
+    def invite(self, port: str, site: str = "a") -> None:
         """Replace the file of the invitation, as the hospital does with the office's new one."""
         authority = self.office.authority
         invitation = invite_site(
-            authority, self.register, SiteName("a"), valid_for=timedelta(hours=1), is_pre_approved=False, now=utc_now()
+            authority, self.register, SiteName(site), valid_for=timedelta(hours=1), is_pre_approved=False, now=utc_now()
         )
         place = Path(str(self.hospital.invitation))
         place.unlink(missing_ok=True)
         content = json.loads(invitation.to_json())
-        place.write_text(json.dumps(content | {"enrolment": port, "coordinator": "moved.example.org:8443"}))
+        place.write_text(
+            json.dumps(content | {"site": "a", "enrolment": port, "coordinator": "moved.example.org:8443"})
+        )
 
     def approve(self) -> None:
         """Approve the request, as `pki approve` does."""
@@ -138,14 +140,18 @@ def test_a_made_up_invitation_does_not_stop_a_member(
     """Whoever can send a hospital a file must not be able to end its part in the federation."""
     site = Returning(tmp_path)
 
-    def forbidden(_: Path) -> bool:
-        raise PermissionError(13, "Permission denied")
+    exists = Path.exists
+
+    def forbidden(path: Path) -> bool:
+        if path == Path(str(site.hospital.invitation)):
+            raise PermissionError(13, "Permission denied")
+        return exists(path)
 
     async def scene() -> None:
         async with enrolling(site.office) as port:
             tell_port(tmp_path, port)
             await site.start()
-            site.invite("127.0.0.1:9")
+            site.invite("127.0.0.1:9", site="another")
             if hindrance != "no answer at its port":
                 monkeypatch.setattr("site_agent.service.enrolling.Path.exists", forbidden)
             async with asyncio.timeout(60):
