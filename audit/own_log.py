@@ -356,7 +356,7 @@ class AuditLog:
             content += line
             newest.append((position, leaf))
         try:
-            require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+            require_room(self._file, len(content), RECORDS_RESERVE_BYTES)
             if os.write(self._file, content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._is_synced = False

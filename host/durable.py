@@ -107,9 +107,9 @@ def append_record(path: Path, content: bytes, *, syncs: bool = True) -> None:
     Raises:
         OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
     """
-    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        require_room(file, len(content), RECORDS_RESERVE_BYTES)
         if os.write(file, content) != len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if syncs:
@@ -270,13 +270,13 @@ def keep_record(path: Path, content: bytes) -> None:
         _names_synced.add(path.parent)
 
 
-def require_room(folder: Path, wanted_bytes: int, reserve_bytes: int) -> None:
-    """Check that the disk of an existing folder has space for this many bytes, besides the reserved space.
+def require_room(place: Path | int, wanted_bytes: int, reserve_bytes: int) -> None:
+    """Check that the disk of an existing folder or open file has space for this many bytes, besides the reserved space.
 
     Raises:
-        OSError: ENOSPC, whose `strerror` has the numbers, or the operating system's error about the folder.
+        OSError: ENOSPC, whose `strerror` has the numbers, or the operating system's error about the place.
     """
-    disk = os.statvfs(folder)
+    disk = os.statvfs(place)
     free = disk.f_bavail * disk.f_frsize
     if free < wanted_bytes + reserve_bytes:
         needed = f"{(wanted_bytes + reserve_bytes) / 1e6:.1f} MB are needed there"

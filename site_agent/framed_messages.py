@@ -93,7 +93,7 @@ class Framing(Generic[Message]):
             for name, value in facts.items():
                 if type(value).__name__ != wanted[name]:
                     raise ValueError
-            return cast(Callable[..., Message], kind)(**facts, payload=payload)
+            return cast("Callable[..., Message]", kind)(**facts, payload=payload)
         except (ValueError, RecursionError) as cause:
             raise MalformedMessage("a frame whose facts are wrong") from cause
 
@@ -101,12 +101,13 @@ class Framing(Generic[Message]):
 class FramedSocket(Generic[Message]):
     """One end of an asynchronous socket that sends and receives whole messages.
 
-    One task receives. Either one task sends, or all tasks post. No payload is copied before it is written. A large
-    payload is read into the memory that the receiver gets, and only its first AHEAD_BYTES are copied.
+    Either one task receives, or a function listens. Either one task sends, or all tasks post. No payload is copied
+    before it is written. A large payload is read into the memory that the receiver gets, and only its first AHEAD_BYTES
+    are copied.
 
     This object takes over the given socket, and no other object may close this socket. The reason is that the event
     loop watches the socket also between two messages. After a close elsewhere, the event loop would never report a new
-    socket with the same file number. While no task receives, nothing is read.
+    socket with the same file number. While nobody receives or listens, nothing is read.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
@@ -151,6 +152,41 @@ class FramedSocket(Generic[Message]):
             return await self._reading[1]
         finally:
             self._reading = None
+
+    def listen(
+        self,
+        largest_payload: Callable[[type[Message]], int],
+        take: Callable[[Message], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Pass each message to `take` as soon as it has arrived completely. No task may receive from then on.
+
+        A round has many small messages. Each one that a task waits for takes one more turn of the event loop.
+
+        Args:
+            largest_payload: the largest payload of each kind of message, in bytes.
+            failed: called once, after an error of `receive` or `take`. Then nothing more is read.
+        """
+        reading = self._read(largest_payload)
+
+        def hear() -> None:
+            nonlocal reading
+            try:
+                while True:
+                    try:
+                        next(reading)
+                        return
+                    except StopIteration as read:
+                        reading = self._read(largest_payload)
+                        take(read.value)
+                    if self._is_over or not self._unread:
+                        return
+            except Exception as error:  # the owner of the socket handles or reports it
+                self._stop_watching()
+                failed(error)
+
+        self._watches = asyncio.get_running_loop()
+        self._watches.add_reader(self._socket, hear)
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Queue one complete message without waiting. It is sent completely even if the calling task is cancelled.

@@ -115,7 +115,7 @@ class Journal:
             self._entries = []
         content = b"".join(self._waiting)
         try:
-            require_room(self._path.parent, len(content), RECORDS_RESERVE_BYTES)
+            require_room(self._file.fileno(), len(content), RECORDS_RESERVE_BYTES)
             if os.write(self._file.fileno(), content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._file.fileno())

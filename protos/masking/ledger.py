@@ -228,9 +228,10 @@ class Ledger:
     def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
         """Check that this sum, together with all earlier sums, does not exceed the budget."""
         answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
-        before = self.answered() + Counter(compared.others)
-        if are_together_safe(frozenset((*before, answer)), compared.smallest):
+        answered = self.answered()
+        if are_together_safe(frozenset((*answered, *compared.others, answer)), compared.smallest):
             return  # in most rounds
+        before = answered + Counter(compared.others)
         require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
         costs = price(with_one_more(before, answer), compared.smallest)
         # A sum without further cost is allowed, even if the policy is now stricter than the spent budget.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -49,7 +50,7 @@ class FixedPoint:
         if self.scale < 1:
             raise ValueError("the clipping range leaves no bits for fractions")
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Return the scale S, by which numbers are multiplied before rounding. S is a power of two."""
         return 2.0 ** math.floor(math.log2(((1 << 31) - 1) // self.sites / self.clipping_range))

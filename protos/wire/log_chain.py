@@ -31,6 +31,7 @@ _EVENTS_OF_0_1: Final = {
     "epoch_opened": "key_session_opened",
 }
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+_CONTAINERS: Final = (dict, list, tuple)  # of JSON
 _NO_RECORD: Final = "this is not a complete record"
 
 
@@ -157,12 +158,15 @@ def _text(facts: object) -> str:
     return _JSON.encode(facts)
 
 
-def _require_text_keys(value: object) -> None:
+def _require_text_keys(value: Iterable[object]) -> None:
     """Check the keys of all objects. JSON writes a number as text, but a reader would sort it differently."""
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError("the keys of facts are text")
-        value = value.values()
-    for part in value if isinstance(value, Iterable) else ():
-        if isinstance(part, dict | list | tuple):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError("the keys of facts are text")
+        parts: Iterable[object] = value.values()
+    else:
+        parts = value
+    for part in parts:
+        if isinstance(part, _CONTAINERS):
             _require_text_keys(part)

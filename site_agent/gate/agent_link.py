@@ -62,7 +62,6 @@ class AgentLink:
         """Prepare the connection. `start` returns the connected socket of an agent: a new process, or the service."""
         self._start = start
         self._socket: FramedSocket[Message] | None = None
-        self._reader: asyncio.Task[None] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
         self._asking = asyncio.Lock()
@@ -108,11 +107,9 @@ class AgentLink:
 
     def close(self) -> None:
         """Close the connection to the agent. The agent then ends its stream to the coordinator."""
-        if self._reader is not None:
-            self._reader.cancel()
         if self._socket is not None:
             self._socket.close()
-        self._socket = self._reader = None
+        self._socket = None
 
     async def _ask(self, order: Order) -> Answer:
         async with self._asking:
@@ -130,18 +127,19 @@ class AgentLink:
                 raise self._failure
             self.close()
             self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
-            self._reader = asyncio.create_task(self._read(self._socket))
+            self._socket.listen(largest_payload, self._took, self._broke)
         return self._socket
 
-    async def _read(self, connection: FramedSocket[Message]) -> None:
-        try:
-            while True:
-                self._took(await connection.receive(largest_payload))
-        except OSError:
-            self._fail(agent_gone())
-        except MalformedMessage as malformed:
-            connection.close()
-            self._fail(agent_misbehaved(malformed))
+    def _broke(self, error: Exception) -> None:
+        match error:
+            case OSError() | MemoryError():
+                self._fail(agent_gone())
+            case MalformedMessage():
+                if self._socket is not None:
+                    self._socket.close()
+                self._fail(agent_misbehaved(error))
+            case _:
+                raise error
 
     def _took(self, report: Message) -> None:
         if isinstance(report, _OF_STREAM):

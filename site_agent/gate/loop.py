@@ -79,6 +79,7 @@ class Failure:
 
 
 _Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | Failure
+_NOTICES: Final = (Built, Concluded, Adopted)  # of this program, not messages of the coordinator
 
 
 class SiteGate:
@@ -199,7 +200,7 @@ class SiteGate:
                     raise item.error
                 if isinstance(item, Farewell):
                     return self._part(item)
-                if not isinstance(item, Built | Concluded | Adopted):
+                if not isinstance(item, _NOTICES):
                     self._connection = connection
                     self._standing.connected()
                 self._standing.saw(item)

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from protos.wire.messages import MalformedMessage
 from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket
 from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
 from tests.for_each import for_each
@@ -55,21 +56,78 @@ def test_messages_arrive_in_order_however_they_are_cut(seed: int) -> None:
     sent = messages(generator, 12)
     wanted = [(message.run, bytes(message.payload)) for message in sent]
 
-    async def scene(ours: socket.socket) -> list[Message]:
+    async def received(ours: socket.socket) -> list[Message]:
         end = FramedSocket(ours, FRAMING)
         return [await end.receive(lambda _: LARGEST) for _ in sent]
 
-    for is_asynchronous in (True, False):
+    async def listened(ours: socket.socket) -> list[Message]:
+        end, heard = FramedSocket(ours, FRAMING), asyncio.Queue[Message]()
+        end.listen(lambda _: LARGEST, heard.put_nowait, pytest.fail)
+        return [await heard.get() for _ in sent]
+
+    for scene in (received, listened, None):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             thread = write_in_pieces(theirs, joined(sent), generator)
-            if is_asynchronous:
+            if scene is not None:
                 assert [facts(message) for message in asyncio.run(scene(ours))] == wanted
             else:
                 trainer = TrainerEnd(ours)
                 trainer.largest_payload = LARGEST
                 assert [facts(trainer.receive()) for _ in sent] == wanted
             thread.join()
+
+
+def test_a_listener_gets_the_error_once_and_then_nothing() -> None:
+    """After a frame of another socket, a refused message or the end, nothing more is read or passed on."""
+    (message,) = messages(random.Random(0), 1)
+    raw = joined([message])
+
+    async def scene(ours: socket.socket, theirs: socket.socket, sent: bytes, *, refuses: bool) -> list[str]:
+        end, told = FramedSocket(ours, FRAMING), list[str]()
+
+        def take(_: Message) -> None:
+            told.append("message")
+            if refuses:
+                raise MalformedMessage("not now")
+
+        end.listen(lambda _: LARGEST, take, lambda error: told.append(type(error).__name__))
+        theirs.sendall(sent)
+        theirs.shutdown(socket.SHUT_WR)
+        await asyncio.sleep(0.05)
+        end.close()
+        return told
+
+    for sent, refuses, wanted in (
+        (raw, False, ["message", "ConnectionResetError"]),
+        (raw + raw, True, ["message", "MalformedMessage"]),
+        (b"x" * len(raw), False, ["MalformedMessage"]),
+        (raw + raw[:-1], False, ["message", "ConnectionResetError"]),
+    ):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert asyncio.run(scene(ours, theirs, sent, refuses=refuses)) == wanted
+
+
+def test_a_listener_that_closes_the_socket_hears_nothing_more() -> None:
+    """A listener may close the socket while a second message is already in memory."""
+    raw = joined([Prepare("run", b""), Prepare("run", b"")])
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> list[Message]:
+        end, heard = FramedSocket(ours, FRAMING), list[Message]()
+
+        def take(message: Message) -> None:
+            heard.append(message)
+            end.close()
+
+        end.listen(lambda _: LARGEST, take, pytest.fail)
+        theirs.sendall(raw)
+        await asyncio.sleep(0.05)
+        return heard
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert len(asyncio.run(scene(ours, theirs))) == 1
 
 
 def test_a_reader_that_is_cancelled_loses_nothing() -> None:
