@@ -7,6 +7,7 @@ only this one shape.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import lru_cache
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -24,13 +25,19 @@ def certificates_in(pem: bytes) -> list[x509.Certificate]:
     if len(pem) > LARGEST_BYTES:
         raise _refused(f"it has more than {LARGEST_BYTES} bytes")
     try:
-        found = x509.load_pem_x509_certificates(pem)
-        # Names, keys and times are decoded when they are first read. Reading them here raises their errors here.
-        for one in found:
-            _ = one.subject, one.issuer, one.public_key(), one.not_valid_before_utc, one.not_valid_after_utc
+        return list(_parsed(bytes(pem)))
     except Exception as cause:  # the parser of hostile bytes raises several kinds of errors
         raise _refused("it cannot be read") from cause
-    return found
+
+
+@lru_cache(maxsize=8)
+def _parsed(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Parse a PEM text. A site reads its own certificates each second, so the newest ones are kept."""
+    found = x509.load_pem_x509_certificates(pem)
+    # Names, keys and times are decoded when they are first read. Reading them here raises their errors here.
+    for one in found:
+        _ = one.subject, one.issuer, one.public_key(), one.not_valid_before_utc, one.not_valid_after_utc
+    return tuple(found)
 
 
 def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Certificate:
