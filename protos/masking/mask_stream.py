@@ -37,7 +37,12 @@ Numbers: TypeAlias = tuple[Words, Updates]
 
 def round_key(pair_key: bytes, context: bytes) -> bytes:
     """Return the key of one pair's keystream in one round, 32 bytes."""
-    return expand(pair_key, pack("round", context, _CIPHER))
+    return expand(pair_key, _of_round(context))
+
+
+def _of_round(context: bytes) -> bytes:
+    """Return what the keys of all pairs in one round depend on, besides the pair's own key."""
+    return pack("round", context, _CIPHER)
 
 
 def counter_block(chunk: int) -> bytes:
@@ -76,8 +81,8 @@ class Masker:
             raise ValueError("contributors are sorted, each once, and a context has 32 bytes")
         require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
         require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
-        peers = [peer for peer in contributors if peer != own]
-        keys = [(round_key(pair_keys[peer], context), own < peer) for peer in peers]
+        peers, of_round = [peer for peer in contributors if peer != own], _of_round(context)
+        keys = [(expand(pair_keys[peer], of_round), own < peer) for peer in peers]
         self._streams = [(_cipher(key), np.add if is_lower else np.subtract) for key, is_lower in keys]
         self._keystream = _aligned(_BLOCK_BYTES)
         self._layout = layout
@@ -113,8 +118,10 @@ class Masker:
 
     def compute_ahead(self) -> None:
         """Compute the masks of the first chunk before the chunk is known. `masked` then only adds them."""
-        zeros, masks = (np.zeros(self._layout.chunk_bytes(0), np.uint8).data for _ in range(2))
-        self._add_masks(self._views(zeros, 0), self._views(masks, 0), counter_block(0))
+        masks = np.empty(self._layout.chunk_bytes(0), np.uint8).data
+        words, updates = out = self._views(masks, 0)
+        zeros = np.broadcast_to(np.uint64(0), words.shape), np.broadcast_to(np.uint32(0), updates.shape)
+        self._add_masks(zeros, out, counter_block(0))
         self._first_masks = masks
 
     def _views(self, body: memoryview, index: int) -> Numbers:
