@@ -52,7 +52,6 @@ class Itinerary:
         self._known: dict[int, tuple[int, bytes]] = {}  # for each round the newest attempt, and its position
         self._oldest = 0
         self.newest: int | None = None  # the round that was offered last, by this process
-        self.position = b""  # of this round
         self._last: tuple[int, Stage] | None = None
         self._chosen: bytes | None = None
         for facts in sorted(released, key=lambda facts: (facts["round"], facts["attempt"])):
@@ -83,7 +82,7 @@ class Itinerary:
         self._check_best(offer.best_round)
         self._check_start(offer, exchange)
         self._check_return(offer.returned_to)
-        self._known[offer.round], self.newest, self.position = (offer.attempt, here), offer.round, here
+        self._known[offer.round], self.newest = (offer.attempt, here), offer.round
         self._highest = max(newest, offer.round)
         if offer.oldest > self._oldest:  # not in each round, because a run may have many thousand
             self._oldest = offer.oldest

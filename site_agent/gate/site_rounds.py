@@ -42,7 +42,7 @@ from protos.wire.messages import (
     Ready,
     Saved,
 )
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice
+from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_answer
 from site_agent.gate.itinerary import Itinerary
@@ -306,7 +306,7 @@ class Rounds:
         assert self._exchange is not None
         if self._masking is not None:
             likely = Bind(offer.round, offer.attempt, self._contributors, 0)
-            self._masking.prepare(self._itinerary.position, likely, self._exchange.layout)
+            self._masking.prepare(position(self.run, offer), likely, self._exchange.layout)
 
     async def _take_chunk(self, chunk: Chunk) -> None:
         if self._download is None:
@@ -323,7 +323,7 @@ class Rounds:
         if isinstance(message, Finish):
             await self._take_result(message, download.vector)
             return
-        here = self._itinerary.position
+        here = position(self.run, message)
         if here != self._position:
             self._position, self._contribution = here, None
             self._train(message, 0, download.vector)
