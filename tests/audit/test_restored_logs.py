@@ -97,6 +97,21 @@ def test_a_backup_of_a_restored_state_hides_nothing(tmp_path: Path, later: int) 
     assert lacks is (later > 0)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_line_that_a_crash_cut_is_no_missing_record(tmp_path: Path, lost: int) -> None:
+    """A backup can have the rest of a line at the end of its log. Only a confirmed record that is missing counts."""
+    site, coordinator = met(tmp_path)
+    backup = shutil.copytree(site.path.parent, tmp_path / "backup")
+    kept = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
+    assert kept is not None
+    lines = (backup / "audit.log").read_bytes().splitlines(keepends=True)[: kept.size - lost + 1]
+    (backup / "audit.log").write_bytes(b"".join(lines[:-1]) + lines[-1][:-7])
+
+    again = restored(site, backup)
+
+    assert lacks_confirmed(again.own, kept) is (lost > 0)
+
+
 def test_a_log_that_a_person_restarted_is_not_called_older(tmp_path: Path) -> None:
     """A damaged disk alone loses no privacy budget."""
     site, coordinator = met(tmp_path)
