@@ -266,3 +266,60 @@ def test_a_restored_backup_is_a_loss_only_if_it_lacks_confirmed_records(tmp_path
     assert len(losses) == is_older
     restart_log(path, site="ahus", by="root", because="moved again", now=lambda: START, backup="later")
     assert started(tmp_path, 6) == losses
+
+
+def restarted(state: Path, days: float, backup: str | None = None) -> None:
+    """A person restarts the log on a later day. With a backup, `restore` does it."""
+    at = START + timedelta(days=days)
+    restart_log(audit_log_path(state), site="ahus", by="A. Jones", because="disk", now=lambda: at, backup=backup)
+
+
+@pytest.mark.parametrize("is_cosigned", [False, True])
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_disk_that_fails_after_a_complete_restore_loses_no_budget(
+    tmp_path: Path, moves: int, *, is_cosigned: bool
+) -> None:
+    """The coordinator cosigns a restored log only after the comparison. Without that, payments may be missing."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    for number in range(moves):
+        restarted(tmp_path, 2 + number, backup="then")
+    assert started(tmp_path, 4) == ()
+    if is_cosigned:
+        with log_of(tmp_path, 5) as log:
+            log.write("checkpoint_cosigned")
+    restarted(tmp_path, 6)
+
+    losses = started(tmp_path, 7)
+
+    assert len(losses) == (not is_cosigned)
+    assert (reason(tmp_path, 8) is None) is is_cosigned
+
+
+def test_the_cosigned_log_after_a_second_restart_does_not_excuse_an_older_state(tmp_path: Path) -> None:
+    """A log that a person restarted is not compared, so its cosignatures say nothing about the restored log."""
+    started(tmp_path, is_member=False)
+    restarted(tmp_path, 2, backup="then")
+    restarted(tmp_path, 3)
+    with log_of(tmp_path, 4) as log:
+        log.write("checkpoint_cosigned")
+    restarted(tmp_path, 5)
+
+    assert len(started(tmp_path, 6)) == 1
+
+
+@pytest.mark.parametrize("sign", ["state_restored", "log_refused"])
+def test_an_older_state_counts_as_one_loss_however_often_the_log_is_restarted(tmp_path: Path, sign: str) -> None:
+    """Two years later a disk fails, and nothing more is lost. Another older state is another loss."""
+    started(tmp_path, is_member=False)
+    with log_of(tmp_path, 1) as log:
+        log.write(sign, owner="coordinator", reason="older")
+    restarted(tmp_path, 2)
+    (loss,) = started(tmp_path, 3)
+    restarted(tmp_path, 800)
+    assert started(tmp_path, 801) == (loss,)
+    with log_of(tmp_path, 802) as log:
+        log.write(sign, owner="coordinator", reason="older")
+    restarted(tmp_path, 803)
+
+    assert len(started(tmp_path, 804)) == 2
