@@ -105,7 +105,7 @@ def test_only_a_log_far_ahead_is_shown_again_immediately(
 
 
 def test_a_payment_from_the_privacy_budget_is_confirmed_at_once(sides: tuple[Side, Side]) -> None:
-    """Otherwise a backup from before the payment would seem complete, and the site would spend the same budget again."""
+    """Otherwise a backup from before the payment would seem complete, and the site would spend this budget again."""
     owner, witness = sides
     owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
     witnessing = LogSession(witness.party, owner.owner, PUBLIC[owner.owner])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from audit import checkpoint_memory
 from audit.log_files import files_set_aside, set_aside
+from audit.own_log import AuditError
 from audit.restarting import restart_log
 from audit.rolled_back import lacks_confirmed
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -142,6 +144,20 @@ def test_a_copied_folder_is_refused_and_the_reason_names_the_log(tmp_path: Path)
 
     with pytest.raises(CheckpointRefused, match="the coordinator's audit log differs"):
         meet(Side(tmp_path / "copy", COORDINATOR), site)
+
+
+def test_a_full_disk_leaves_the_log_that_a_person_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its log a site would begin one of the first generation, and the coordinator would refuse that."""
+    side = Side(tmp_path, SITE)
+    side.work()
+    full = os.statvfs_result((4096, 4096, 1000, 100, 100, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+
+    with pytest.raises(AuditError, match=r"run this command again before you start the program"):
+        restart_log(side.path, site="berlin", by="A. Jones", because="disk failed", now=lambda: NOW)
+
+    assert files_set_aside(side.path) == []
+    assert len(list(Side(tmp_path, SITE).own.records("contribution_released"))) == 5
 
 
 def test_two_logs_of_one_second_are_both_kept_in_their_sequence(tmp_path: Path) -> None:
