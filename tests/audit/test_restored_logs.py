@@ -114,6 +114,21 @@ def test_a_line_that_a_crash_cut_is_no_missing_record(tmp_path: Path, lost: int)
     assert lacks_confirmed(again.own, kept) is (lost > 0)
 
 
+def test_the_newest_backup_no_longer_helps_after_an_older_one_was_confirmed(tmp_path: Path) -> None:
+    """The coordinator has only the newest checkpoint, so no person is told to restore once more."""
+    site, coordinator = met(tmp_path)
+    older = shutil.copytree(site.path.parent, tmp_path / "older")
+    site.work(7)
+    meet(site, coordinator)
+    newest = shutil.copytree(site.path.parent, tmp_path / "newest")
+    again = restored(site, older)
+    meet(again, coordinator)
+
+    last = restored(again, newest, seconds=60)
+
+    assert lacks_confirmed(last.own, checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE))
+
+
 def test_a_log_that_a_person_restarted_is_not_called_older(tmp_path: Path) -> None:
     """A damaged disk alone loses no privacy budget."""
     site, coordinator = met(tmp_path)

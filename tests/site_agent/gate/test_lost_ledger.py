@@ -229,12 +229,21 @@ def test_an_unreadable_mark_stops_the_site(tmp_path: Path) -> None:
         reason(tmp_path)
 
 
-def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
-    """A person who approves a plan, and the one who runs the gate, read how long the budget is spent."""
+@pytest.mark.parametrize("was_restored", [False, True])
+def test_the_error_names_the_table_and_what_to_do(tmp_path: Path, *, was_restored: bool) -> None:
+    """A person who approves a plan, and the one who runs the gate, read how long the budget is spent.
+
+    After an older backup was restored, every earlier backup lacks what the coordinator has confirmed since.
+    """
     data = {"table": "/data/patients.csv", "contract": "contract.yaml", "split": {"seed": 3}}
     policy = policy_with(privacy=LIMITS.model_dump()).model_dump(mode="json")
     content = {"site": "ahus", "state": str(tmp_path), "policy": policy, "data": data}
     hospital = Hospital.model_validate(content, strict=False)
+    if was_restored:
+        started(tmp_path, is_member=False)
+        restarted(tmp_path, 0, backup="then")
+        with log_of(tmp_path) as log:
+            log.write("older_state_restored", size=7)
     started(tmp_path)
 
     with log_of(tmp_path, 1) as log:
@@ -243,8 +252,10 @@ def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
 
     assert any("until 2027-03-01" in clause for clause in decision.forbidden)
     assert remedy == (
-        "Restore the newest backup of this site, because no command gives back the budget of the table patients.csv. "
-        "Without a backup, wait until 2027-03-01."
+        "No command and no earlier backup gives back the budget of the table patients.csv. Wait until 2027-03-01."
+        if was_restored
+        else "Restore the newest backup of this site, because no command gives back the budget of the table "
+        "patients.csv. Without a backup, wait until 2027-03-01."
     )
     assert "patients.csv" not in audit_log_path(tmp_path).read_text()
 
