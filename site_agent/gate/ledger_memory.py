@@ -32,8 +32,8 @@ from site_agent.approvals import all_approvals
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
-_LOST: Final = "privacy_ledger_lost"
-_SETTLED: Final = ("privacy_ledger_begun", _LOST, RESTARTED, OLDER_STATE)
+LOST: Final = "privacy_ledger_lost"
+_SETTLED: Final = ("privacy_ledger_begun", LOST, RESTARTED, OLDER_STATE)
 Record = TypeVar("Record", bound=Document)
 
 
@@ -71,7 +71,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     """
     kept, logged = read_mark(state), list(audit.records(*_SETTLED))
     begun, lost, restarts, older = ([facts for facts in logged if facts["event"] == event] for event in _SETTLED)
-    losses, now = _losses(kept, (*lost, *audit.earlier_records(_LOST))), audit.time()
+    losses, now = _losses(kept, (*lost, *audit.earlier_records(LOST))), audit.time()
     is_rolled_back = _is_rolled_back(audit, restarts, losses) or _is_older(audit, older, losses)
     if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or is_rolled_back:
         losses = (*losses, Loss(at=now, studies=tuple(sorted({one.study for _, one in all_approvals(state)}))))
@@ -98,7 +98,7 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
     Raises:
         RefusedError: the mark cannot be read.
     """
-    return _losses(read_mark(state), audit.all_records(_LOST))
+    return _losses(read_mark(state), audit.all_records(LOST))
 
 
 def _losses(kept: _Mark | None, logged: Iterable[Mapping[str, Any]]) -> tuple[Loss, ...]:  # Any: every JSON type

@@ -26,7 +26,7 @@ from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.hospital import Hospital, PrivacyLimits
 from site_agent.service.state_moves import move_old_state
 from site_agent.state_folders import audit_log_path, gate_folder
-from tests.protos.privacy.private_plans import private_plan
+from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import policy_with
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -334,3 +334,36 @@ def test_an_older_state_counts_as_one_loss_however_often_the_log_is_restarted(tm
     restarted(tmp_path, 803)
 
     assert len(started(tmp_path, 804)) == 2
+
+
+def test_a_slow_clock_on_the_new_computer_pays_for_no_noise(tmp_path: Path) -> None:
+    """An older state was restored, and the loss seems older than the payment. The payment still covers no new noise."""
+    plan = private_network_plan(rounds=4)
+    numbers = [0] * len(plan.private_training.names) if plan.private_training else []
+    started(tmp_path, is_member=False)
+    with log_of(tmp_path, 2) as log:
+        PrivacyLedger(tmp_path, log).pay(plan, bytes([1]) * 32, numbers)
+        assert PrivacyLedger(tmp_path, log).is_paid(plan, bytes([2]) * 32)
+    restarted(tmp_path, 1, backup="then")
+    with log_of(tmp_path, 1) as log:
+        log.write("older_state_restored", size=7)
+
+    (loss,) = started(tmp_path, 1.5)
+
+    with log_of(tmp_path, 1.5) as log:
+        ledger = PrivacyLedger(tmp_path, log)
+        (payment,) = ledger.payments()
+        assert loss.at < payment.at
+        assert not ledger.is_paid(plan, bytes([2]) * 32)
+        assert "is treated as spent until" in str(ledger.refuse(LIMITS, plan))
+    restarted(tmp_path, 1.6)
+    with log_of(tmp_path, 400) as log:  # a year later there is budget again, and a new payment covers its steps
+        settle_ledger(tmp_path, log, is_member=True)
+        ledger = PrivacyLedger(tmp_path, log)
+        ledger.pay(plan, bytes([2]) * 32, numbers)
+        assert len(ledger.payments()) == 2
+        assert ledger.is_paid(plan, bytes([3]) * 32)
+    restarted(tmp_path, 401)
+    with log_of(tmp_path, 402) as log:
+        settle_ledger(tmp_path, log, is_member=True)
+        assert PrivacyLedger(tmp_path, log).is_paid(plan, bytes([3]) * 32)
