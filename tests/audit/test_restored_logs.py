@@ -115,7 +115,7 @@ def test_a_line_that_a_crash_cut_is_no_missing_record(tmp_path: Path, lost: int)
 
 
 def test_the_newest_backup_no_longer_helps_after_an_older_one_was_confirmed(tmp_path: Path) -> None:
-    """The coordinator has only the newest checkpoint, so no person is told to restore a second time."""
+    """The coordinator keeps one checkpoint of the site's log, and it is in none of the earlier backups."""
     site, coordinator = met(tmp_path)
     older = shutil.copytree(site.path.parent, tmp_path / "older")
     site.work(7)
