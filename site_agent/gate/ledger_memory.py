@@ -145,7 +145,7 @@ def _signs_of_older_state(audit: AuditLog) -> Iterator[Mapping[str, Any]]:
     """
     restored: list[Mapping[str, Any]] = []  # not compared yet
     for facts in audit.earlier_records("log_refused", "state_restored", COSIGNED, RESTARTED):
-        if facts["event"] == "log_refused" and "size" not in facts:  # of this site's own log
+        if facts["event"] == "log_refused" and "size" not in facts:  # perhaps of this site's own log
             yield facts
         elif facts["event"] == "state_restored":
             restored.append(facts)
