@@ -115,6 +115,11 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         "A new audit log begins. The restored log lacks what this site did after the backup, and is kept beside it."
     )
     click.echo("If this site took part in a run after the backup, inform the federation office.")
+    if hospital.policy.lost_site_budget:
+        click.echo(
+            "The restored state does not count the lost_site_budget that this site used after the backup. If it may "
+            "have used some, lower lost_site_budget in hospital.yaml before you start the site."
+        )
 
 
 def _mark(state: Path, site: str, made: str) -> None:
