@@ -99,10 +99,12 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 def refuse_unfinished(root: Path) -> None:
     """Check that no interrupted restore left an empty state, because a program would then create new keys.
 
+    A directory without files is empty too: when the computer starts, systemd makes the folders in it.
+
     Raises:
         ConfigurationError: a restore is unfinished, and the directory is missing or empty.
     """
-    if root.is_dir() and any(place.name != ".lock" for place in root.iterdir()):
+    if any(place.is_file() and place.name != ".lock" for place in root.rglob("*")):
         return
     unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
     if unfinished:
