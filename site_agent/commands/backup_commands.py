@@ -73,7 +73,9 @@ def backup_key(path: Path) -> None:
 
     Example: site-agent backup-key --config hospital.yaml
     """
-    folder = gate_folder(read_hospital(path).state_path)
+    state = read_hospital(path).state_path
+    restoring.refuse_unfinished(state)
+    folder = gate_folder(state)
     make_private_directory(folder)
     click.echo(made_key(folder))
 
