@@ -46,12 +46,13 @@ def restore(
     The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
     Raises:
-        ConfigurationError: the current state is newer, or the backup lacks a directory.
+        ConfigurationError: the current state is newer or a mount point, or the backup lacks a directory.
         UnavailableError: the disk cannot be written; the earlier directories are unchanged, or under their new names.
     """
     for name, root in roots.items():
         if name not in catalogue.entries:
             raise _refused(f"The backup has no directory {name}", "Use a backup of this program.")
+        _refuse_mount_point(name, root)
         refuse_if_newer(path, catalogue, name, root)
     staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
     before, size = [], sum(entry.size for entry in catalogue.entries.values())
@@ -77,6 +78,15 @@ def restore(
             f".restoring-{stamp}. Then try again.",
         ) from cause
     return before
+
+
+def _refuse_mount_point(name: str, root: Path) -> None:
+    if root.is_mount():
+        raise _refused(
+            f"{root} is the mount point of a disk, and a restore must rename it",
+            f"Set `{name}` in the configuration to a folder on this disk, such as {root / name}, and move the "
+            "present files there. Then try again.",
+        )
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:

@@ -246,6 +246,21 @@ def test_a_failed_restore_does_not_advise_to_remove_the_earlier_state(
     assert contents(state) == before
 
 
+def test_a_disk_that_is_mounted_as_the_state_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mount point can be renamed. A folder on the disk can."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    monkeypatch.setattr(Path, "is_mount", lambda place: place == state)
+
+    with pytest.raises(ConfigurationError, match="is the mount point of a disk") as refused:
+        brought_back(file, state)
+
+    assert f"such as {state / 'state'}" in refused.value.remedy
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
+
+
 @pytest.mark.parametrize("is_made", ["", ".", "gate"])
 def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: str) -> None:
     """Between the two renames there is no state.
