@@ -41,6 +41,7 @@ def backup(file: Path, path: Path) -> None:
     """
     hospital = read_hospital(path)
     state = hospital.state_path
+    restoring.refuse_unfinished(state)
     if not state.is_dir():
         raise ConfigurationError(
             what=f"The state directory {state} does not exist.",

@@ -157,14 +157,14 @@ def test_a_restore_tells_who_has_a_budget_of_sums_that_its_use_since_the_backup_
     assert ("lower lost_site_budget in hospital.yaml" in restored.output) is (budget > 0)
 
 
-@pytest.mark.parametrize("command", ["identity", "backup-key"])
-def test_no_command_makes_a_key_while_a_restore_is_unfinished(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("command", [["identity"], ["backup-key"], ["backup", "new.backup"]])
+def test_no_command_makes_a_key_while_a_restore_is_unfinished(tmp_path: Path, command: list[str]) -> None:
     """It would print another key than the site's, and its file would hide that the state is not back."""
     example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
     (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(example | {"state": "state"}))
     (tmp_path / "state.restoring-20260301T120000").mkdir()
 
-    said = CliRunner().invoke(site_agent, [command, "--config", str(tmp_path / "hospital.yaml")])
+    said = CliRunner().invoke(site_agent, [*command, "--config", str(tmp_path / "hospital.yaml")])
 
     assert said.exit_code != 0
     assert "was interrupted" in str(said.exception) + said.output
