@@ -211,19 +211,18 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
 def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
     """Return whether a log that was set aside had this position, or an old file with it was deleted.
 
+    The rest of a line that a crash left at the end of a file is no record, so it does not count.
+
     Args:
         generation: the generation number of the log that had the position.
     """
+    last = 0
     files = [file for file in files_set_aside(path) if _generation_set_aside(file) == generation]
-    try:
-        if not files or position.sequence > position_after(files[-1]).sequence:
-            return False
-    except BrokenFile:
-        return False
     for record in chain.from_iterable(map(_undamaged, files)):
-        if record.position.sequence == position.sequence:
+        last = record.position.sequence
+        if last == position.sequence:
             return record.position == position
-    return True
+    return last > position.sequence
 
 
 def _undamaged(file: Path) -> Iterator[Record]:

@@ -86,6 +86,8 @@ IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
 DELETED: Final = "log_file_deleted"
 _OF_HEADS: Final = {COSIGNED, WITNESSED, CONTINUED}
+# After such a record a checkpoint does not wait for others: a restored backup without this payment must be noticed.
+_CONFIRMED_AT_ONCE: Final = {"privacy_spent"}
 
 _MOST_GROWTH: Final = 64
 _MOST_NEWEST: Final = 1024
@@ -164,6 +166,7 @@ class AuditLog:
         self._is_synced = True  # all records up to the position
         self.appended_bytes = 0  # by this process, since it opened the log
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
+        self._newest_payment = -1  # the number of the newest record in _CONFIRMED_AT_ONCE
         # The log's position after each of the newest records, and the record's leaf. Witnesses of all peers often
         # request these. They request older records only after a long absence.
         self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)
@@ -240,10 +243,13 @@ class AuditLog:
         return self._now().isoformat(timespec="milliseconds")
 
     def has_grown(self, size: int, by: int) -> bool:
-        """Return whether at least `by` records follow the first `size` records. Checkpoint records are not counted."""
+        """Return whether at least `by` records follow the first `size` records. Checkpoint records are not counted.
+
+        One record of a payment from the privacy budget is enough.
+        """
         with self._explained(), self._locked():
             self._catch_up()
-            return len(self._recent) >= by and self._recent[-by] >= size
+            return self._newest_payment >= size or (len(self._recent) >= by and self._recent[-by] >= size)
 
     def position_at(self, size: int) -> LogPosition | None:
         """Return the log's position after `size` records. None if the log is shorter or their file was deleted."""
@@ -475,6 +481,8 @@ class AuditLog:
         """Store the number of a record, unless it is about a checkpoint."""
         if facts.get("event") not in _OF_HEADS:
             self._recent.append(number)
+        if facts.get("event") in _CONFIRMED_AT_ONCE:
+            self._newest_payment = number
 
     def _place(self, number: int) -> int | None:
         """Return the place of a record among the newest ones, or None if it is older or does not exist."""

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from audit.log_files import RESTARTED, RESTORED_FROM, set_aside
-from audit.own_log import AuditLog
+from audit.own_log import AuditError, AuditLog
+from host.durable import RECORDS_RESERVE_BYTES, make_folder, require_room
 
 _COUNTED_SINCE: Final = datetime(2020, 1, 1, tzinfo=UTC)
+_FIRST_RECORDS_BYTES: Final = 1 << 16
 
 
 def restart_log(
@@ -38,9 +40,20 @@ def restart_log(
         backup: when the restored backup was made; None if nothing was restored.
 
     Raises:
-        AuditError: the new log cannot be written.
+        AuditError: the new log cannot be written. If the disk is full, the files of the log keep their names. Otherwise
+            a program could begin a log without a higher generation, which the witness refuses.
     """
-    generation = set_aside(path, now(), least=max(known, _counted(now()) - 1))
+    try:
+        make_folder(path.parent)
+        require_room(path.parent, _FIRST_RECORDS_BYTES, RECORDS_RESERVE_BYTES)
+        generation = set_aside(path, now(), least=max(known, _counted(now()) - 1))
+    except OSError as cause:
+        raise AuditError(
+            what=f"The audit log cannot be restarted: {cause.strerror}.",
+            consequence="No new log was started.",
+            remedy="Free space on the disk of the state directory, or correct its permissions. Then run this command "
+            "again before you start the program.",
+        ) from cause
     log = AuditLog(path, site=site, now=now)
     restored = {} if backup is None else {RESTORED_FROM: backup}
     log.write(RESTARTED, generation=generation, by=by, reason=because, **restored)

@@ -46,12 +46,13 @@ def restore(
     The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
     Raises:
-        ConfigurationError: the current state is newer, or the backup lacks a directory.
+        ConfigurationError: the current state is newer or a mount point, or the backup lacks a directory.
         UnavailableError: the disk cannot be written; the earlier directories are unchanged, or under their new names.
     """
     for name, root in roots.items():
         if name not in catalogue.entries:
             raise _refused(f"The backup has no directory {name}", "Use a backup of this program.")
+        _refuse_mount_point(name, root)
         refuse_if_newer(path, catalogue, name, root)
     staged = {name: root.with_name(f"{root.name}.restoring-{stamp}") for name, root in roots.items()}
     before, size = [], sum(entry.size for entry in catalogue.entries.values())
@@ -79,6 +80,15 @@ def restore(
     return before
 
 
+def _refuse_mount_point(name: str, root: Path) -> None:
+    if root.is_mount():
+        raise _refused(
+            f"{root} is the mount point of a disk, and a restore must rename it",
+            f"Set `{name}` in the configuration to a folder on this disk, such as {root / name}, and move the "
+            "present files there. Then try again.",
+        )
+
+
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:
     """Raise ConfigurationError if this directory has a record that was written after the backup."""
     if not root.exists():
@@ -99,10 +109,12 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 def refuse_unfinished(root: Path) -> None:
     """Check that no interrupted restore left an empty state, because a program would then create new keys.
 
+    A directory without files is empty too: when the computer starts, systemd makes the folders in it.
+
     Raises:
         ConfigurationError: a restore is unfinished, and the directory is missing or empty.
     """
-    if root.is_dir() and any(place.name != ".lock" for place in root.iterdir()):
+    if any(place.is_file() and place.name != ".lock" for place in root.rglob("*")):
         return
     unfinished = sorted(root.parent.glob(f"{escape(root.name)}.restoring-*"))
     if unfinished:

@@ -101,10 +101,12 @@ def identity(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
+    from host.restoring import refuse_unfinished
     from pki.identity_key import identity_fingerprint
     from site_agent.service.enrolling import site_identity_key
     from site_agent.state_folders import gate_folder
 
+    refuse_unfinished(hospital.state_path)
     click.echo(identity_fingerprint(site_identity_key(gate_folder(hospital.state_path))))
 
 

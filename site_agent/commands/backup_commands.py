@@ -41,6 +41,7 @@ def backup(file: Path, path: Path) -> None:
     """
     hospital = read_hospital(path)
     state = hospital.state_path
+    restoring.refuse_unfinished(state)
     if not state.is_dir():
         raise ConfigurationError(
             what=f"The state directory {state} does not exist.",
@@ -73,7 +74,9 @@ def backup_key(path: Path) -> None:
 
     Example: site-agent backup-key --config hospital.yaml
     """
-    folder = gate_folder(read_hospital(path).state_path)
+    state = read_hospital(path).state_path
+    restoring.refuse_unfinished(state)
+    folder = gate_folder(state)
     make_private_directory(folder)
     click.echo(made_key(folder))
 
@@ -115,6 +118,11 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
         "A new audit log begins. The restored log lacks what this site did after the backup, and is kept beside it."
     )
     click.echo("If this site took part in a run after the backup, inform the federation office.")
+    if hospital.policy.lost_site_budget:
+        click.echo(
+            "The restored state does not count the lost_site_budget that this site used after the backup. If it may "
+            "have used some, lower lost_site_budget in hospital.yaml before you start the site."
+        )
 
 
 def _mark(state: Path, site: str, made: str) -> None:

@@ -202,6 +202,11 @@ def privacy(path: Path, as_json: bool) -> None:
         console.print(
             f"Lost at {loss['at'][:16]}: the record of spent epsilon. A year's budget is spent until {loss['until']}."
         )
+    if (made := facts["unconfirmed_backup"]) is not None:
+        console.print(
+            f"This state was restored from a backup of {made}. Payments after that may be missing here. The site "
+            "detects this when it connects to the coordinator."
+        )
     limits = facts["limits"]
     if limits is None:
         console.print("The policy has no limits of epsilon (its key privacy), so no private study runs here.")
@@ -213,7 +218,7 @@ def privacy(path: Path, as_json: bool) -> None:
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
-    from site_agent.desk.spent_budget import described
+    from site_agent.desk.spent_budget import described, unconfirmed_backup
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
@@ -224,6 +229,7 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
     facts: dict[str, Any] = {
         "payments": described([payment.model_dump() for payment in payments], hospital.state_path, log),
         "losses": losses,
+        "unconfirmed_backup": unconfirmed_backup(log),
         "limits": None,
     }
     if limits is not None:

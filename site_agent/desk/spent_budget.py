@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from audit.own_log import AuditLog
+from audit.log_files import RESTARTED, RESTORED_FROM
+from audit.own_log import COSIGNED, AuditLog
 from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.methods import method_names
@@ -50,6 +51,17 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
             }
         )
     return found
+
+
+def unconfirmed_backup(audit: AuditLog) -> str | None:
+    """Return when the restored backup was made, if the coordinator has not compared it yet, otherwise None.
+
+    Raises:
+        AuditError: the log was changed.
+    """
+    newest = [*audit.records(RESTARTED, COSIGNED)][-1:]
+    made = newest[0].get(RESTORED_FROM) if newest else None
+    return None if made is None else str(made)
 
 
 def approvers(payment: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ The rules:
 * a site of an earlier version has no mark, and its audit log, which goes back to its enrolment, has all payments. That
   is no loss;
 * a person who restarts the log of a rolled back state shows that payments after the older state are missing. That is a
-  loss. `restore` restarts the log too. It is a loss if the coordinator has confirmed records that the backup lacks.
+  loss, once. `restore` restarts the log too. It is a loss if the coordinator has confirmed records that the backup
+  lacks, or if a person restarts the log again before the coordinator has cosigned it.
 
 The other places that show an earlier life of this site are the agent's certificate, persons' approvals of private
 plans, and the federation office's register, which the coordinator reports at enrolment.
@@ -17,13 +18,13 @@ plans, and the federation office's register, which the coordinator reports at en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from audit.log_files import OLDER_STATE, RESTARTED, RESTORED_FROM
-from audit.own_log import AuditError, AuditLog
+from audit.own_log import COSIGNED, AuditError, AuditLog
 from host.durable import keep_record, on_disk
 from protos.errors import RefusedError
 from protos.plan.documents import Document
@@ -31,8 +32,8 @@ from site_agent.approvals import all_approvals
 from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
-_LOST: Final = "privacy_ledger_lost"
-_SETTLED: Final = ("privacy_ledger_begun", _LOST, RESTARTED, OLDER_STATE)
+LOST: Final = "privacy_ledger_lost"
+_SETTLED: Final = ("privacy_ledger_begun", LOST, RESTARTED, OLDER_STATE)
 Record = TypeVar("Record", bound=Document)
 
 
@@ -70,7 +71,7 @@ def settle_ledger(state: Path, audit: AuditLog, *, is_member: bool) -> tuple[Los
     """
     kept, logged = read_mark(state), list(audit.records(*_SETTLED))
     begun, lost, restarts, older = ([facts for facts in logged if facts["event"] == event] for event in _SETTLED)
-    losses, now = _losses(kept, (*lost, *audit.earlier_records(_LOST))), audit.time()
+    losses, now = _losses(kept, (*lost, *audit.earlier_records(LOST))), audit.time()
     is_rolled_back = _is_rolled_back(audit, restarts, losses) or _is_older(audit, older, losses)
     if (kept is None and not begun and _has_lived(state, audit, is_member=is_member)) or is_rolled_back:
         losses = (*losses, Loss(at=now, studies=tuple(sorted({one.study for _, one in all_approvals(state)}))))
@@ -97,7 +98,7 @@ def known_losses(state: Path, audit: AuditLog) -> tuple[Loss, ...]:
     Raises:
         RefusedError: the mark cannot be read.
     """
-    return _losses(read_mark(state), audit.all_records(_LOST))
+    return _losses(read_mark(state), audit.all_records(LOST))
 
 
 def _losses(kept: _Mark | None, logged: Iterable[Mapping[str, Any]]) -> tuple[Loss, ...]:  # Any: every JSON type
@@ -130,11 +131,30 @@ def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
 
 
 def _is_rolled_back(audit: AuditLog, restarts: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:
-    """Return whether a person restarted the log of an older state since the last recorded loss."""
-    if not restarts or RESTORED_FROM in restarts[-1] or any(loss.at >= restarts[-1]["time"] for loss in losses):
+    """Return whether a person restarted the log of an older state that no recorded loss has counted."""
+    counted = max((loss.at for loss in losses), default="")
+    if not restarts or RESTORED_FROM in restarts[-1] or counted >= restarts[-1]["time"]:
         return False
-    earlier = audit.earlier_records("log_refused", "state_restored")
-    return any(facts["event"] == "state_restored" or "size" not in facts for facts in earlier)  # without: its own log
+    return any(facts["time"] >= counted for facts in _signs_of_older_state(audit))
+
+
+def _signs_of_older_state(audit: AuditLog) -> Iterator[Mapping[str, Any]]:
+    """Yield the records of earlier logs that show that a person copied an older state back, or may have restored one.
+
+    A restored log was compared with the coordinator's checkpoint before the coordinator cosigned it (`_is_older`).
+    """
+    restored: list[Mapping[str, Any]] = []  # not compared yet
+    for facts in audit.earlier_records("log_refused", "state_restored", COSIGNED, RESTARTED):
+        if facts["event"] == "log_refused" and "size" not in facts:  # perhaps of this site's own log
+            yield facts
+        elif facts["event"] == "state_restored":
+            restored.append(facts)
+        elif facts["event"] == COSIGNED:
+            restored.clear()
+        elif facts["event"] == RESTARTED and RESTORED_FROM not in facts:  # a log that is not compared follows
+            yield from restored
+            restored.clear()
+    yield from restored
 
 
 def _is_older(audit: AuditLog, older: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:

@@ -41,7 +41,7 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.ledger_memory import YEAR, Loss, known_losses, read_mark, read_record, why_spent
+from site_agent.gate.ledger_memory import LOST, YEAR, Loss, known_losses, read_mark, read_record, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
@@ -127,6 +127,7 @@ class PrivacyLedger:
         """Prepare the ledger in the site's state folder. `random_bytes` is the operating system's outside of tests."""
         self._state, self._audit, self._random_bytes = state, audit, random_bytes
         self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
+        self._before: tuple[tuple[Loss, ...], set[str]] = ((), set())  # losses, and the payments before them
 
     def payments(self) -> tuple[Payment, ...]:
         """Return every payment from the privacy budget that this site has recorded, the oldest first.
@@ -177,13 +178,28 @@ class PrivacyLedger:
         A payment from before a loss of the ledger covers nothing more, because the step may have left with other noise.
         """
         draws, mark = _draws(self._path(plan.run_name)), read_mark(self._state)
-        lost = max((loss.at for loss in mark.losses), default="") if mark else ""
-        paid = [place for place, draw in enumerate(draws) if draw.payment is not None and draw.payment.at >= lost]
+        losses = mark.losses if mark else ()
+        before, lost = self._paid_before(losses), max((loss.at for loss in losses), default="")
+        payments = [(place, draw.payment) for place, draw in enumerate(draws) if draw.payment is not None]
+        paid = [place for place, payment in payments if payment.at >= lost and payment.identifier not in before]
         known, here = {draw.position for draw in draws}, position.hex()
         left = self._left(plan.run_name)
         if not paid or here in known | left or not left <= known:
             return False
         return len(draws) - paid[-1] < plan.private_releases
+
+    def _paid_before(self, losses: tuple[Loss, ...]) -> set[str]:
+        """Return the payments that an audit log has before the first record of a loss, whatever the clock was."""
+        if losses != self._before[0]:
+            found, before, known = set[str](), set[str](), set[str]()
+            for facts in self._audit.all_records("privacy_spent", LOST):
+                if facts["event"] == "privacy_spent":
+                    found.add(facts["identifier"])
+                elif facts["at"] not in known:  # each log has a copy of it
+                    known.add(facts["at"])
+                    before |= found
+            self._before = losses, before
+        return self._before[1]
 
     def _left(self, run: str) -> set[str]:
         """Return the steps of a run that may have left: those in the audit log, and those that were paid for since."""

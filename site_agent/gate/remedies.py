@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from audit.log_files import FIRST_GENERATION
 from audit.own_log import AuditLog
 from protos.plan.plan import Plan
 from site_agent.gate.ledger_memory import Loss, why_spent
@@ -25,14 +26,19 @@ def remedy_of_refusal(hospital: Hospital, plan: Plan, *, identity: str | None, a
     if pays and not ledger.has_paid(plan.run_name):
         losses, now = ledger.losses, datetime.fromisoformat(audit.time())
         if why_spent(losses, plan.study, now):
-            return _after_a_loss(losses, plan.study, Path(hospital.data.table).name)
+            is_first = audit.generation == FIRST_GENERATION
+            return _after_a_loss(losses, plan.study, Path(hospital.data.table).name, is_first_log=is_first)
     if listing_refusals(plan, hospital.site, identity):
         return "Send the researcher the fingerprint that `site-agent identity` prints. The plan must list it."
     return "Agree with the researcher on another plan, or change the policy in hospital.yaml."
 
 
-def _after_a_loss(losses: tuple[Loss, ...], study: str, table: str) -> str:
+def _after_a_loss(losses: tuple[Loss, ...], study: str, table: str, *, is_first_log: bool) -> str:
+    """Return the remedy. If the log was restarted, the coordinator has a checkpoint that is in no earlier backup."""
+    is_spent = any(study in loss.studies for loss in losses)
+    day = f"{max(loss.until for loss in losses):%F}"
+    if not is_first_log:
+        ends = "This study gets no more of it." if is_spent else f"Wait until {day}."
+        return f"No command and no earlier backup gives back the budget of the table {table}. {ends}"
     restored = f"Restore the newest backup of this site, because no command gives back the budget of the table {table}."
-    if any(study in loss.studies for loss in losses):
-        return f"{restored} Without a backup, this study gets no more of it."
-    return f"{restored} Without a backup, wait until {max(loss.until for loss in losses):%F}."
+    return f"{restored} Without a backup, {'this study gets no more of it' if is_spent else f'wait until {day}'}."

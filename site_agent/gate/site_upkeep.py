@@ -120,7 +120,8 @@ class SiteUpkeep:
                     raise MalformedMessage("a message that only a site sends")
         except CheckpointRefused as refused:
             if not isinstance(message, LogGrowth):  # a refused growth is already recorded
-                self._audit.write("log_refused", owner=COORDINATOR, reason=str(refused))
+                owner = self._audit.owner if isinstance(refused, OwnLogRefused) else COORDINATOR
+                self._audit.write("log_refused", owner=owner, reason=str(refused))
             raise _not_what_it_was(refused) from refused
 
     async def due(self, at_least: int = GROWTH) -> list[Upkeep]:
@@ -230,6 +231,7 @@ def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
         remedy="Do not change any audit log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer."
         + is_own
-        * " If somebody copied an older state folder back, the security officer can start a new log with "
-        "`site-agent audit restart --by NAME --because REASON`.",
+        * " If somebody copied an older state folder back, move it away, and restore the newest backup with "
+        "`site-agent restore`. Without a newer backup, the security officer can start a new log with "
+        "`site-agent audit restart --by NAME --because REASON`. Then the privacy budget of a year counts as spent.",
     )

@@ -104,6 +104,28 @@ def test_only_a_log_far_ahead_is_shown_again_immediately(
     assert len(owning.due()) == 1 - follows
 
 
+def test_a_payment_from_the_privacy_budget_is_confirmed_at_once(sides: tuple[Side, Side]) -> None:
+    """Otherwise a backup from before the payment would seem complete, and the site would spend this budget again."""
+    owner, witness = sides
+    owning = LogSession(owner.party, witness.owner, PUBLIC[witness.owner])
+    witnessing = LogSession(witness.party, owner.owner, PUBLIC[owner.owner])
+    owning.heard(witnessing.standing())
+    witnessing.heard(owning.standing())
+    owner.work(18)
+    assert owning.due() == []
+    owner.write("privacy_spent", epsilon=1.0)
+    (shown,) = owning.due()
+    owner.write("privacy_spent", epsilon=1.0)
+    (cosigned,) = witnessing.heard(shown)
+
+    (grown,) = owning.heard(cosigned)  # which covers the second payment
+    (cosigned,) = witnessing.heard(grown)
+
+    assert owning.heard(cosigned) == []
+    owner.work(19)
+    assert owning.due() == []
+
+
 def test_a_witness_asks_once_on_a_stream_where_the_log_continues(sides: tuple[Side, Side]) -> None:
     """Each such request may require the whole log, so the second one ends the stream."""
     owner, witness = sides

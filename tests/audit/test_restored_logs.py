@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from audit import checkpoint_memory
 from audit.log_files import files_set_aside, set_aside
+from audit.own_log import AuditError
 from audit.restarting import restart_log
 from audit.rolled_back import lacks_confirmed
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
@@ -97,6 +99,36 @@ def test_a_backup_of_a_restored_state_hides_nothing(tmp_path: Path, later: int) 
     assert lacks is (later > 0)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_line_that_a_crash_cut_is_no_missing_record(tmp_path: Path, lost: int) -> None:
+    """A backup can have the rest of a line at the end of its log. Only a confirmed record that is missing counts."""
+    site, coordinator = met(tmp_path)
+    backup = shutil.copytree(site.path.parent, tmp_path / "backup")
+    kept = checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE)
+    assert kept is not None
+    lines = (backup / "audit.log").read_bytes().splitlines(keepends=True)[: kept.size - lost + 1]
+    (backup / "audit.log").write_bytes(b"".join(lines[:-1]) + lines[-1][:-7])
+
+    again = restored(site, backup)
+
+    assert lacks_confirmed(again.own, kept) is (lost > 0)
+
+
+def test_the_newest_backup_no_longer_helps_after_an_older_one_was_confirmed(tmp_path: Path) -> None:
+    """The coordinator keeps one checkpoint of the site's log, and it is in none of the earlier backups."""
+    site, coordinator = met(tmp_path)
+    older = shutil.copytree(site.path.parent, tmp_path / "older")
+    site.work(7)
+    meet(site, coordinator)
+    newest = shutil.copytree(site.path.parent, tmp_path / "newest")
+    again = restored(site, older)
+    meet(again, coordinator)
+
+    last = restored(again, newest, seconds=60)
+
+    assert lacks_confirmed(last.own, checkpoint_memory.kept_checkpoint(coordinator.party.folder, SITE))
+
+
 def test_a_log_that_a_person_restarted_is_not_called_older(tmp_path: Path) -> None:
     """A damaged disk alone loses no privacy budget."""
     site, coordinator = met(tmp_path)
@@ -127,6 +159,20 @@ def test_a_copied_folder_is_refused_and_the_reason_names_the_log(tmp_path: Path)
 
     with pytest.raises(CheckpointRefused, match="the coordinator's audit log differs"):
         meet(Side(tmp_path / "copy", COORDINATOR), site)
+
+
+def test_a_full_disk_leaves_the_log_that_a_person_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its log a site would begin one of the first generation, and the coordinator would refuse that."""
+    side = Side(tmp_path, SITE)
+    side.work()
+    full = os.statvfs_result((4096, 4096, 1000, 100, 100, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+
+    with pytest.raises(AuditError, match=r"run this command again before you start the program"):
+        restart_log(side.path, site="berlin", by="A. Jones", because="disk failed", now=lambda: NOW)
+
+    assert files_set_aside(side.path) == []
+    assert len(list(Side(tmp_path, SITE).own.records("contribution_released"))) == 5
 
 
 def test_two_logs_of_one_second_are_both_kept_in_their_sequence(tmp_path: Path) -> None:

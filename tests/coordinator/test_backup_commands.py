@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from audit.log_files import files_set_aside
 from audit.own_log import AuditError, AuditLog
@@ -21,6 +22,7 @@ from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
 from pki.store import hold_directory
+from site_agent.site_cli import cli as site_agent
 from site_agent.state_folders import audit_log_path
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import called, finished, running, says, wait_until
@@ -134,3 +136,36 @@ def test_a_site_is_backed_up_and_brought_back(tmp_path: Path) -> None:
     hold_directory(state / "gate", "site agent")
     held = finished("site-agent", "backup", tmp_path / "two.backup", "--config", config)
     assert (held.returncode, "already runs" in held.stderr) == (78, True)
+
+
+@pytest.mark.parametrize("budget", [0, 2])
+def test_a_restore_tells_who_has_a_budget_of_sums_that_its_use_since_the_backup_is_forgotten(
+    tmp_path: Path, budget: int
+) -> None:
+    """Only a person can know what was used since. Without a budget there is nothing to lower."""
+    example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
+    example["policy"]["lost_site_budget"] = budget
+    (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(example | {"state": "state"}))
+    (tmp_path / "state").mkdir()
+    words = (str(tmp_path / "one.backup"), "--config", str(tmp_path / "hospital.yaml"))
+    made = CliRunner().invoke(site_agent, ["backup", *words])
+    shutil.rmtree(tmp_path / "state")
+
+    restored = CliRunner().invoke(site_agent, ["restore", *words, "--unauthenticated"])
+
+    assert (made.exit_code, restored.exit_code) == (0, 0), (made.output, restored.output)
+    assert ("lower lost_site_budget in hospital.yaml" in restored.output) is (budget > 0)
+
+
+@pytest.mark.parametrize("command", [["identity"], ["backup-key"], ["backup", "new.backup"]])
+def test_no_command_makes_a_key_while_a_restore_is_unfinished(tmp_path: Path, command: list[str]) -> None:
+    """It would print another key than the site's, and its file would hide that the state is not back."""
+    example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
+    (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(example | {"state": "state"}))
+    (tmp_path / "state.restoring-20260301T120000").mkdir()
+
+    said = CliRunner().invoke(site_agent, [*command, "--config", str(tmp_path / "hospital.yaml")])
+
+    assert said.exit_code != 0
+    assert "was interrupted" in str(said.exception) + said.output
+    assert not (tmp_path / "state").exists()

@@ -246,8 +246,23 @@ def test_a_failed_restore_does_not_advise_to_remove_the_earlier_state(
     assert contents(state) == before
 
 
-@pytest.mark.parametrize("is_made", [False, True])
-def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: bool) -> None:
+def test_a_disk_that_is_mounted_as_the_state_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mount point can be renamed. A folder on the disk can."""
+    state, file = a_state(tmp_path / "state"), tmp_path / "one.backup"
+    written(state, file)
+    monkeypatch.setattr(Path, "is_mount", lambda place: place == state)
+
+    with pytest.raises(ConfigurationError, match="is the mount point of a disk") as refused:
+        brought_back(file, state)
+
+    assert f"such as {state / 'state'}" in refused.value.remedy
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
+
+
+@pytest.mark.parametrize("is_made", ["", ".", "gate"])
+def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: str) -> None:
     """Between the two renames there is no state.
 
     A program would make new keys, so it must wait until the state is back.
@@ -257,9 +272,9 @@ def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_m
     (tmp_path / "state.restoring-20260301T120000").mkdir()
     refuse_unfinished(state)
     state.rename(tmp_path / "state.before-restore-20260301T120000")
-    if is_made:  # by a service manager
-        state.mkdir()
-        (state / ".lock").touch()
+    if is_made:  # by a service manager, with the folders of a package
+        (state / is_made).mkdir(parents=True)
+        (state / is_made / ".lock").touch()
 
     with pytest.raises(ConfigurationError, match="was interrupted"):
         refuse_unfinished(state)

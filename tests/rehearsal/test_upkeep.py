@@ -195,9 +195,11 @@ def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path:
             for number in range(30):
                 forked.audit.write("something_else", number=number)
             for _ in range(2):
-                with pytest.raises(RefusedError, match="differs from its signed checkpoint"):
+                with pytest.raises(RefusedError, match="differs from its signed checkpoint") as refused:
                     await forked.talk(office, running.address, "a", until=3)
-            assert len(list(forked.audit.records("log_refused"))) == 2
+                assert "restore the newest backup" in refused.value.remedy
+                assert "privacy budget of a year counts as spent" in refused.value.remedy
+            assert [facts["owner"] for facts in forked.audit.records("log_refused")] == ["site/a"] * 2
             forked.audit.close()
 
     asyncio.run(scene())

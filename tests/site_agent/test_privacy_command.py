@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from audit.own_log import AuditLog
+from audit.restarting import restart_log
 from protos.plan.plan import Plan
 from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
@@ -108,3 +109,24 @@ def test_a_loss_is_shown_with_its_end(
     log.close()
 
     assert f"A year's budget is spent until {loss.until:%F}" in shown(folder, capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_restored_state_is_not_called_complete_before_the_coordinator_has_compared_it(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, confirmed: bool
+) -> None:
+    """A person who plans a study reads that payments may be missing."""
+    state, warning = folder / "state", "This state was restored from a backup of 2026-03-01"
+    spent(state, ASKED, "A. Jones")
+    assert warning not in shown(folder, capsys, monkeypatch)
+    path = audit_log_path(state)
+    restart_log(path, site="a", by="root", because="restored", now=lambda: NOW, backup="2026-03-01")
+    if confirmed:
+        log = AuditLog(path, site="a", now=lambda: NOW)
+        log.write("checkpoint_cosigned")
+        log.close()
+
+    text = shown(folder, capsys, monkeypatch)
+
+    assert (warning in text) is not confirmed
+    assert "asked: epsilon 1 of 2" in text

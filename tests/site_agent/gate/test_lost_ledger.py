@@ -26,7 +26,7 @@ from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.hospital import Hospital, PrivacyLimits
 from site_agent.service.state_moves import move_old_state
 from site_agent.state_folders import audit_log_path, gate_folder
-from tests.protos.privacy.private_plans import private_plan
+from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import policy_with
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -229,12 +229,21 @@ def test_an_unreadable_mark_stops_the_site(tmp_path: Path) -> None:
         reason(tmp_path)
 
 
-def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
-    """A person who approves a plan, and the one who runs the gate, read how long the budget is spent."""
+@pytest.mark.parametrize("was_restored", [False, True])
+def test_the_error_names_the_table_and_what_to_do(tmp_path: Path, *, was_restored: bool) -> None:
+    """A person who approves a plan, and the one who runs the gate, read how long the budget is spent.
+
+    After an older backup was restored, every earlier backup lacks what the coordinator has confirmed since.
+    """
     data = {"table": "/data/patients.csv", "contract": "contract.yaml", "split": {"seed": 3}}
     policy = policy_with(privacy=LIMITS.model_dump()).model_dump(mode="json")
     content = {"site": "ahus", "state": str(tmp_path), "policy": policy, "data": data}
     hospital = Hospital.model_validate(content, strict=False)
+    if was_restored:
+        started(tmp_path, is_member=False)
+        restarted(tmp_path, 0, backup="then")
+        with log_of(tmp_path) as log:
+            log.write("older_state_restored", size=7)
     started(tmp_path)
 
     with log_of(tmp_path, 1) as log:
@@ -243,8 +252,10 @@ def test_the_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
 
     assert any("until 2027-03-01" in clause for clause in decision.forbidden)
     assert remedy == (
-        "Restore the newest backup of this site, because no command gives back the budget of the table patients.csv. "
-        "Without a backup, wait until 2027-03-01."
+        "No command and no earlier backup gives back the budget of the table patients.csv. Wait until 2027-03-01."
+        if was_restored
+        else "Restore the newest backup of this site, because no command gives back the budget of the table "
+        "patients.csv. Without a backup, wait until 2027-03-01."
     )
     assert "patients.csv" not in audit_log_path(tmp_path).read_text()
 
@@ -266,3 +277,93 @@ def test_a_restored_backup_is_a_loss_only_if_it_lacks_confirmed_records(tmp_path
     assert len(losses) == is_older
     restart_log(path, site="ahus", by="root", because="moved again", now=lambda: START, backup="later")
     assert started(tmp_path, 6) == losses
+
+
+def restarted(state: Path, days: float, backup: str | None = None) -> None:
+    """A person restarts the log on a later day. With a backup, `restore` does it."""
+    at = START + timedelta(days=days)
+    restart_log(audit_log_path(state), site="ahus", by="A. Jones", because="disk", now=lambda: at, backup=backup)
+
+
+@pytest.mark.parametrize("is_cosigned", [False, True])
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_disk_that_fails_after_a_complete_restore_loses_no_budget(
+    tmp_path: Path, moves: int, *, is_cosigned: bool
+) -> None:
+    """The coordinator cosigns a restored log only after the comparison. Without that, payments may be missing."""
+    started(tmp_path, is_member=False)
+    used(tmp_path)
+    for number in range(moves):
+        restarted(tmp_path, 2 + number, backup="then")
+    assert started(tmp_path, 4) == ()
+    if is_cosigned:
+        with log_of(tmp_path, 5) as log:
+            log.write("checkpoint_cosigned")
+    restarted(tmp_path, 6)
+
+    losses = started(tmp_path, 7)
+
+    assert len(losses) == (not is_cosigned)
+    assert (reason(tmp_path, 8) is None) is is_cosigned
+
+
+def test_the_cosigned_log_after_a_second_restart_does_not_excuse_an_older_state(tmp_path: Path) -> None:
+    """A log that a person restarted is not compared, so its cosignatures say nothing about the restored log."""
+    started(tmp_path, is_member=False)
+    restarted(tmp_path, 2, backup="then")
+    restarted(tmp_path, 3)
+    with log_of(tmp_path, 4) as log:
+        log.write("checkpoint_cosigned")
+    restarted(tmp_path, 5)
+
+    assert len(started(tmp_path, 6)) == 1
+
+
+@pytest.mark.parametrize("sign", ["state_restored", "log_refused"])
+def test_an_older_state_counts_as_one_loss_however_often_the_log_is_restarted(tmp_path: Path, sign: str) -> None:
+    """Two years later a disk fails, and nothing more is lost. Another older state is another loss."""
+    started(tmp_path, is_member=False)
+    with log_of(tmp_path, 1) as log:
+        log.write(sign, owner="coordinator", reason="older")
+    restarted(tmp_path, 2)
+    (loss,) = started(tmp_path, 3)
+    restarted(tmp_path, 800)
+    assert started(tmp_path, 801) == (loss,)
+    with log_of(tmp_path, 802) as log:
+        log.write(sign, owner="coordinator", reason="older")
+    restarted(tmp_path, 803)
+
+    assert len(started(tmp_path, 804)) == 2
+
+
+def test_a_slow_clock_on_the_new_computer_pays_for_no_noise(tmp_path: Path) -> None:
+    """An older state was restored, and the loss seems older than the payment. The payment still covers no new noise."""
+    plan = private_network_plan(rounds=4)
+    numbers = [0] * len(plan.private_training.names) if plan.private_training else []
+    started(tmp_path, is_member=False)
+    with log_of(tmp_path, 2) as log:
+        PrivacyLedger(tmp_path, log).pay(plan, bytes([1]) * 32, numbers)
+        assert PrivacyLedger(tmp_path, log).is_paid(plan, bytes([2]) * 32)
+    restarted(tmp_path, 1, backup="then")
+    with log_of(tmp_path, 1) as log:
+        log.write("older_state_restored", size=7)
+
+    (loss,) = started(tmp_path, 1.5)
+
+    with log_of(tmp_path, 1.5) as log:
+        ledger = PrivacyLedger(tmp_path, log)
+        (payment,) = ledger.payments()
+        assert loss.at < payment.at
+        assert not ledger.is_paid(plan, bytes([2]) * 32)
+        assert "is treated as spent until" in str(ledger.refuse(LIMITS, plan))
+    restarted(tmp_path, 1.6)
+    with log_of(tmp_path, 400) as log:  # a year later there is budget again, and a new payment covers its steps
+        settle_ledger(tmp_path, log, is_member=True)
+        ledger = PrivacyLedger(tmp_path, log)
+        ledger.pay(plan, bytes([2]) * 32, numbers)
+        assert len(ledger.payments()) == 2
+        assert ledger.is_paid(plan, bytes([3]) * 32)
+    restarted(tmp_path, 401)
+    with log_of(tmp_path, 402) as log:
+        settle_ledger(tmp_path, log, is_member=True)
+        assert PrivacyLedger(tmp_path, log).is_paid(plan, bytes([3]) * 32)
