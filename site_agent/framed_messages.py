@@ -215,6 +215,11 @@ class FramedSocket(Generic[Message]):
             if self._waiting:
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
 
+    @property
+    def unsent(self) -> int:
+        """Return how many parts of queued messages were not written completely yet. Each message has up to three."""
+        return len(self._waiting)
+
     def has_ended(self) -> bool:
         """Return whether the other process closed the socket and all was read. Call this only if no task receives."""
         if self._unread:

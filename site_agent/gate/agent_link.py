@@ -59,6 +59,8 @@ from site_agent.gate_socket import (
 PARTING_SECONDS: Final = 4.0
 # An agent process that starts on a busy computer loads its libraries for many seconds before its first answer.
 ANSWER_SECONDS: Final = 300.0
+# The windows of a stream allow an agent that reads far fewer. Each one needs memory until the agent reads it.
+MOST_UNSENT: Final = 1000
 MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
 _OF_STREAM: Final = (Opened, Down, Sent, Ended)
@@ -114,6 +116,8 @@ class AgentLink:
         """Send the agent a command that has no reply. The bytes `body` end its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
+            if self._socket.unsent > MOST_UNSENT:
+                self._broke(TimeoutError())
 
     def close(self) -> None:
         """Close the connection to the agent. The agent then ends its stream to the coordinator."""

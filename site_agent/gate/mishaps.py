@@ -200,9 +200,9 @@ def agent_gone() -> AgentGone:
 
 
 def agent_silent() -> UnavailableError:
-    """Return the error that the agent process of this site runs, but does not answer."""
+    """Return the error that the agent process of this site runs, but does not read or answer commands."""
     return UnavailableError(
-        what="The agent of this site (the process with network access) did not answer a command in time.",
+        what="The agent of this site (the process with network access) did not read or answer a command in time.",
         consequence="Nothing is lost. The round continues with a new connection to the agent.",
         remedy="If this happens again, restart the agent. As a service it is restarted with `systemctl restart "
         "site-agent`.",

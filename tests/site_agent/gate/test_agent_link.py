@@ -10,10 +10,11 @@ from contextlib import suppress
 import pytest
 
 from protos.errors import DefectError, ProtocolError, UnavailableError
-from protos.wire.messages import MalformedMessage
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import Bind, MalformedMessage
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate import agent_link
-from site_agent.gate.agent_link import AgentLink, Stream
+from site_agent.gate.agent_link import MOST_UNSENT, AgentLink, Stream
 from site_agent.gate_socket import (
     FRAMING,
     Down,
@@ -30,8 +31,9 @@ from site_agent.gate_socket import (
 class MadeUpAgents:
     """Agents in this process. Each answers every `Look`, unless it is silent, and keeps the orders that it got."""
 
-    def __init__(self, *, silent: int = 0, slow: bool = False) -> None:
+    def __init__(self, *, silent: int = 0, slow: bool = False, reads: bool = True) -> None:
         """The first `silent` agents answer nothing. A slow start takes a few turns of the event loop."""
+        self._reads = reads
         self.ends = list[FramedSocket[Message]]()
         self.orders = list[list[Message]]()
         self._silent, self._slow, self._tasks = silent, slow, set[asyncio.Task[None]]()
@@ -43,7 +45,8 @@ class MadeUpAgents:
         answers = len(self.ends) >= self._silent
         self.ends.append(end)
         self.orders.append(orders)
-        self._tasks.add(asyncio.create_task(self._serve(end, orders, answers=answers)))
+        if self._reads:
+            self._tasks.add(asyncio.create_task(self._serve(end, orders, answers=answers)))
         if self._slow:
             await asyncio.sleep(0.02)
         return ours
@@ -171,10 +174,31 @@ def test_an_agent_that_answers_nothing_is_replaced(monkeypatch: pytest.MonkeyPat
         async with link.stream(lambda: "", nothing) as stream:
             received = asyncio.ensure_future(stream.receive())
             for waiting in (link.ask(Look()), received):
-                with pytest.raises(UnavailableError, match="did not answer"):
+                with pytest.raises(UnavailableError, match="did not read or answer"):
                     await waiting
         assert isinstance(await link.ask(Look()), Shown)
         assert [len([order for order in orders if isinstance(order, Look)]) for orders in agents.orders] == [1, 1]
         assert not any(isinstance(order, Up) for orders in agents.orders for order in orders)
+
+    played(agents, scene)
+
+
+def test_an_agent_that_reads_nothing_fills_no_memory() -> None:
+    """It forwards messages without an end and never reads a confirmation. The gate then ends the connection."""
+    agents = MadeUpAgents(reads=False)
+    message = encode_coordinator_message(Bind(0, 0, ("a", "b", "c"), 0))
+
+    async def scene(link: AgentLink) -> None:
+        async with link.stream(lambda: "", nothing) as stream:
+            received = list[object]()
+
+            async def endless() -> None:
+                while True:
+                    agents.ends[0].post(Down(stream.number, message))
+                    received.append(await stream.receive())
+
+            with pytest.raises(UnavailableError, match="did not read or answer"):
+                await endless()
+            assert len(received) > MOST_UNSENT  # an honest agent that is only slow has a small part of that
 
     played(agents, scene)
