@@ -57,8 +57,8 @@ from site_agent.gate_socket import (
 )
 
 PARTING_SECONDS: Final = 4.0
-# An agent process that starts on a busy computer loads its libraries for many seconds before its first answer.
-ANSWER_SECONDS: Final = 300.0
+ANSWER_SECONDS: Final = 30.0  # the agent's own limit for a request to the coordinator is 20 seconds
+FIRST_ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries first, perhaps on a busy computer
 # The windows of a stream allow an agent that reads far fewer. Each one needs memory until the agent reads it.
 MOST_UNSENT: Final = 1000
 MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
@@ -76,6 +76,7 @@ class AgentLink:
         self._socket: FramedSocket[Message] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
+        self._answer_seconds = FIRST_ANSWER_SECONDS
         self._asking, self._connecting = asyncio.Lock(), asyncio.Lock()
         self._stream: Stream | None = None
         self._number = 0
@@ -131,8 +132,10 @@ class AgentLink:
             self._answer = asyncio.get_running_loop().create_future()
             connection.post(order)
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    return await self._answer
+                async with asyncio.timeout(self._answer_seconds):
+                    answer = await self._answer
+                self._answer_seconds = ANSWER_SECONDS
+                return answer
             except TimeoutError as late:
                 self._broke(late)
                 raise agent_silent() from late
@@ -147,6 +150,7 @@ class AgentLink:
                     raise self._failure
                 self.close()
                 self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
+                self._answer_seconds = FIRST_ANSWER_SECONDS
                 self._socket.listen(largest_payload, self._took, self._broke)
             return self._socket
 

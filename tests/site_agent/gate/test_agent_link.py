@@ -31,9 +31,9 @@ from site_agent.gate_socket import (
 class MadeUpAgents:
     """Agents in this process. Each answers every `Look`, unless it is silent, and keeps the orders that it got."""
 
-    def __init__(self, *, silent: int = 0, slow: bool = False, reads: bool = True) -> None:
+    def __init__(self, *, silent: int = 0, slow: bool = False, reads: bool = True, most_answers: int = 99) -> None:
         """The first `silent` agents answer nothing. A slow start takes a few turns of the event loop."""
-        self._reads = reads
+        self._reads, self._most_answers = reads, most_answers
         self.ends = list[FramedSocket[Message]]()
         self.orders = list[list[Message]]()
         self._silent, self._slow, self._tasks = silent, slow, set[asyncio.Task[None]]()
@@ -56,7 +56,7 @@ class MadeUpAgents:
             while True:
                 order = await end.receive(largest_payload)
                 orders.append(order)
-                if answers and isinstance(order, Look):
+                if answers and isinstance(order, Look) and orders.count(order) <= self._most_answers:
                     end.post(Shown("", "", bytes(20)))
 
 
@@ -167,7 +167,7 @@ def test_an_order_and_a_stream_at_the_same_time_share_one_agent() -> None:
 
 def test_an_agent_that_answers_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate's main loop can wait for an answer. So a hostile agent must not be able to stop it for ever."""
-    monkeypatch.setattr(agent_link, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(agent_link, "FIRST_ANSWER_SECONDS", 0.05)
     agents = MadeUpAgents(silent=1)
 
     async def scene(link: AgentLink) -> None:
@@ -200,5 +200,20 @@ def test_an_agent_that_reads_nothing_fills_no_memory() -> None:
             with pytest.raises(UnavailableError, match="did not read or answer"):
                 await endless()
             assert len(received) > MOST_UNSENT  # an honest agent that is only slow has a small part of that
+
+    played(agents, scene)
+
+
+def test_an_agent_that_has_answered_before_has_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first answer waits for the start of a process. While the gate waits, its main loop can do nothing."""
+    monkeypatch.setattr(agent_link, "ANSWER_SECONDS", 0.05)
+    agents = MadeUpAgents(most_answers=1)
+
+    async def scene(link: AgentLink) -> None:
+        assert isinstance(await link.ask(Look()), Shown)
+        with pytest.raises(UnavailableError, match="did not read or answer"):
+            await link.ask(Look())
+        assert isinstance(await link.ask(Look()), Shown)  # of the next agent
+        assert len(agents.ends) == 2
 
     played(agents, scene)
