@@ -337,7 +337,21 @@ class SiteGate:
 
     async def _await_approval(self, consent: Consent) -> None:
         tell = self._standing.await_approval
-        await await_approval(consent, self._audit, tell, self._hours, partial(self._require_awaited, consent))
+        require = partial(self._require_awaited, consent)
+        await await_approval(consent, self._audit, tell, self._hours, require, self._take_upkeep)
+
+    async def _take_upkeep(self) -> None:
+        """Handle the messages about audit logs and certificates in the inbox. All other messages keep their order.
+
+        Persons may need weeks for an approval. A certificate and the confirmations of a log must not wait for them.
+        """
+        waiting = [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
+        for item in waiting:
+            if not isinstance(item, Upkeep):
+                self._inbox.put_nowait(item)
+        for item in waiting:
+            if isinstance(item, Upkeep) and self._connection is not None:
+                await self._beside().take(item, self._connection.send)
 
     def _require_awaited(self, consent: Consent) -> None:
         """Check what the loop cannot handle while it waits for an approval.

@@ -54,7 +54,7 @@ def test_nobody_waits_for_an_approval_on_a_stream_outside_of_the_hours(tmp_path:
     consent = Consent(tmp_path, plan, approvers=1, now=lambda: datetime.now(UTC))
 
     with pytest.raises(OutsideHours):
-        asyncio.run(await_approval(consent, audit, lambda: None, lambda: CLOSED, lambda: None))
+        asyncio.run(await_approval(consent, audit, lambda: None, lambda: CLOSED, lambda: None, settle))
 
     audit.close()
 
