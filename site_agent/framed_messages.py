@@ -30,6 +30,7 @@ _LARGEST_FACTS_BYTES: Final = 4096
 _SOCKET_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message needs only one system call
 _MOST_PARTS: Final = 64
+MOST_AT_ONCE: Final = 64  # messages that a listener gets before the event loop continues with other tasks
 _PART: Final = struct.Struct("<I")
 _JSON: Final = json.JSONEncoder(sort_keys=True)
 
@@ -161,18 +162,25 @@ class FramedSocket(Generic[Message]):
     ) -> None:
         """Pass each message to `take` as soon as it has arrived completely. No task may receive from then on.
 
-        A round has many small messages. Each one that a task waits for takes one more turn of the event loop.
+        A round has many small messages. Each one that a task waits for takes one more turn of the event loop. But an
+        endless sequence of messages must not keep the other tasks waiting, so one turn has at most MOST_AT_ONCE.
 
         Args:
             largest_payload: the largest payload of each kind of message, in bytes.
             failed: called once, after an error of `receive` or `take`. Then nothing more is read.
         """
-        reading = self._read(largest_payload)
+        loop, reading = asyncio.get_running_loop(), self._read(largest_payload)
+        rest: asyncio.Handle | None = None
 
         def hear() -> None:
-            nonlocal reading
+            nonlocal reading, rest
+            if rest is not None:
+                rest.cancel()
+                rest = None
+            if self._watches is None:  # the socket was closed before this turn
+                return
             try:
-                while True:
+                for _ in range(MOST_AT_ONCE):
                     try:
                         next(reading)
                         return
@@ -184,9 +192,13 @@ class FramedSocket(Generic[Message]):
             except Exception as error:  # the owner of the socket handles or reports it
                 self._stop_watching()
                 failed(error)
+                return
+            rest = loop.call_soon(hear)  # the kernel may have no further bytes to report
 
-        self._watches = asyncio.get_running_loop()
-        self._watches.add_reader(self._socket, hear)
+        loop.add_reader(self._socket, hear)
+        self._watches = loop
+        if self._unread:
+            rest = loop.call_soon(hear)
 
     def post(self, message: Message, body: bytes | memoryview = b"") -> None:
         """Queue one complete message without waiting. It is sent completely even if the calling task is cancelled.
@@ -202,6 +214,11 @@ class FramedSocket(Generic[Message]):
             self._write()
             if self._waiting:
                 asyncio.get_running_loop().add_writer(self._socket, self._write_more)
+
+    @property
+    def unsent(self) -> int:
+        """Return how many parts of queued messages were not written completely yet. Each message has up to three."""
+        return len(self._waiting)
 
     def has_ended(self) -> bool:
         """Return whether the other process closed the socket and all was read. Call this only if no task receives."""

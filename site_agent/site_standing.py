@@ -69,6 +69,10 @@ class Standing:
         """Record that this site waits, because persons here have not approved the announced plan yet."""
         self.phase = "awaiting approval"
 
+    def awaits_no_more(self) -> None:
+        """Record that this site no longer waits for an approval, because the coordinator announced another run."""
+        self.phase = "connected" if self.phase == "awaiting approval" else self.phase
+
     def connected(self) -> None:
         """Record that this site is connected, after the coordinator's first message on a stream."""
         self.heard_at = self._now()

@@ -53,7 +53,9 @@ class Listing:
 
     identities: Mapping[str, str]
     kinds: Mapping[str, frozenset[str]]
-    _newest: dict[tuple[str, tuple[str, ...]], Answer] = field(default_factory=dict, repr=False, compare=False)
+    _newest: dict[tuple[str, tuple[str, ...]], Answer] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def answer(self, run: str, contributors: tuple[str, ...]) -> Answer:
         """Return the record of a sum over these sites. Omit each kind of number to which none of them contributes."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from protos.errors import OperatorError, ProtocolError
+from protos.errors import OperatorError, UnavailableError, explained
 from protos.wire.codec import (
     decode_coordinator_message,
     encode_site_message,
@@ -24,7 +24,15 @@ from protos.wire.codec import (
 from protos.wire.messages import Chunk, CoordinatorMessage, MalformedMessage, Refusal, SiteMessage
 from protos.wire.upkeep_messages import Upkeep
 from site_agent.framed_messages import FramedSocket
-from site_agent.gate.mishaps import agent_gone, agent_misbehaved, of_certificate, reads_nothing, stream_ended
+from site_agent.gate.mishaps import (
+    agent_gone,
+    agent_misbehaved,
+    agent_silent,
+    no_memory,
+    of_certificate,
+    reads_nothing,
+    stream_ended,
+)
 from site_agent.gate_socket import (
     CREDITS_AT_ONCE,
     FRAMING,
@@ -49,6 +57,10 @@ from site_agent.gate_socket import (
 )
 
 PARTING_SECONDS: Final = 4.0
+ANSWER_SECONDS: Final = 30.0  # the agent's own limit for a request to the coordinator is 20 seconds
+FIRST_ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries first, perhaps on a busy computer
+# The windows of a stream allow an agent that reads far fewer. Each one needs memory until the agent reads it.
+MOST_UNSENT: Final = 1000
 MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
 _OF_STREAM: Final = (Opened, Down, Sent, Ended)
@@ -64,7 +76,8 @@ class AgentLink:
         self._socket: FramedSocket[Message] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
-        self._asking = asyncio.Lock()
+        self._answer_seconds = FIRST_ANSWER_SECONDS
+        self._asking, self._connecting = asyncio.Lock(), asyncio.Lock()
         self._stream: Stream | None = None
         self._number = 0
 
@@ -72,7 +85,7 @@ class AgentLink:
         """Send a command to the agent and return its reply. Only one command is sent at a time.
 
         Raises:
-            AgentGone: the agent has ended.
+            UnavailableError: the agent has ended, or does not answer in time.
             ProtocolError: the agent sends bytes that no agent sends.
         """
         # The order is finished even if the caller is cancelled. A late answer would be read as the answer to the next
@@ -104,6 +117,8 @@ class AgentLink:
         """Send the agent a command that has no reply. The bytes `body` end its payload. Only Stream calls this."""
         if self._socket is not None and self._failure is None:
             self._socket.post(order, body)
+            if self._socket.unsent > MOST_UNSENT:
+                self._broke(TimeoutError())
 
     def close(self) -> None:
         """Close the connection to the agent. The agent then ends its stream to the coordinator."""
@@ -117,29 +132,43 @@ class AgentLink:
             self._answer = asyncio.get_running_loop().create_future()
             connection.post(order)
             try:
-                return await self._answer
+                async with asyncio.timeout(self._answer_seconds):
+                    answer = await self._answer
+                self._answer_seconds = ANSWER_SECONDS
+                return answer
+            except TimeoutError as late:
+                self._broke(late)
+                raise agent_silent() from late
             finally:
                 self._answer = None
 
     async def _connected(self) -> FramedSocket[Message]:
-        if self._socket is None or self._failure is not None:
-            if isinstance(self._failure, ProtocolError):
-                raise self._failure
-            self.close()
-            self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
-            self._socket.listen(largest_payload, self._took, self._broke)
-        return self._socket
+        # An order and a new stream can need an agent at the same time, and must get the same one.
+        async with self._connecting:
+            if self._socket is None or self._failure is not None:
+                if self._failure is not None and not isinstance(self._failure, UnavailableError):
+                    raise self._failure
+                self.close()
+                self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
+                self._answer_seconds = FIRST_ANSWER_SECONDS
+                self._socket.listen(largest_payload, self._took, self._broke)
+            return self._socket
 
     def _broke(self, error: Exception) -> None:
+        """End the connection after an error. Each task that waits for the agent gets the reason."""
+        if self._socket is not None:
+            self._socket.close()
         match error:
-            case OSError() | MemoryError():
-                self._fail(agent_gone())
             case MalformedMessage():
-                if self._socket is not None:
-                    self._socket.close()
                 self._fail(agent_misbehaved(error))
+            case MemoryError():
+                self._fail(no_memory())
+            case TimeoutError():
+                self._fail(agent_silent())
+            case OSError():
+                self._fail(agent_gone())
             case _:
-                raise error
+                self._fail(explained(error))
 
     def _took(self, report: Message) -> None:
         if isinstance(report, _OF_STREAM):

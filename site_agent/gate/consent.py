@@ -18,15 +18,15 @@ from site_agent.gate.spent import Spent
 
 
 class ConsentEnded(RefusedError):
-    """The persons at this site no longer agree to the plan. `because` is a clause for the log."""
+    """The persons at this site no longer agree to the plan of a run. `because` is a clause for the log."""
 
-    def __init__(self, study: str, because: str) -> None:
+    def __init__(self, study: str, because: str, run: str) -> None:
         super().__init__(
             what=f"This site takes no further part in the study {study}: {because}.",
             consequence="Nothing more is sent for this study. The audit log lists what was sent before.",
             remedy="For other studies, restart the site agent. To return to this study, run `site-agent approve`.",
         )
-        self.because = because
+        self.because, self.run = because, run
 
 
 class Consent:
@@ -72,7 +72,7 @@ class Consent:
         """Check that the persons at this hospital approve the plan. Raises ConsentEnded: they do not, or no longer."""
         because = self.why_not()
         if because is not None:
-            raise ConsentEnded(self.plan.study, because)
+            raise ConsentEnded(self.plan.study, because, self.plan.run_name)
 
 
 def refuse_replay(

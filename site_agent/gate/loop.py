@@ -82,6 +82,10 @@ _Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | F
 _NOTICES: Final = (Built, Concluded, Adopted)  # of this program, not messages of the coordinator
 
 
+class _Replaced(Exception):  # of this file; no run ends with it, and nothing is lost
+    """Raised when another run was announced while this site waits for the approval of a plan."""
+
+
 class SiteGate:
     """Takes part in all runs of a coordinator for one site."""
 
@@ -114,6 +118,7 @@ class SiteGate:
         self._repetitions = Repetitions(lambda: asyncio.get_running_loop().time())
         self._rounds: Rounds | None = None
         self._run = ""  # the announced one
+        self._newest_run = ""  # the one that was announced last on this stream, and may still be in the inbox
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -252,6 +257,8 @@ class SiteGate:
             message = await connection.receive()
             if wait := self._repetitions.wait_seconds:
                 await asyncio.sleep(wait)
+            if isinstance(message, Announcement):
+                self._newest_run = message.run
             await self._inbox.put(message)
 
     def _beside(self) -> SiteUpkeep:
@@ -288,7 +295,11 @@ class SiteGate:
             if self._rounds is not None:
                 self._rounds.end()
                 await asyncio.sleep(0)  # so the trainer first answers what the earlier run asks
-            self._rounds = await self._admission.admit(plan)
+            try:
+                self._rounds = await self._admission.admit(plan)
+            except _Replaced:
+                self._standing.awaits_no_more()
+                return
         rounds = self._rounds
         digests = (plan.digest, rounds.manifest.digest)
         await self._send(Join(message.run, *digests, rounds.key_session, rounds.next_round, rounds.saved))
@@ -326,21 +337,43 @@ class SiteGate:
 
     async def _await_approval(self, consent: Consent) -> None:
         tell = self._standing.await_approval
-        await await_approval(consent, self._audit, tell, self._hours, partial(self._require_awaited, consent))
+        require = partial(self._require_awaited, consent)
+        await await_approval(consent, self._audit, tell, self._hours, require, self._take_upkeep)
+
+    async def _take_upkeep(self) -> None:
+        """Handle the messages about audit logs and certificates in the inbox. All other messages keep their order.
+
+        Persons may need weeks for an approval. A certificate and the confirmations of a log must not wait for them.
+        """
+        waiting = [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
+        for item in waiting:
+            if not isinstance(item, Upkeep):
+                self._inbox.put_nowait(item)
+        for item in waiting:
+            if isinstance(item, Upkeep) and self._connection is not None:
+                await self._beside().take(item, self._connection.send)
 
     def _require_awaited(self, consent: Consent) -> None:
-        """Check what the loop cannot handle while it waits for an approval: a reload, the stream and the trainer."""
+        """Check what the loop cannot handle while it waits for an approval.
+
+        This is a reload, the stream, the trainer, a withdrawal from the earlier run, and the announcement of a third.
+        """
         consent.approvers = self._admission.hospital.policy.approvers
+        self._require_consent()
         self._require_trainer()
         if self._connection is not None:
             self._connection.require()
+        if self._newest_run != consent.plan.run_name and consent.why_not() is not None:
+            raise _Replaced
 
     def _hours(self) -> Hours | None:
         return self._admission.hospital.policy.hours
 
     def _require_consent(self) -> None:
-        if self._rounds is not None:
-            self._rounds.consent.require()
+        """Check that the persons here still approve the run, unless it has ended here and another was announced."""
+        rounds = self._rounds
+        if rounds is not None and not (rounds.is_concluded and rounds.run != self._run):
+            rounds.consent.require()
 
     def _running(self) -> Rounds:
         if self._rounds is None:

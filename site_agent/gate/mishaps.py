@@ -199,6 +199,25 @@ def agent_gone() -> AgentGone:
     )
 
 
+def agent_silent() -> UnavailableError:
+    """Return the error that the agent process of this site runs, but does not read or answer commands."""
+    return UnavailableError(
+        what="The agent of this site (the process with network access) did not read or answer a command in time.",
+        consequence="Nothing is lost. The round continues with a new connection to the agent.",
+        remedy="If this happens again, restart the agent. As a service it is restarted with `systemctl restart "
+        "site-agent`.",
+    )
+
+
+def no_memory() -> UnavailableError:
+    """Return the error that this computer has no free memory for a message of the agent."""
+    return UnavailableError(
+        what="This computer has too little free memory for a message of the agent (the process with network access).",
+        consequence="Nothing is lost. The round continues with a new connection to the agent.",
+        remedy="End other programs on this computer, or give the computer more memory.",
+    )
+
+
 def agent_misbehaved(malformed: MalformedMessage) -> ProtocolError:
     """Return the error that the agent sent a message to the gate process that is not allowed."""
     return ProtocolError(

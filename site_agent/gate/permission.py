@@ -160,7 +160,7 @@ class Permission:
         here = {"round": 0, "attempt": 0} if bind is None else {"round": bind.round, "attempt": bind.attempt}
         self._audit.write("release_refused", reason=decision.reasons, run=self._run, **here)
         if decision.withdrawn is not None:
-            raise ConsentEnded(self._plan.study, decision.withdrawn)
+            raise ConsentEnded(self._plan.study, decision.withdrawn, self._run)
         if decision.is_closed:
             raise OutsideHours
         what = f"This site's policy does not allow sending a contribution: {decision.reasons}."

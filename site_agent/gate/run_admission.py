@@ -189,7 +189,10 @@ class Admission:
     async def end_part(
         self, run: str, ended: MalformedMessage | MaskingRefused | GateRefusal | ConsentEnded | TrainerFailed
     ) -> None:
-        """Record why this site's part in a run ends, and send the coordinator the reason. `run` may be empty."""
+        """Record why this site's part in a run ends, and send the coordinator the reason. `run` may be empty.
+
+        A withdrawal is recorded for the run of its plan, because another run may have been announced since.
+        """
         match ended:
             case MalformedMessage():
                 self._audit.write("coordinator_refused", reason=str(ended))
@@ -200,8 +203,8 @@ class Admission:
                 await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended), tells=tells)
             case GateRefusal(reason=reason, tensor=tensor):
                 await self._refuse(run, reason, tensor)
-            case ConsentEnded(because=because):
-                await self._refuse(run, SiteReason.WITHDRAWN, because=because)
+            case ConsentEnded(because=because, run=withdrawn):
+                await self._refuse(withdrawn, SiteReason.WITHDRAWN, because=because)
             case TrainerFailed(can_continue=False, failed=failed):
                 # Another name than that of a shared tensor could be a patient's.
                 await self._refuse(run, SiteReason(failed.reason), self._named(failed.tensor))

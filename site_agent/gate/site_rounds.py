@@ -172,7 +172,7 @@ class Rounds:
         self._bind: Bind | None = None
         self._conclusion: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # of the newest offer
-        self._is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
+        self.is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
         self._position, self._vector = b"", np.empty(0, np.float32)  # of the newest complete download
         self._asked_resample, self._trains, self._log = 0, asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
@@ -277,7 +277,7 @@ class Rounds:
 
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
-        self._is_concluded = True
+        self.is_concluded = True
         if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
             self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
         return_memory()
@@ -458,7 +458,7 @@ class Rounds:
         self._log.info("contribution_released", round=number, attempt=bind.attempt, bytes=len(contribution.buffer))
 
     async def _take_result(self, message: Finish, vector: npt.NDArray[np.float32]) -> None:
-        if self._is_concluded:
+        if self.is_concluded:
             await self._around.send(Done(self.run))
         elif self._conclusion is None or self._conclusion.done():  # while the trainer loads a result, it gets no other
             best = -1 if message.best_round is None else message.best_round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -54,16 +54,19 @@ async def await_approval(
     tell: Callable[[], None],
     hours: Callable[[], Hours | None],
     require_rest: Callable[[], None],
+    work: Callable[[], Awaitable[None]],
 ) -> None:
     """Wait until as many persons of this hospital have approved exactly this plan as the policy requires.
 
     `tell` is called if the approval is missing; the audit log has the reason, and every change of it. `require_rest`
-    is called before each look at the approval. It raises an error if the site need not wait any longer.
+    is called before each look at the approval. It raises an error if the site need not wait any longer. `work` is
+    awaited once a second. It does what must not wait for the approval.
 
     Raises:
         OutsideHours: the policy's hours have ended in the meantime, so the stream ends.
         TrainerGone: the trainer has ended in the meantime.
         UnavailableError: the stream has ended in the meantime.
+        OperatorError: an error of `work`.
     """
     plan, told = consent.plan, ""
     require_rest()
@@ -76,6 +79,7 @@ async def await_approval(
             told = because
         require_hours(hours())
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
+        await work()
         require_rest()
 
 

@@ -200,8 +200,8 @@ def test_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
-def test_a_hundred_thousand_malformed_calls_do_not_disturb_a_run(tmp_path: Path) -> None:
-    """The same for long; the figures are printed."""
+def test_a_long_siege_does_not_disturb_a_run(tmp_path: Path) -> None:
+    """The same with a hundred thousand calls, which takes minutes. The figures are printed."""
     told = besiege(tmp_path, 100_000, 1)
 
     print(f"\n{told}")

@@ -12,13 +12,15 @@ import pytest
 from pki.enrolment_decisions import OWN_CERTIFICATE_LABEL, RENEWAL_LABEL
 from pki.identity_key import public_bytes, verify
 from protos.errors import OperatorError, RefusedError
-from protos.wire.messages import Chunk, Join, KeyAdvert, Ready
-from protos.wire.upkeep_messages import RenewalAsked
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import Announcement, Chunk, Hello, Join, KeyAdvert, Ready, SiteMessage
+from protos.wire.upkeep_messages import LogGrowth, LogStanding, RenewalAsked, Upkeep
 from site_agent.approving import approve
-from site_agent.gate import loop
-from site_agent.gate_socket import WINDOW
+from site_agent.framed_messages import packed
+from site_agent.gate import loop, waiting
+from site_agent.gate_socket import WINDOW, Down, Look, Make, Requested, Shown
 from tests.hostile.masking_federation import identity_key, masked_plan
-from tests.hostile.taken_over import NOW, Gate, TakenOverAgent, gate_at
+from tests.hostile.taken_over import NOW, Gate, TakenOverAgent, gate_at, whole
 from tests.rehearsal.federation import Office
 
 STEPS = 60
@@ -95,3 +97,37 @@ def test_the_identity_key_signs_this_sites_renewals_and_nothing_else(tmp_path: P
             verify(key, one.signature, OWN_CERTIFICATE_LABEL, b"heart", b"a", request)
         with pytest.raises(RefusedError):
             verify(key, one.signature, RENEWAL_LABEL, b"heart", b"b", request)
+
+
+def test_logs_and_certificates_do_not_wait_for_an_approval(
+    tmp_path: Path, files: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a plan waits for persons, the gate answers messages about logs, and requests a certificate that is due."""
+    monkeypatch.setattr(waiting, "APPROVAL_POLL_SECONDS", 0.01)
+    plan = masked_plan("abc")
+
+    async def scene() -> list[SiteMessage | Upkeep]:
+        async with gate_at(tmp_path, plan, "a") as gate:
+            for message in (Announcement(plan.run_name, plan.canonical), LogStanding(b"k" * 32, None)):
+                while not gate.sockets or gate.waiting:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                gate.write(whole(Down(1, encode_coordinator_message(message))))
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                for order in gate.read():
+                    match order:
+                        case Make():
+                            gate.write(whole(Requested(files[4])))
+                        case Look():
+                            gate.write(whole(Shown("", "", packed(files))))
+            assert gate.error() is None
+            return gate.said
+
+    said = asyncio.run(scene())
+
+    assert [type(message) for message in said if not isinstance(message, Hello)] == [
+        LogStanding,
+        LogGrowth,
+        RenewalAsked,
+    ]

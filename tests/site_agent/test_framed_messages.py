@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import socket
 import threading
@@ -10,7 +11,7 @@ import threading
 import pytest
 
 from protos.wire.messages import MalformedMessage
-from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket
+from site_agent.framed_messages import AHEAD_BYTES, HEADER, MOST_AT_ONCE, FramedSocket
 from site_agent.trainer_socket import FRAMING, Message, Prepare, TrainerEnd
 from tests.for_each import for_each
 
@@ -128,6 +129,77 @@ def test_a_listener_that_closes_the_socket_hears_nothing_more() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert len(asyncio.run(scene(ours, theirs))) == 1
+
+
+def test_a_listener_that_gets_many_messages_lets_other_tasks_continue() -> None:
+    """The other process can send as fast as this one reads. Between two turns of the event loop only a few are read."""
+    sent = [Prepare(f"run {number}", b"") for number in range(20 * MOST_AT_ONCE)]
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> tuple[list[str], list[int]]:
+        end, heard, turns = FramedSocket(ours, FRAMING), list[str](), [0]
+        end.listen(lambda _: LARGEST, lambda message: heard.append(facts(message)[0]), pytest.fail)
+        theirs.sendall(joined(sent))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            turns.append(len(heard))
+            if len(heard) == len(sent):
+                break
+        end.close()
+        return heard, turns
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        heard, turns = asyncio.run(scene(ours, theirs))
+    assert heard == [message.run for message in sent]
+    # An event of the socket and the rest of an earlier one can come in the same turn.
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 2 * MOST_AT_ONCE
+
+
+@pytest.mark.parametrize("ends", ["by a close", "by an error"])
+def test_a_listener_with_more_messages_in_memory_ends_at_once(ends: str) -> None:
+    """After a close or an error between two turns of the event loop, the messages in memory are not passed on."""
+    raw = joined([Prepare("run", b"")] * (2 * MOST_AT_ONCE))
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> tuple[int, list[str]]:
+        end, told, heard = FramedSocket(ours, FRAMING), list[str](), 0
+
+        def take(_: Message) -> None:
+            nonlocal heard
+            heard += 1
+            if heard == MOST_AT_ONCE:
+                if ends == "by an error":
+                    raise MalformedMessage("not now")
+                asyncio.get_running_loop().call_soon(end.close)
+
+        end.listen(lambda _: LARGEST, take, lambda error: told.append(type(error).__name__))
+        theirs.sendall(raw)
+        await asyncio.sleep(0.05)
+        end.close()
+        return heard, told
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        heard, told = asyncio.run(scene(ours, theirs))
+    assert heard == MOST_AT_ONCE
+    assert told == (["MalformedMessage"] if ends == "by an error" else [])
+
+
+def test_a_listener_gets_what_was_read_before_it() -> None:
+    """Bytes that came together with an earlier message are in memory, so the kernel reports nothing new."""
+
+    async def scene(ours: socket.socket, theirs: socket.socket) -> list[str]:
+        end, heard = FramedSocket(ours, FRAMING), asyncio.Queue[Message]()
+        theirs.sendall(joined([Prepare("one", b""), Prepare("two", b"")]))
+        first = await end.receive(lambda _: LARGEST)
+        end.listen(lambda _: LARGEST, heard.put_nowait, pytest.fail)
+        async with asyncio.timeout(5):
+            second = await heard.get()
+        end.close()
+        return [facts(first)[0], facts(second)[0]]
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert asyncio.run(scene(ours, theirs)) == ["one", "two"]
 
 
 def test_a_reader_that_is_cancelled_loses_nothing() -> None:

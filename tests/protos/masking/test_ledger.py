@@ -360,3 +360,13 @@ def test_whatever_a_coordinator_asks_for_no_two_vectors_can_be_played_off(asks: 
     assert all(by_vector[step, vector] == contributors for step, _, _, contributors, vector in taken)
     assert len({(step, sent_down) for step, _, sent_down, _, _ in taken}) == len(steps)
     assert len(by_set) - len(steps) <= budget
+
+
+def test_a_copied_list_of_sites_keeps_no_earlier_answers() -> None:
+    """The record of a sum follows from the list's own identities, also after a copy with other identities."""
+    listing = Listing({name: name for name in ALL}, {"changes": frozenset(ALL)})
+    listing.answer("run", tuple(ALL))
+
+    other = replace(listing, identities={name: f"key of {name}" for name in ALL})
+
+    assert other.answer("run", tuple(ALL)).kinds == {("changes", frozenset(f"key of {name}" for name in ALL))}

@@ -91,7 +91,7 @@ def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:
 
     def check() -> None:
         if withdrawn:
-            raise ConsentEnded("heart", withdrawn[0])
+            raise ConsentEnded("heart", withdrawn[0], "run")
 
     async def scene() -> None:
         for _ in range(WINDOW):

@@ -11,15 +11,16 @@ import pytest
 
 from audit.own_log import AuditLog
 from protos.errors import RefusedError
-from protos.wire.messages import Announcement, CoordinatorReason, Farewell
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, CoordinatorReason, Farewell, Join, Refusal, SiteReason
 from site_agent.approvals import keep_plan
-from site_agent.approving import approve
-from site_agent.gate.consent import Consent
+from site_agent.approving import approve, withdraw
+from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.permission import OutsideHours
 from site_agent.gate.waiting import await_approval, require_hours, watch
 from site_agent.hospital import Hours
 from site_agent.state_folders import gate_folder
-from tests.hostile.masking_federation import Line, Site, hospital, masked_plan, settle
+from tests.hostile.masking_federation import Line, Site, hospital, masked_plan, of_kind, settle
 from tests.rehearsal.federation import Office
 from tests.rehearsal.lying import Stopped, Stream, evidence_of
 from tests.rehearsal.made_up_time import play
@@ -53,7 +54,7 @@ def test_nobody_waits_for_an_approval_on_a_stream_outside_of_the_hours(tmp_path:
     consent = Consent(tmp_path, plan, approvers=1, now=lambda: datetime.now(UTC))
 
     with pytest.raises(OutsideHours):
-        asyncio.run(await_approval(consent, audit, lambda: None, lambda: CLOSED, lambda: None))
+        asyncio.run(await_approval(consent, audit, lambda: None, lambda: CLOSED, lambda: None, settle))
 
     audit.close()
 
@@ -128,6 +129,126 @@ def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: 
         await asyncio.sleep(5)
         assert site.records("run_joined") == []
         assert [facts["run"] for facts in site.records("plan_refused")] == [later.run_name]
+        await site.stop()
+
+    play(scene())
+
+
+def announced(plan: Plan) -> Announcement:
+    """The beginning of a run."""
+    return Announcement(plan.run_name, plan.canonical)
+
+
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_a_withdrawal_while_the_next_plan_waits_is_of_its_own_run(tmp_path: Path, *, is_approved: bool) -> None:
+    """Log and coordinator have the run from which people withdrew. They did not withdraw from the run that waits."""
+    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        await site.tell(announced(plan), announced(later))
+        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+        if is_approved:
+            approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+
+        assert isinstance(site.error, ConsentEnded)
+        ended = [(facts["run"], facts["reason"]) for facts in site.records("participation_ended")]
+        assert ended == [(plan.run_name, "withdrawn")]
+        assert of_kind(site.said, Refusal) == [Refusal(plan.run_name, SiteReason.WITHDRAWN)]
+        await site.stop()
+
+    play(scene())
+
+
+def test_a_withdrawal_on_the_next_stream_is_of_its_own_run(tmp_path: Path) -> None:
+    """The stream ended while a plan waited. Nothing is announced on the next one yet."""
+    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        await site.tell(announced(plan), announced(later))
+        assert site.line is not None
+        site.line.cut()
+        await asyncio.sleep(5)
+        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+
+        assert [facts["run"] for facts in site.records("participation_ended")] == [plan.run_name]
+        await site.stop()
+
+    play(scene())
+
+
+def test_a_run_that_has_ended_needs_no_approval_while_the_next_plan_waits(tmp_path: Path) -> None:
+    """People withdraw from a run that is over here. The site goes on waiting, and then takes part in the next run."""
+    plan, later = masked_plan("abc"), masked_plan("abc", rounds=4)
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        await site.tell(announced(plan))
+        rounds = site.gate._rounds
+        assert rounds is not None
+        rounds.concluded(plan.rounds)
+        await site.tell(announced(later))
+        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+        approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(5)
+
+        assert site.error is None
+        assert site.records("participation_ended") == []
+        assert [facts["run"] for facts in site.records("run_joined")] == [plan.run_name, later.run_name]
+        await site.stop()
+
+    play(scene())
+
+
+def test_a_site_that_waits_for_an_approval_follows_the_newest_announcement(tmp_path: Path) -> None:
+    """The office ends a run that nobody approved, and announces the next one on the same streams."""
+    first, wrong, other, right = (masked_plan("abc", rounds=rounds) for rounds in (3, 4, 5, 6))
+
+    async def scene() -> None:
+        site = Site("a", first, tmp_path)
+        approve(tmp_path, right, by="A. Jones", at=datetime.now(UTC))
+        await settle()
+        await site.tell(announced(first), announced(wrong))
+        await asyncio.sleep(5)
+        await site.tell(announced(other))
+        await asyncio.sleep(5)
+        await site.tell(announced(right))
+        await asyncio.sleep(5)
+
+        assert site.error is None
+        assert [message.run for message in of_kind(site.said, Join)] == [first.run_name, right.run_name]
+        waited = [facts["plan"] for facts in site.records("approval_awaited")]
+        assert waited == [wrong.digest.hex(), other.digest.hex()]
+        await site.tell(announced(wrong))
+        await asyncio.sleep(5)
+        await site.tell(announced(right))
+        await asyncio.sleep(5)
+        assert [message.run for message in of_kind(site.said, Join)][2:] == [right.run_name]
+        assert site.gate._standing.phase == "connected"
+        await site.stop()
+
+    play(scene())
+
+
+def test_plans_that_replace_each_other_leave_few_records(tmp_path: Path) -> None:
+    """A hostile coordinator announces unapproved plans by turns. The log has at most one more record each second."""
+    plan, *others = (masked_plan("abc", rounds=rounds) for rounds in (3, 4, 5, 6))
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path)
+        await settle()
+        for seconds in (20, 40):
+            await site.tell(*(announced(others[number % 3]) for number in range(500)))
+            await asyncio.sleep(20)
+            assert site.error is None
+            assert len(site.records("approval_awaited")) <= seconds + 2
         await site.stop()
 
     play(scene())
