@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from protos.plan.contributors import FIGURES, UPDATES, kinds_of
 from protos.plan.plan import Plan
 
-_MOST_NEWEST: Final = 64
 Kinds: TypeAlias = frozenset[tuple[str, frozenset[str]]]
 
 
@@ -53,21 +52,12 @@ class Listing:
 
     identities: Mapping[str, str]
     kinds: Mapping[str, frozenset[str]]
-    _newest: dict[tuple[str, tuple[str, ...]], Answer] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
-    def answer(self, run: str, contributors: tuple[str, ...]) -> Answer:
+    def answer(self, run: str, contributors: Iterable[str]) -> Answer:
         """Return the record of a sum over these sites. Omit each kind of number to which none of them contributes."""
-        if (known := self._newest.get((run, contributors))) is not None:  # most rounds have the same contributors
-            return known
         names = frozenset(contributors)
         found = ((kind, frozenset(self.identities[name] for name in names & of)) for kind, of in self.kinds.items())
-        made = Answer(run, frozenset((kind, sites) for kind, sites in found if sites))
-        if len(self._newest) == _MOST_NEWEST:
-            self._newest.clear()
-        self._newest[run, contributors] = made
-        return made
+        return Answer(run, frozenset((kind, sites) for kind, sites in found if sites))
 
 
 def listing_of(plan: Plan) -> Listing:

@@ -37,12 +37,7 @@ Numbers: TypeAlias = tuple[Words, Updates]
 
 def round_key(pair_key: bytes, context: bytes) -> bytes:
     """Return the key of one pair's keystream in one round, 32 bytes."""
-    return expand(pair_key, _of_round(context))
-
-
-def _of_round(context: bytes) -> bytes:
-    """Return what the keys of all pairs in one round depend on, besides the pair's own key."""
-    return pack("round", context, _CIPHER)
+    return expand(pair_key, pack("round", context, _CIPHER))
 
 
 def counter_block(chunk: int) -> bytes:
@@ -81,8 +76,8 @@ class Masker:
             raise ValueError("contributors are sorted, each once, and a context has 32 bytes")
         require(own in contributors, Reason.NOT_A_CONTRIBUTOR)
         require(len(contributors) >= SMALLEST_COHORT, Reason.BELOW_QUORUM)
-        peers, of_round = [peer for peer in contributors if peer != own], _of_round(context)
-        keys = [(expand(pair_keys[peer], of_round), own < peer) for peer in peers]
+        peers = [peer for peer in contributors if peer != own]
+        keys = [(round_key(pair_keys[peer], context), own < peer) for peer in peers]
         self._streams = [(_cipher(key), np.add if is_lower else np.subtract) for key, is_lower in keys]
         self._keystream = _aligned(_BLOCK_BYTES)
         self._layout = layout

@@ -59,13 +59,18 @@ def test_nobody_waits_for_an_approval_on_a_stream_outside_of_the_hours(tmp_path:
     audit.close()
 
 
+def announced(plan: Plan) -> Announcement:
+    """The beginning of a run."""
+    return Announcement(plan.run_name, plan.canonical)
+
+
 def test_a_site_that_waits_for_an_approval_reconnects(tmp_path: Path) -> None:
     """The office announced a plan with a mistake. It restarts the coordinator with the right, approved plan."""
     office, has_joined = Office.found(tmp_path / "heart"), asyncio.Event()
     wrong, right = (plan_with(office.identities, study=study) for study in ("wrong", "right"))
 
     async def hang_up(stream: Stream) -> None:
-        await stream.send(Announcement(wrong.run_name, wrong.canonical))
+        await stream.send(announced(wrong))
         await asyncio.sleep(0.5)
         raise Stopped("a restart")
 
@@ -103,7 +108,7 @@ def test_the_policy_that_counts_is_the_one_at_the_end_of_the_waiting(tmp_path: P
     async def scene() -> None:
         site = Site("a", plan, tmp_path)
         await settle()
-        await site.tell(Announcement(later.run_name, later.canonical))
+        await site.tell(announced(later))
         site.gate.adopt(hospital("a", tmp_path, approvers=2))
         approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
         await asyncio.sleep(5)
@@ -123,7 +128,7 @@ def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: 
     async def scene() -> None:
         site = Site("a", plan, tmp_path)
         await settle()
-        await site.tell(Announcement(later.run_name, later.canonical))
+        await site.tell(announced(later))
         site.gate.adopt(hospital("a", tmp_path, largest_rounds=3))
         approve(tmp_path, later, by="A. Jones", at=datetime.now(UTC))
         await asyncio.sleep(5)
@@ -132,11 +137,6 @@ def test_a_plan_that_the_policy_forbids_in_the_meantime_is_not_joined(tmp_path: 
         await site.stop()
 
     play(scene())
-
-
-def announced(plan: Plan) -> Announcement:
-    """The beginning of a run."""
-    return Announcement(plan.run_name, plan.canonical)
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
