@@ -41,7 +41,7 @@ def round_key(pair_key: bytes, context: bytes) -> bytes:
 
 
 def _of_round(context: bytes) -> bytes:
-    """Return what the keys of all pairs in one round depend on, besides the pair's own key."""
+    """Return the input of the key derivation that is equal for all pairs in one round."""
     return pack("round", context, _CIPHER)
 
 
