@@ -356,8 +356,8 @@ class SiteGate:
     def _require_awaited(self, consent: Consent) -> None:
         """Check what the loop cannot handle while it waits for an approval.
 
-        It checks for a reload, the end of the stream or of the trainer, a withdrawal from the earlier run, and the
-        announcement of another run.
+        It checks for a reload, an ended stream or trainer, a withdrawal from the earlier run, and the announcement of
+        another run.
         """
         consent.approvers = self._admission.hospital.policy.approvers
         self._require_consent()
