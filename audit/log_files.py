@@ -211,7 +211,7 @@ def earlier_facts(path: Path) -> Iterator[dict[str, Any]]:  # Any: every type th
 def may_contain(path: Path, generation: int, position: LogPosition) -> bool:
     """Return whether a log that was set aside had this position, or an old file with it was deleted.
 
-    The rest of a line that a crash left at the end of a file is no record, so it does not count.
+    If a crash left part of a line at the end of a file, this part is not a record.
 
     Args:
         generation: the generation number of the log that had the position.

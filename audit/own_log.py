@@ -86,7 +86,8 @@ IDENTITY_REPLACED: Final = "identity_replaced"
 WITNESSED: Final = "log_witnessed"
 DELETED: Final = "log_file_deleted"
 _OF_HEADS: Final = {COSIGNED, WITNESSED, CONTINUED}
-# After such a record a checkpoint does not wait for others: a restored backup without this payment must be noticed.
+# After such a record the checkpoint does not wait for more records. Otherwise a restored backup without this payment
+# could seem complete.
 _CONFIRMED_AT_ONCE: Final = {"privacy_spent"}
 
 _MOST_GROWTH: Final = 64
@@ -166,7 +167,7 @@ class AuditLog:
         self._is_synced = True  # all records up to the position
         self.appended_bytes = 0  # by this process, since it opened the log
         self._recent: deque[int] = deque(maxlen=_MOST_GROWTH)
-        self._newest_payment = -1  # the number of the newest record in _CONFIRMED_AT_ONCE
+        self._newest_payment = -1  # the number of the newest record with such an event
         # The log's position after each of the newest records, and the record's leaf. Witnesses of all peers often
         # request these. They request older records only after a long absence.
         self._newest: deque[tuple[LogPosition, bytes]] = deque(maxlen=_MOST_NEWEST)

@@ -40,8 +40,9 @@ def restart_log(
         backup: when the restored backup was made; None if nothing was restored.
 
     Raises:
-        AuditError: the new log cannot be written. If the disk is full, the files of the log keep their names. Otherwise
-            a program could begin a log without a higher generation, which the witness refuses.
+        AuditError: the new log cannot be written. If the disk is full, the files of the log keep their names. If
+            only the renaming succeeded, a program could begin a log without a higher generation. The witness refuses
+            such a log.
     """
     try:
         make_folder(path.parent)

@@ -46,7 +46,7 @@ def restore(
     The caller has reserved the places. `mark` records the restoration in the restored directories before their use.
 
     Raises:
-        ConfigurationError: the current state is newer or a mount point, or the backup lacks a directory.
+        ConfigurationError: the current state is newer, or is a mount point, or the backup lacks a directory.
         UnavailableError: the disk cannot be written; the earlier directories are unchanged, or under their new names.
     """
     for name, root in roots.items():
@@ -83,9 +83,9 @@ def restore(
 def _refuse_mount_point(name: str, root: Path) -> None:
     if root.is_mount():
         raise _refused(
-            f"{root} is the mount point of a disk, and a restore must rename it",
-            f"Set `{name}` in the configuration to a folder on this disk, such as {root / name}, and move the "
-            "present files there. Then try again.",
+            f"{root} is the mount point of a disk, so `restore` cannot rename it",
+            f"Set `{name}` in the configuration to a folder on this disk, such as {root / name}. Move the present "
+            "files into this folder. Then run `restore` again.",
         )
 
 
@@ -109,7 +109,7 @@ def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> 
 def refuse_unfinished(root: Path) -> None:
     """Check that no interrupted restore left an empty state, because a program would then create new keys.
 
-    A directory without files is empty too: when the computer starts, systemd makes the folders in it.
+    A directory that has only folders is empty too, because systemd makes these folders when the computer starts.
 
     Raises:
         ConfigurationError: a restore is unfinished, and the directory is missing or empty.

@@ -30,7 +30,7 @@ _LARGEST_FACTS_BYTES: Final = 4096
 _SOCKET_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 16 << 10  # read at once, so that a small message needs only one system call
 _MOST_PARTS: Final = 64
-MOST_AT_ONCE: Final = 64  # messages that a listener gets before the event loop continues with other tasks
+MOST_AT_ONCE: Final = 64  # messages that a listener receives before the event loop continues with other tasks
 _PART: Final = struct.Struct("<I")
 _JSON: Final = json.JSONEncoder(sort_keys=True)
 
@@ -108,7 +108,7 @@ class FramedSocket(Generic[Message]):
 
     This object takes over the given socket, and no other object may close this socket. The reason is that the event
     loop watches the socket also between two messages. After a close elsewhere, the event loop would never report a new
-    socket with the same file number. While nobody receives or listens, nothing is read.
+    socket with the same file number. While no task receives and no function listens, nothing is read.
     """
 
     def __init__(self, connection: socket.socket, framing: Framing[Message]) -> None:
@@ -160,10 +160,10 @@ class FramedSocket(Generic[Message]):
         take: Callable[[Message], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Pass each message to `take` as soon as it has arrived completely. No task may receive from then on.
+        """Pass each message to `take` as soon as it has arrived completely. After this call, no task may receive.
 
-        A round has many small messages. Each one that a task waits for takes one more turn of the event loop. But an
-        endless sequence of messages must not keep the other tasks waiting, so one turn has at most MOST_AT_ONCE.
+        A round has many small messages. A task would need one more turn of the event loop for each message. But an
+        endless sequence of messages must not keep the other tasks waiting. So one turn passes at most MOST_AT_ONCE.
 
         Args:
             largest_payload: the largest payload of each kind of message, in bytes.
@@ -217,7 +217,7 @@ class FramedSocket(Generic[Message]):
 
     @property
     def unsent(self) -> int:
-        """Return how many parts of queued messages were not written completely yet. Each message has up to three."""
+        """Return how many parts of queued messages are not completely written yet. Each message has up to three."""
         return len(self._waiting)
 
     def has_ended(self) -> bool:

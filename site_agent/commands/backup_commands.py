@@ -120,8 +120,8 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
     click.echo("If this site took part in a run after the backup, inform the federation office.")
     if hospital.policy.lost_site_budget:
         click.echo(
-            "The restored state does not count the lost_site_budget that this site used after the backup. If it may "
-            "have used some, lower lost_site_budget in hospital.yaml before you start the site."
+            "The restored state does not include the units of lost_site_budget that this site used after the backup. "
+            "If the site may have used such units, lower lost_site_budget in hospital.yaml before you start the site."
         )
 
 

@@ -204,8 +204,8 @@ def privacy(path: Path, as_json: bool) -> None:
         )
     if (made := facts["unconfirmed_backup"]) is not None:
         console.print(
-            f"This state was restored from a backup of {made}. Payments after that may be missing here. The site "
-            "detects this when it connects to the coordinator."
+            f"This state was restored from a backup of {made}. Payments after the backup may be missing here. The "
+            "site detects missing payments when it connects to the coordinator."
         )
     limits = facts["limits"]
     if limits is None:

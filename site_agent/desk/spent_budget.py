@@ -54,7 +54,7 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
 
 
 def unconfirmed_backup(audit: AuditLog) -> str | None:
-    """Return when the restored backup was made, if the coordinator has not compared it yet, otherwise None.
+    """Return the time of the backup, if the coordinator has not confirmed the restored log yet. Otherwise None.
 
     Raises:
         AuditError: the log was changed.

@@ -59,7 +59,8 @@ from site_agent.gate_socket import (
 PARTING_SECONDS: Final = 4.0
 ANSWER_SECONDS: Final = 30.0  # the agent's own limit for a request to the coordinator is 20 seconds
 FIRST_ANSWER_SECONDS: Final = 300.0  # a new agent process loads its libraries first, perhaps on a busy computer
-# The windows of a stream allow an agent that reads far fewer. Each one needs memory until the agent reads it.
+# Parts of messages. An agent that reads has far fewer, because of the windows of a stream. Each part needs memory until
+# the agent reads it.
 MOST_UNSENT: Final = 1000
 MOST_LATER: Final = 64  # an honest coordinator sends only a few requests before it reads the answers
 _ANSWERS: Final = (Shown, Requested, Called, Unable)
@@ -143,7 +144,7 @@ class AgentLink:
                 self._answer = None
 
     async def _connected(self) -> FramedSocket[Message]:
-        # An order and a new stream can need an agent at the same time, and must get the same one.
+        # An order and a new stream can need an agent at the same time. Both must use the same agent.
         async with self._connecting:
             if self._socket is None or self._failure is not None:
                 if self._failure is not None and not isinstance(self._failure, UnavailableError):
@@ -155,7 +156,7 @@ class AgentLink:
             return self._socket
 
     def _broke(self, error: Exception) -> None:
-        """End the connection after an error. Each task that waits for the agent gets the reason."""
+        """End the connection after an error. Each task that waits for the agent receives the reason."""
         if self._socket is not None:
             self._socket.close()
         match error:

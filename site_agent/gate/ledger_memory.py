@@ -8,9 +8,10 @@ The rules:
 * a loss is a file and a record too. It is never removed, and a later loss is added;
 * a site of an earlier version has no mark, and its audit log, which goes back to its enrolment, has all payments. That
   is no loss;
-* a person who restarts the log of a rolled back state shows that payments after the older state are missing. That is a
-  loss, once. `restore` restarts the log too. It is a loss if the coordinator has confirmed records that the backup
-  lacks, or if a person restarts the log again before the coordinator has cosigned it.
+* a person who restarts the log of a rolled back state shows that payments after the older state are missing. That is
+  one loss, even if the log is restarted again later;
+* `restore` restarts the log too. A restore is a loss if the coordinator has confirmed records that the backup lacks. It
+  is also a loss if a person restarts the log again before the coordinator has cosigned it.
 
 The other places that show an earlier life of this site are the agent's certificate, persons' approvals of private
 plans, and the federation office's register, which the coordinator reports at enrolment.
@@ -131,7 +132,7 @@ def _has_lived(state: Path, audit: AuditLog, *, is_member: bool) -> bool:
 
 
 def _is_rolled_back(audit: AuditLog, restarts: Sequence[Mapping[str, Any]], losses: tuple[Loss, ...]) -> bool:
-    """Return whether a person restarted the log of an older state that no recorded loss has counted."""
+    """Return whether a person restarted the log of an older state, and no recorded loss covers this restart."""
     counted = max((loss.at for loss in losses), default="")
     if not restarts or RESTORED_FROM in restarts[-1] or counted >= restarts[-1]["time"]:
         return False
@@ -139,9 +140,10 @@ def _is_rolled_back(audit: AuditLog, restarts: Sequence[Mapping[str, Any]], loss
 
 
 def _signs_of_older_state(audit: AuditLog) -> Iterator[Mapping[str, Any]]:
-    """Yield the records of earlier logs that show that a person copied an older state back, or may have restored one.
+    """Yield records of earlier logs which show that the state is older, or can be older.
 
-    A restored log was compared with the coordinator's checkpoint before the coordinator cosigned it (`_is_older`).
+    A person copied an older state back, or restored a backup that was not compared. A restored log was compared with
+    the coordinator's checkpoint before the coordinator cosigned it (`_is_older`).
     """
     restored: list[Mapping[str, Any]] = []  # not compared yet
     for facts in audit.earlier_records("log_refused", "state_restored", COSIGNED, RESTARTED):

@@ -82,7 +82,7 @@ _Item: TypeAlias = CoordinatorMessage | Upkeep | Built | Concluded | Adopted | F
 _NOTICES: Final = (Built, Concluded, Adopted)  # of this program, not messages of the coordinator
 
 
-class _Replaced(Exception):  # of this file; no run ends with it, and nothing is lost
+class _Replaced(Exception):  # only in this file. No run ends, and nothing is lost
     """Raised when another run was announced while this site waits for the approval of a plan."""
 
 
@@ -118,7 +118,7 @@ class SiteGate:
         self._repetitions = Repetitions(lambda: asyncio.get_running_loop().time())
         self._rounds: Rounds | None = None
         self._run = ""  # the announced one
-        self._newest_run = ""  # the one that was announced last on this stream, and may still be in the inbox
+        self._newest_run = ""  # the last announced on this stream. Its announcement may still be in the inbox
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = structlog.get_logger()
@@ -343,7 +343,7 @@ class SiteGate:
     async def _take_upkeep(self) -> None:
         """Handle the messages about audit logs and certificates in the inbox. All other messages keep their order.
 
-        Persons may need weeks for an approval. A certificate and the confirmations of a log must not wait for them.
+        Persons may need weeks for an approval. A certificate and the confirmations of a log must not wait so long.
         """
         waiting = [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
         for item in waiting:
@@ -356,7 +356,8 @@ class SiteGate:
     def _require_awaited(self, consent: Consent) -> None:
         """Check what the loop cannot handle while it waits for an approval.
 
-        This is a reload, the stream, the trainer, a withdrawal from the earlier run, and the announcement of a third.
+        It checks for a reload, an ended stream or trainer, a withdrawal from the earlier run, and the announcement of
+        another run.
         """
         consent.approvers = self._admission.hospital.policy.approvers
         self._require_consent()
@@ -370,7 +371,7 @@ class SiteGate:
         return self._admission.hospital.policy.hours
 
     def _require_consent(self) -> None:
-        """Check that the persons here still approve the run, unless it has ended here and another was announced."""
+        """Check that the persons here still approve the run. Skip a run that ended here if another was announced."""
         rounds = self._rounds
         if rounds is not None and not (rounds.is_concluded and rounds.run != self._run):
             rounds.consent.require()

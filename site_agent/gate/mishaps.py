@@ -204,8 +204,8 @@ def agent_silent() -> UnavailableError:
     return UnavailableError(
         what="The agent of this site (the process with network access) did not read or answer a command in time.",
         consequence="Nothing is lost. The round continues with a new connection to the agent.",
-        remedy="If this happens again, restart the agent. As a service it is restarted with `systemctl restart "
-        "site-agent`.",
+        remedy="You need not do anything now. If this happens again, restart the agent. If it runs as a service, run "
+        "`systemctl restart site-agent`.",
     )
 
 
@@ -214,7 +214,7 @@ def no_memory() -> UnavailableError:
     return UnavailableError(
         what="This computer has too little free memory for a message of the agent (the process with network access).",
         consequence="Nothing is lost. The round continues with a new connection to the agent.",
-        remedy="End other programs on this computer, or give the computer more memory.",
+        remedy="Stop other programs on this computer, or install more memory.",
     )
 
 

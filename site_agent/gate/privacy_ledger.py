@@ -189,13 +189,13 @@ class PrivacyLedger:
         return len(draws) - paid[-1] < plan.private_releases
 
     def _paid_before(self, losses: tuple[Loss, ...]) -> set[str]:
-        """Return the payments that an audit log has before the first record of a loss, whatever the clock was."""
+        """Return the payments that an audit log has before a record of a loss, whatever their times are."""
         if losses != self._before[0]:
             found, before, known = set[str](), set[str](), set[str]()
             for facts in self._audit.all_records("privacy_spent", LOST):
                 if facts["event"] == "privacy_spent":
                     found.add(facts["identifier"])
-                elif facts["at"] not in known:  # each log has a copy of it
+                elif facts["at"] not in known:  # each log has a copy of a loss
                     known.add(facts["at"])
                     before |= found
             self._before = losses, before

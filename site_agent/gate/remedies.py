@@ -37,8 +37,9 @@ def _after_a_loss(losses: tuple[Loss, ...], study: str, table: str, *, is_first_
     """Return the remedy. If the log was restarted, the coordinator has a checkpoint that is in no earlier backup."""
     is_spent = any(study in loss.studies for loss in losses)
     day = f"{max(loss.until for loss in losses):%F}"
+    ends = "inform the researcher that this study gets no more budget here" if is_spent else f"wait until {day}"
     if not is_first_log:
-        ends = "This study gets no more of it." if is_spent else f"Wait until {day}."
-        return f"No command and no earlier backup gives back the budget of the table {table}. {ends}"
-    restored = f"Restore the newest backup of this site, because no command gives back the budget of the table {table}."
-    return f"{restored} Without a backup, {'this study gets no more of it' if is_spent else f'wait until {day}'}."
+        lost = f"Neither a command nor an earlier backup can restore the budget of the table {table}."
+        return f"{lost} {ends.capitalize()}."
+    restored = f"Restore the newest backup of this site. No command can restore the budget of the table {table}."
+    return f"{restored} If there is no backup, {ends}."

@@ -231,7 +231,7 @@ def _not_what_it_was(refused: CheckpointRefused) -> RefusedError:
         remedy="Do not change any audit log. Check this site's log with `site-agent audit verify`, and call the "
         "security officer."
         + is_own
-        * " If somebody copied an older state folder back, move it away, and restore the newest backup with "
-        "`site-agent restore`. Without a newer backup, the security officer can start a new log with "
+        * " If somebody copied an older state folder back, move this folder away. Then restore the newest backup with "
+        "`site-agent restore`. If no backup is newer, the security officer can start a new log with "
         "`site-agent audit restart --by NAME --because REASON`. Then the privacy budget of a year counts as spent.",
     )

@@ -60,7 +60,7 @@ async def await_approval(
 
     `tell` is called if the approval is missing; the audit log has the reason, and every change of it. `require_rest`
     is called before each look at the approval. It raises an error if the site need not wait any longer. `work` is
-    awaited once a second. It does what must not wait for the approval.
+    awaited once a second. It handles messages that must not wait for the approval.
 
     Raises:
         OutsideHours: the policy's hours have ended in the meantime, so the stream ends.

@@ -197,7 +197,7 @@ def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path:
             for _ in range(2):
                 with pytest.raises(RefusedError, match="differs from its signed checkpoint") as refused:
                     await forked.talk(office, running.address, "a", until=3)
-                assert "restore the newest backup" in refused.value.remedy
+                assert "move this folder away. Then restore the newest backup" in refused.value.remedy
                 assert "privacy budget of a year counts as spent" in refused.value.remedy
             assert [facts["owner"] for facts in forked.audit.records("log_refused")] == ["site/a"] * 2
             forked.audit.close()

@@ -252,10 +252,11 @@ def test_the_error_names_the_table_and_what_to_do(tmp_path: Path, *, was_restore
 
     assert any("until 2027-03-01" in clause for clause in decision.forbidden)
     assert remedy == (
-        "No command and no earlier backup gives back the budget of the table patients.csv. Wait until 2027-03-01."
+        "Neither a command nor an earlier backup can restore the budget of the table patients.csv. "
+        "Wait until 2027-03-01."
         if was_restored
-        else "Restore the newest backup of this site, because no command gives back the budget of the table "
-        "patients.csv. Without a backup, wait until 2027-03-01."
+        else "Restore the newest backup of this site. No command can restore the budget of the table patients.csv. "
+        "If there is no backup, wait until 2027-03-01."
     )
     assert "patients.csv" not in audit_log_path(tmp_path).read_text()
 
