@@ -6,6 +6,7 @@ beside the new log under other names, and the program still reads their undamage
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 
 from audit.log_files import RESTARTED, RESTORED_FROM, set_aside
 from audit.own_log import AuditError, AuditLog
+from host.computer_checks import free_on_disk
 from host.durable import RECORDS_RESERVE_BYTES, make_folder, require_room
 
 _COUNTED_SINCE: Final = datetime(2020, 1, 1, tzinfo=UTC)
@@ -47,6 +49,8 @@ def restart_log(
     try:
         make_folder(path.parent)
         require_room(path.parent, _FIRST_RECORDS_BYTES, RECORDS_RESERVE_BYTES)
+        if free_on_disk(path.parent)[1] == 0:
+            raise OSError(errno.ENOSPC, "its disk can hold no more files (free inodes)")
         generation = set_aside(path, now(), least=max(known, _counted(now()) - 1))
     except OSError as cause:
         raise AuditError(

@@ -16,6 +16,7 @@ import click
 
 from audit.reading.log_keys import keys_text
 from host.command_line import PATH, finish, json_option
+from host.restoring import refuse_unfinished
 from host.support_bundle import report_findings
 from pki import inspection, key_checks, rotation, sealed_key, store
 from pki.authority import Authority, FederationRecord
@@ -86,6 +87,7 @@ def init(
     Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
     terminal, the program creates a passphrase and prints it once.
     """
+    refuse_unfinished(directory)
     addresses = Address.parse(address), Address.parse(enrolment_address)
     record = FederationRecord(federation_name(federation), *addresses, hosts)
     passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)

@@ -16,6 +16,7 @@ from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import read_configuration
 from coordinator.operations.coordinator_log import log_path
 from host.command_line import PATH, by_option, person
+from host.restoring import refuse_unfinished
 from pki.authority import Authority
 from pki.identity_key import public_bytes
 from pki.register import Register
@@ -63,6 +64,7 @@ def restart(path: Path, by: str, because: str) -> None:
     """
     by, because = person(by), person(because, "--because")
     state = Path(read_configuration(path).state)
+    refuse_unfinished(state)
     hold_directory(state, "coordinator")
     known = known_generation(state / "witness")
     click.echo(restarted(restart_log(log_path(state), site=None, by=by, because=because, now=_now, known=known), by))

@@ -153,6 +153,7 @@ def _still(authority: Path) -> Iterator[None]:
 def _existing(configuration: CoordinatorConfiguration) -> tuple[Path, Path]:
     state, authority = Path(configuration.state), Path(configuration.authority)
     for place in (state, authority):
+        restoring.refuse_unfinished(place)
         if not place.is_dir():
             raise ConfigurationError(
                 what=f"The directory {place} does not exist.",

@@ -13,6 +13,7 @@ from audit.reading.log_keys import checkpoints_text
 from audit.reading.log_verification import KnownKeys
 from audit.restarting import restart_log
 from host.command_line import PATH, by_option, person
+from host.restoring import refuse_unfinished
 from pki.identity_key import has_identity_key, public_bytes, read_identity_key
 from pki.store import hold_directory, write_public
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
@@ -67,6 +68,7 @@ def restart(path: Path, by: str, because: str) -> None:
     """
     by, because = person(by), person(because, "--because")
     hospital = read_hospital(path)
+    refuse_unfinished(hospital.state_path)
     hold_directory(gate_folder(hospital.state_path), "site agent")
     log_path = audit_log_path(hospital.state_path)
     known = known_generation(log_path.parent / "witness")

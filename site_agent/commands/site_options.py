@@ -9,6 +9,7 @@ import click
 
 from audit.own_log import AuditLog
 from host.command_line import PATH, configuration_option
+from host.restoring import refuse_unfinished
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
 
@@ -27,5 +28,11 @@ run_option: Final = click.option(
 
 
 def audit_log_of(hospital: Hospital) -> AuditLog:
-    """Open this site's audit log, so that a person's command can write to the log."""
+    """Open this site's audit log, so that a person's command can write to the log.
+
+    Raises:
+        ConfigurationError: a restore is unfinished. The file of the log would hide that the state is not back.
+        AuditError: the log was changed, or cannot be opened.
+    """
+    refuse_unfinished(hospital.state_path)
     return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

@@ -161,11 +161,14 @@ def test_a_copied_folder_is_refused_and_the_reason_names_the_log(tmp_path: Path)
         meet(Side(tmp_path / "copy", COORDINATOR), site)
 
 
-def test_a_full_disk_leaves_the_log_that_a_person_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("blocks", "files"), [(100, 10), (1 << 20, 0)])
+def test_a_full_disk_leaves_the_log_that_a_person_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, files: int
+) -> None:
     """Without its log a site would begin one of the first generation, and the coordinator would refuse that."""
     side = Side(tmp_path, SITE)
     side.work()
-    full = os.statvfs_result((4096, 4096, 1000, 100, 100, 10, 10, 10, 0, 255))
+    full = os.statvfs_result((4096, 4096, 1 << 21, blocks, blocks, 1000, files, files, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
 
     with pytest.raises(AuditError, match=r"run this command again before you start the program"):

@@ -12,15 +12,18 @@ import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
 from audit.log_files import files_set_aside
 from audit.own_log import AuditError, AuditLog
+from coordinator.coordinator_cli import cli as coordinator
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
+from pki.pki_cli import commands as pki
 from pki.store import hold_directory
 from site_agent.site_cli import cli as site_agent
 from site_agent.state_folders import audit_log_path
@@ -157,15 +160,60 @@ def test_a_restore_tells_who_has_a_budget_of_sums_that_its_use_since_the_backup_
     assert ("lower lost_site_budget in hospital.yaml" in restored.output) is (budget > 0)
 
 
-@pytest.mark.parametrize("command", [["identity"], ["backup-key"], ["backup", "new.backup"]])
-def test_no_command_makes_a_key_while_a_restore_is_unfinished(tmp_path: Path, command: list[str]) -> None:
-    """It would print another key than the site's, and its file would hide that the state is not back."""
+@pytest.mark.parametrize("folders", [(), ("state/gate", "state/agent", "state/trainer")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["identity"],
+        ["backup-key"],
+        ["backup", "new.backup"],
+        ["privacy"],
+        ["audit", "restart", "--by", "A. Jones", "--because", "disk failed"],
+    ],
+)
+def test_no_command_makes_a_key_while_a_restore_is_unfinished(
+    tmp_path: Path, command: list[str], folders: tuple[str, ...]
+) -> None:
+    """It would print another key than the site's. Its file would hide that the state is not back.
+
+    Then the next start would make the key. This is also true for the file of an audit log.
+    """
     example = yaml.safe_load((Path(__file__).parents[2] / "deploy/examples/hospital.yaml").read_text())
     (tmp_path / "hospital.yaml").write_text(yaml.safe_dump(example | {"state": "state"}))
-    (tmp_path / "state.restoring-20260301T120000").mkdir()
+    refused_beside_a_restore(tmp_path, folders, site_agent, [*command, "--config", str(tmp_path / "hospital.yaml")])
 
-    said = CliRunner().invoke(site_agent, [*command, "--config", str(tmp_path / "hospital.yaml")])
+
+@pytest.mark.parametrize("folders", [(), ("state", "authority")])
+@pytest.mark.parametrize(
+    "command",
+    [["backup-key"], ["backup", "new.backup"], ["audit", "restart", "--by", "B. Lee", "--because", "disk failed"]],
+)
+def test_no_command_of_the_office_makes_a_key_while_a_restore_is_unfinished(
+    tmp_path: Path, command: list[str], folders: tuple[str, ...]
+) -> None:
+    """A service manager can have made the empty folders of the coordinator too."""
+    keys = {"listen": "localhost:8443", "authority": "authority", "state": "state", "plans": ["plan.yaml"]}
+    (tmp_path / "coordinator.yaml").write_text(yaml.safe_dump(keys))
+    refused_beside_a_restore(tmp_path, folders, coordinator, [*command, "--config", str(tmp_path / "coordinator.yaml")])
+
+
+def test_no_authority_is_made_beside_one_whose_restore_is_unfinished(tmp_path: Path) -> None:
+    """All certificates of the federation would be worthless to it."""
+    addresses = ["--address", "c.example.org:8443", "--enrolment-address", "c.example.org:8444"]
+    words = ["init", "--federation", "heart", *addresses, "--directory", str(tmp_path / "authority")]
+    refused_beside_a_restore(tmp_path, (), pki, words)
+
+
+def refused_beside_a_restore(folder: Path, made: tuple[str, ...], program: click.Group, words: list[str]) -> None:
+    """A program refuses a command beside an unfinished restore, and writes no file."""
+    for name in ("state", "authority"):
+        (folder / f"{name}.restoring-20260301T120000").mkdir()
+    for name in made:
+        (folder / name).mkdir(parents=True)
+    before = sorted(folder.rglob("*"))
+
+    said = CliRunner().invoke(program, words)
 
     assert said.exit_code != 0
     assert "was interrupted" in str(said.exception) + said.output
-    assert not (tmp_path / "state").exists()
+    assert sorted(folder.rglob("*")) == before

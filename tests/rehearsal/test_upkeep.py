@@ -124,6 +124,7 @@ def test_the_log_is_synced_once_a_second_also_without_a_checkpoint(
     """A record of what was sent is on disk a second later, also if no message about audit logs is due."""
     site, synced = Site.of(office, "a", tmp_path / "a"), list[str]()
     site.audit.write_after("contribution_handed_over", round=1)
+    assert site_upkeep.PULSE_SECONDS == 1.0
     monkeypatch.setattr(site_upkeep, "PULSE_SECONDS", 0.0)
     monkeypatch.setattr(os, "fdatasync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
 
