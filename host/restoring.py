@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
@@ -23,6 +23,7 @@ from host.backup_archive import Catalogue, digest_of_beginning, extract, give_ba
 from host.durable import MODELS_RESERVE_BYTES, by_descriptor, make_folder, opened_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError
 
+_MOUNTS: Final = Path("/proc/self/mountinfo")
 # Files that only grow, by their path in a backup.
 GROWING: Final = (
     "state/audit.log",
@@ -81,12 +82,23 @@ def restore(
 
 
 def _refuse_mount_point(name: str, root: Path) -> None:
-    if root.is_mount():
+    if root.is_mount() or str(root.resolve()) in _mount_points():
         raise _refused(
             f"{root} is the mount point of a disk, so `restore` cannot rename it",
             f"Set `{name}` in the configuration to a folder on this disk, such as {root / name}. Move the present "
             "files into this folder. Then run `restore` again.",
         )
+
+
+def _mount_points() -> set[str]:
+    """Return all mount points, also those of a folder on the same disk (bind mounts, such as a container's volume).
+
+    A line of the file: 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw. Its fifth part is the place. A
+    place with a space has the octal number of this character instead.
+    """
+    with suppress(OSError):  # the kernel has no such file
+        return {line.split()[4].replace("\\040", " ") for line in _MOUNTS.read_text().splitlines()}
+    return set()
 
 
 def refuse_if_newer(path: Path, catalogue: Catalogue, name: str, root: Path) -> None:

@@ -261,6 +261,21 @@ def test_a_disk_that_is_mounted_as_the_state_is_refused_before_anything_is_writt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
 
 
+def test_a_mounted_folder_of_the_same_disk_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's volume can be such a folder. Only the kernel's list of mounts shows it."""
+    state, file, mounts = a_state(tmp_path / "a state"), tmp_path / "one.backup", tmp_path / "mountinfo"
+    written(state, file)
+    place = str(state.resolve()).replace(" ", "\\040")
+    mounts.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n36 22 8:1 /volume {place} rw - ext4 /dev/sda1 rw\n")
+    monkeypatch.setattr("host.restoring._MOUNTS", mounts)
+
+    with pytest.raises(ConfigurationError, match="is the mount point of a disk"):
+        brought_back(file, state)
+
+    mounts.write_text("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    brought_back(file, state)
+
+
 @pytest.mark.parametrize("is_made", ["", ".", "gate"])
 def test_nothing_begins_beside_a_restore_that_was_cut_short(tmp_path: Path, is_made: str) -> None:
     """Between the two renames there is no state.
