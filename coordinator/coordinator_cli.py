@@ -19,7 +19,7 @@ import click
 
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
-from coordinator.commands.operator_commands import config_option, doctor, page
+from coordinator.commands.operator_commands import config_option, doctor
 from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
@@ -228,7 +228,6 @@ cli.add_command(backup_key)
 cli.add_command(restore)
 cli.add_command(doctor)
 cli.add_command(explain_command("coordinator", (*ERRORS, *EVENTS, *AILMENTS)))
-cli.add_command(page)
 
 
 def main() -> NoReturn:

@@ -32,7 +32,7 @@ from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, card, export, predict, recalibrate
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
-from site_agent.commands.site_page_commands import curves, page, report
+from site_agent.commands.site_page_commands import curves, report
 from site_agent.commands.site_release_commands import release
 from site_agent.commands.state_commands import maintenance, move_state, privacy, status
 from site_agent.hospital import read_hospital
@@ -144,7 +144,7 @@ def check(path: Path) -> None:
 
 for command in (
     adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore, maintenance,
-    move_state, curves, data, doctor, fingerprints, init, page, privacy, status, review, approve, refuse,
+    move_state, curves, data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, release, renew, request_certificate, install_certificate,
 ):  # fmt: skip
     cli.add_command(command)

@@ -1,4 +1,4 @@
-"""Implements `coordinator doctor`, which looks for problems, and `coordinator page`, which shows the status on a page.
+"""Implements `coordinator doctor`, which looks for problems.
 
 The checks cover authority, state, plans, disk, clock, and how others see the coordinator's port. They change nothing
 and send nothing but handshakes. Each has a limit in seconds.
@@ -24,7 +24,6 @@ from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks
 from host.command_line import configuration_option
 from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
-from host.local_server import check_local, listen_option, serve_page, until_ended
 from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
@@ -49,29 +48,6 @@ def doctor(path: Path, as_json: bool, place: Path | None) -> None:
     Example: coordinator doctor --config coordinator.yaml
     """
     report_findings("coordinator", _examine(path, os.environ), as_json=as_json, place=place)
-
-
-@click.command()
-@config_option
-@listen_option(8480)
-def page(path: Path, listen: str) -> None:
-    """Show the coordinator's status on a read-only web page for browsers on this computer, until you stop the command.
-
-    Example: coordinator page --config coordinator.yaml --listen 127.0.0.1:8480
-    """
-    configuration = read_configuration(path)
-    check_local(listen, "Nothing was started.")
-    asyncio.run(_serve(configuration, listen))
-
-
-async def _serve(configuration: CoordinatorConfiguration, listen: str) -> None:
-    import sdnotify
-
-    from coordinator.operations.status_page import StatusPage
-
-    server = await serve_page(listen, StatusPage(configuration).respond, "coordinator")
-    sdnotify.SystemdNotifier().notify("READY=1")
-    await until_ended(server, listen)
 
 
 def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:

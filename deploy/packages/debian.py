@@ -62,7 +62,6 @@ PACKAGES: Final = (
         commands=("coordinator",),
         units=(
             "coordinator.service",
-            "coordinator-page.service",
             "coordinator@.service",
             "coordinator-doctor.service",
             "coordinator-doctor.timer",

@@ -1,4 +1,4 @@
-"""Contains `site-agent page`, `curves` and `report`, which show the progress and the results of this site's runs."""
+"""Contains `site-agent curves` and `report`, which show the progress and the results of this site's runs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,6 @@ from host.local_server import check_local, listen_option, serve_page, until_ende
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
-
-
-@click.command()
-@config_option
-@listen_option(8481)
-def page(path: Path, listen: str) -> None:
-    """Show the state of this site on a read-only web page for browsers on this computer, until you stop the command.
-
-    The page shows from the audit log what this site sent. `site-agent report` shows what this site gained.
-
-    Example: site-agent page --config hospital.yaml --listen 127.0.0.1:8481
-    """
-    hospital = read_hospital(path)
-    check_local(listen, "Nothing was started, and nothing was sent.")
-
-    from site_agent.service.site_page import SitePage
-
-    asyncio.run(_serve(listen, SitePage(hospital.site, hospital.state_path).respond, "agent"))
 
 
 @click.command()

@@ -19,7 +19,6 @@ TIMERS = sorted((DEPLOY / "systemd").glob("*.timer"))
 LARGEST_EXPOSURE = {
     "coordinator": 12,
     "coordinator@": 12,
-    "coordinator-page": 12,
     "coordinator-doctor": 12,
     "site-agent": 12,
     "site-agent@": 12,

@@ -30,7 +30,6 @@ from pki.strict_json import decode
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
 from site_agent.desk.findings.live_page import LivePage
-from site_agent.service.site_page import SitePage
 from tests.hostile.attack import Attack, in_copy, scratch
 
 Weakened = Callable[[], AbstractContextManager[Any]]
@@ -260,11 +259,6 @@ def _asked(respond: Callable[[bytes], Any], words: bytes) -> bool:
     return answer.startswith(b"HTTP/1.1 200") and words in answer
 
 
-def rebound_site_page(folder: Path) -> bool:
-    """A web page elsewhere, whose name points at this computer now, reads the site's page."""
-    return _asked(SitePage("st-mary", folder).respond, b"st-mary")
-
-
 def rebound_live_page(folder: Path) -> bool:
     """A web page elsewhere reads the page with the site's own curves."""
     return _asked(LivePage("st-mary", folder).respond, b"st-mary")
@@ -335,13 +329,6 @@ ATTACKS = tuple(
             forged_backup,
             "the seal of a backup",
             without_a_seal,
-        ),
-        (
-            "dns-rebinding-site-page",
-            "a web page elsewhere, whose name now points here, reads the page of the site",
-            rebound_site_page,
-            "the check of the host's name",
-            lambda: patched(host.local_page, is_asked_here=lambda request: True),
         ),
         (
             "dns-rebinding-live-page",

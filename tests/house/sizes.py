@@ -60,9 +60,9 @@ SKIPPED: Final = {
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
         "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
-    "status and local pages": (
+    "status and metrics": (
         "site_agent.service.gate_doctor", "site_agent.service.neighbours", "site_agent.service.released_volume",
-        "site_agent.service.site_metrics", "site_agent.service.site_page", "site_agent.service.status_socket",
+        "site_agent.service.site_metrics", "site_agent.service.status_socket",
     ),
 }  # fmt: skip
 # The trainer's process runs these two files of the desk during a run. All else comes before the first round, or after.

@@ -114,20 +114,6 @@ def test_each_socket_has_one_caller(under_way: Federation) -> None:
             assert "PermissionError" in hospital.run(*words, user=f"site-{kind}", may_fail=True)
 
 
-def test_the_office_sees_its_federation_on_the_page(under_way: Federation) -> None:
-    """The page's own service, under its sandbox, shows the study, every hospital and how long its certificate lasts."""
-    ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:8480/').read().decode())"
-
-    html = under_way.office.run("python3", "-c", ask)
-    told = under_way.office.run("coordinator", "status", "--json", "--config", COORDINATOR_FILE, user="coordinator")
-
-    for word in ("heart-study", "long, version 1", "masked", "active", "days", *HOSPITALS):
-        assert word in html
-    assert "not running" not in html
-    assert json.loads(told)["run"]["study"] == "long"
-    assert under_way.office.property("coordinator-page", "ActiveState") == "active"
-
-
 def test_the_doctor_looks_every_day(under_way: Federation) -> None:
     """Its timers are set; under their sandbox both programs' doctors find no failure while a study trains."""
     under_way.follow("A look every day")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 
-from audit.own_log import AuditLog
 from audit.reading.log_page import as_html
-from coordinator.configuration import CoordinatorConfiguration
-from coordinator.operations.status_page import StatusPage
 from host.command_line import extra
 from host.local_page import document
 from protos.plan.documents import parse_document
@@ -30,13 +25,9 @@ from site_agent.desk.fingerprint_sheet import sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import review_page, review_sections
 from site_agent.hospital import Split
-from site_agent.service.site_page import SitePage
-from site_agent.service.status_socket import STATUS_SOCKET
-from site_agent.state_folders import audit_log_path, gate_folder
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Survey, Table
 from tests.audit.test_log_page import log_of_a_run
-from tests.coordinator.test_page import configured, running
 from tests.protos.examples import plan_of_method
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.desk.examination.test_examination import CONTRACT
@@ -44,12 +35,6 @@ from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import site_after_run
 
 _LONG_RUN = "a-study-with-a-rather-long-name-v12-0123456789ab"
-_AT = "2026-03-01T12:00:00+00:00"
-_STATUS = {
-    "phase": "training", "run": _LONG_RUN, "round": 3, "rounds": 40, "connected_since": _AT, "last_contact": _AT,
-    "ends": _AT, "trainer": "idle", "certificate_days_left": 5.2,
-    "last_error": {"at": _AT, "identifier": "E017", "what": "The coordinator did not answer within 30 seconds."},
-}  # fmt: skip
 
 
 def every_page(folder: Path) -> Iterator[tuple[str, str]]:
@@ -76,8 +61,6 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     yield "fingerprints", review_page("Identity keys of the plan", sheet, signatures=2)
     summary = [("Study", "all"), ("Log", f"38 records in 1 file, unbroken. Checkpoint {'ab' * 32}.")]
     yield "audit", as_html("Audit log of st-mary", summary, log_of_a_run(12))
-    yield "coordinator", asyncio.run(_coordinator(folder / "coordinator"))
-    yield "site", asyncio.run(_site(folder / "site"))
     with extra("site_agent.console"):
         yield from _console()
     yield "curves", _curves(folder / "curves", 3)
@@ -130,31 +113,6 @@ def _console() -> Iterator[tuple[str, str]]:
     models = [{"name": name, "title": name.replace("_", " "), "in_use": name == "siloed"} for name in MODEL_TITLES]
     yield "console-models", desk.models(json.dumps({"run": _LONG_RUN, "models": models, "notices": ["In use: one."]}))
     yield "console-result", desk.result(replace(done, problems=f"site-agent: The plan {'ab' * 32} was refused."))
-
-
-async def _coordinator(folder: Path) -> str:
-    configuration: CoordinatorConfiguration = configured(folder)
-    async with running(configuration):
-        main = await StatusPage(configuration).main()
-    return document("Federation heart-study", main).decode()
-
-
-async def _site(folder: Path) -> str:
-    """The page of an agent that runs, has failed once, and has released something."""
-    state = folder / "state"
-    log = AuditLog(audit_log_path(state), site="st-mary", now=lambda: datetime(2026, 3, 1, 12, tzinfo=UTC))
-    log.write("plan_approved", plan="00", by="A. Jones")
-    for number in range(3):
-        log.write("contribution_handed_over", run=_LONG_RUN, round=number, attempt=0, bytes=5560)
-    log.close()
-
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(_STATUS).encode())
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_unix_server(answer, gate_folder(state) / STATUS_SOCKET):
-        return document("Site st-mary", await SitePage("st-mary", state).main()).decode()
 
 
 def _curves(folder: Path, rounds: int) -> str:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
     "report", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
-    "coordinator", "site", "curves", "curves-of-a-long-run",
+    "curves", "curves-of-a-long-run",
     *(("monitor",) if find_spec("site_agent.desk.drift") else ()),
     *(
         ("console", "console-plan", "console-approved-plan", "console-examination", "console-models", "console-result")
