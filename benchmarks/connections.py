@@ -24,7 +24,6 @@ from benchmarks.rehearsal.enrolled import credentials_of, enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, Unfinished, coordinator_command, running, wait_for
 from benchmarks.rehearsal.observation import memory_mib
 from benchmarks.soak import light_command
-from host.heap import set_up_heap
 from pki.authority import Authority
 from site_agent.hospital import read_hospital
 
@@ -87,7 +86,6 @@ def _tell(process: subprocess.Popen[bytes], word: str) -> None:
 
 
 async def _serve(folder: Path) -> None:
-    set_up_heap()
     from coordinator.network.service import grpc  # with the suites of the coordinator
 
     async def take(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:

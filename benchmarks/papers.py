@@ -52,12 +52,6 @@ RESULTS: Final = Path(__file__).parent / "results" / "papers"
     multiple=True,
     help="Compute only this variant. You can repeat the option. A wrong name prints a list of all variants.",
 )
-@click.option(
-    "--compiled",
-    "is_compiled",
-    is_flag=True,
-    help="Compute attention with compiled code (extra `compiled`). This changes the last digits of results.",
-)
 @click.option("--jobs", default=1, help="Number of cores of this machine to use.")
 @click.option("--cluster", default="", help="Use the cores of a cluster instead: ray://HOST:10001 or dask://HOST:8786.")
 @click.option(
@@ -74,7 +68,6 @@ def main(
     folder: Path,
     seeds: str,
     chosen: tuple[str, ...],
-    is_compiled: bool,
     jobs: int,
     cluster: str,
     slices: tuple[Path, ...],
@@ -96,9 +89,7 @@ def main(
         if not render_only:
             wanted = seeds_of(seeds) if seeds else list(definition.seeds)
             done = {(row.variant, row.seed) for row in read_rows(path)}
-            chunks = _chunks(
-                Chunk(table=table, variant="", folder=folder, seeds=tuple(wanted), is_compiled=is_compiled), done
-            )
+            chunks = _chunks(Chunk(table=table, variant="", folder=folder, seeds=tuple(wanted)), done)
             _compute(table, [each for each in chunks if not chosen or each.variant in chosen], engine, path)
     except OperatorError as refusal:
         raise click.ClickException(str(refusal)) from refusal
@@ -140,8 +131,6 @@ def _chunks(wanted: Chunk, done: set[tuple[str, int]]) -> Iterator[Chunk]:
     """
     for variant in table_named(wanted.table).variants():
         own, at_once = wanted.seeds[: variant.most_seeds], variant.seeds_at_once
-        if wanted.is_compiled:
-            at_once = variant.compiled_seeds_at_once or at_once
         for start in range(0, len(own), at_once):
             missing = tuple(seed for seed in own[start : start + at_once] if (variant.name, seed) not in done)
             if missing:

@@ -3,7 +3,7 @@
 The quickstart prepares three hospitals and starts the coordinator and the three sites at once: seven programs of ours
 and three trainers with PyTorch. Seconds are those of the clock, so they say little on a busy machine. Processor seconds
 are those of each kind of process until the first round has ended. After the run one site is started alone, without a
-coordinator; its memory is taken once the trainer has put its libraries away.
+coordinator; its memory is taken after 30 seconds.
 
 In practice each hospital has its own computer. So a second federation shows the start of a single hospital: the
 coordinator and the other two hospitals already wait for the first round.

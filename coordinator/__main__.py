@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from host.heap import loading_modules
-
-with loading_modules():
-    import host.log_lines  # noqa: F401  # before structlog, which would load rich
-    from coordinator.coordinator_cli import main
+import host.log_lines  # noqa: F401  # before structlog, which would load rich
+from coordinator.coordinator_cli import main
 
 if __name__ == "__main__":
     main()

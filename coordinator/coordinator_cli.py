@@ -28,7 +28,6 @@ from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish, json_option
 from host.diagnosis import AILMENTS
-from host.heap import loading_modules, set_up_heap
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from pki.authority import Authority
@@ -60,8 +59,7 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
-    with loading_modules():
-        from coordinator.serve import serve  # gRPC is loaded only if it is needed
+    from coordinator.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
     if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
@@ -72,7 +70,6 @@ def start(path: Path) -> None:
 
         draw = drawn_on(Console(stderr=True))
         displays = [lambda status: draw(lambda: shown(status()))]
-    set_up_heap()
     sys.exit(0 if asyncio.run(serve(configuration, plans, path, *displays)) else 1)
 
 

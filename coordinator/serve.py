@@ -37,7 +37,6 @@ from coordinator.rounds.engine import Engine
 from coordinator.rounds.taken_out import told_of_removal
 from host.address_checks import taken_addresses
 from host.durable import full_disk
-from host.heap import set_up_collector
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.starting_files import starting_values
@@ -140,7 +139,6 @@ async def serve(
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers
         status, control = await _status_server(parts, state), await control_server(engine, state)
-        set_up_collector()
         for server in servers:
             await server.start()
         if plans:

@@ -101,11 +101,9 @@ AILMENTS: Final = (
           "Stop the coordinator, and move its state folder to another place. Then restore the newest backup with "
           "`coordinator restore`."),
     Entry("D423", "device",
-          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`. "
-          "With `attention: compiled`, `doctor` also compiles the code for attention one time.",
+          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
           "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
-          "`device: cpu`. With `attention: compiled`, install the package llvmlite, or set `attention: torch`. "
-          "`attention: compiled` works only with `device: cpu`. With `device: cuda` it is an error of hospital.yaml."),
+          "`device: cpu`."),
 )  # fmt: skip
 _SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
 

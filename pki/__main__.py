@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from host.heap import loading_modules
-
-with loading_modules():
-    from pki.pki_cli import main
+from pki.pki_cli import main
 
 if __name__ == "__main__":
     main()

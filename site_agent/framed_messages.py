@@ -21,7 +21,6 @@ from dataclasses import Field, fields
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from host.heap import take_memory
 from protos.wire.messages import MalformedMessage
 
 HEADER: Final = struct.Struct("<4sBIQ")  # magic, kind, bytes of JSON, bytes of payload
@@ -307,7 +306,7 @@ class FramedSocket(Generic[Message]):
         if len(self._unread) >= count:
             found, self._unread = self._unread[:count], self._unread[count:]
             return found
-        buffer, filled = take_memory(count), len(self._unread)
+        buffer, filled = memoryview(bytearray(count)), len(self._unread)
         buffer[:filled], self._unread = self._unread, b""
         while filled < count:
             try:

@@ -11,7 +11,7 @@ from datetime import datetime, time
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from audit.own_log import AuditSettings
 from protos.errors import ConfigurationError
@@ -169,24 +169,17 @@ class Training(Document):
 
     `draws` is published in experiments with public data only: anybody with the plan can then compute this site's
     private starts, batches and dropout. `device` is where networks are trained: on the processor, or on the first
-    graphics card that PyTorch finds. `attention` is how the attention of the network global-layers-network is computed.
-    The last bits of the result differ between the two devices, and between the two kinds of attention.
+    graphics card that PyTorch finds.
+    The last bits of the result differ between the two devices.
     """
 
     threads: int = Field(default=1, ge=1, le=256)
     device: Literal["cpu", "cuda"] = "cpu"
-    attention: Literal["torch", "compiled"] = "torch"
     draws: Literal["secret", "published"] = "secret"
     siloed_baseline: bool = True
     placebo_baseline: bool = False
     simple_models: bool = True
     own_module: PathText | None = None
-
-    @model_validator(mode="after")
-    def _code_for_attention_runs_on_the_processor(self) -> Training:
-        if self.device == "cuda" and self.attention == "compiled":
-            raise ValueError("attention: compiled works only with device: cpu. Set attention: torch or device: cpu")
-        return self
 
 
 class Hospital(Document):

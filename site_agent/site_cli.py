@@ -20,7 +20,6 @@ import click
 
 from host.command_line import explain_command, extra, finish
 from host.diagnosis import AILMENTS
-from host.heap import loading_modules
 from host.log_lines import set_up_log
 from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
@@ -64,9 +63,8 @@ def join(path: Path) -> None:
     set_up_log(EVENTS, "site-agent")
     hospital = read_hospital(path)
 
-    with loading_modules():
-        from site_agent.gate.mishaps import TrainerFailed
-        from site_agent.service.joining import join as run_gate
+    from site_agent.gate.mishaps import TrainerFailed
+    from site_agent.service.joining import join as run_gate
 
     displays = []
     if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library

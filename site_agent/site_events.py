@@ -92,24 +92,14 @@ EVENTS: Final = (
     "result of the other sites."),
     Entry("I308", "model_received",
           "This site received the other hospitals' model. This site sent no data about its patients."),
-    Entry("I309", "helpers_joined",
-          "The program torchrun started the trainer as several processes. Each process computes a part of each batch "
-          "of rows."),
     Entry("W353", "column_differs",
           "The values of a column differ from those at the other sites, for example because of a wrong unit or "
           "swapped codes. The mistake may also be at the other sites. It is also possible that there is no mistake.",
           "Check the unit and the codes of this column in the contract. `site-agent review` shows the differences."),
-    Entry("W354", "attention_not_compiled",
-          "This site sets `attention: compiled`, but PyTorch computes the attention under this plan. One attention "
-          "head has `channels` channels (the plan's `entity_width` divided by `heads`). Compiled attention allows at "
-          "most `most`.",
-          "You need not do anything, because only the speed differs. For compiled attention, ask the researcher for a "
-          "plan with narrower heads."),
     Entry("W350", "trainer_not_isolated",
           "The trainer could not remove its own network access. The trainer opens no network connection, but the "
           "operating system does not prevent such a connection.",
-          "Start the trainer as the service site-trainer (PrivateNetwork=yes), or allow user namespaces. If torchrun "
-          "starts the trainer on several computers, this warning always appears."),
+          "Start the trainer as the service site-trainer (PrivateNetwork=yes), or allow user namespaces."),
     Entry("W351", "agent_gone_without_its_answer",
           "The gate process ended, and the trainer could not send its answer to the gate process."),
     Entry("W352", "saved_state_damaged",

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from host.heap import take_memory
 from protos.errors import OperatorError
 from protos.plan.plan import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
@@ -189,7 +188,7 @@ class TrainerEnd:
             if not received:
                 return None
             self._unread += received
-        buffer, filled = take_memory(count), min(count, len(self._unread))
+        buffer, filled = memoryview(bytearray(count)), min(count, len(self._unread))
         buffer[:filled], self._unread = self._unread[:filled], self._unread[filled:]
         while filled < count:
             try:

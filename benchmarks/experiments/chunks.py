@@ -21,16 +21,12 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Some seeds of one variant of a table, and the path of the public tables on the computing machine.
-
-    With `is_compiled`, attention is computed by compiled code. This changes the last digits of results.
-    """
+    """Some seeds of one variant of a table, and the path of the public tables on the computing machine."""
 
     table: str
     variant: str
     folder: Path
     seeds: tuple[int, ...]
-    is_compiled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +49,7 @@ class Refused:
 def run_chunk(chunk: Chunk) -> Computed | Refused:
     """Compute a chunk in this process, on one thread."""
     try:
-        prepare_arithmetic(1, attention="compiled" if chunk.is_compiled else "torch")
+        prepare_arithmetic(1)
     except OperatorError as refusal:
         return Refused(words=str(refusal))
     # Torch would warn, because the gradients of a stack's copies are stored side by side on purpose.
@@ -65,10 +61,10 @@ def run_chunk(chunk: Chunk) -> Computed | Refused:
     except OperatorError as refusal:
         return Refused(words=str(refusal))
     seconds = time.process_time() - began
-    return Computed(chunk=chunk, rows=rows, processor_seconds=seconds, libraries=_libraries(chunk))
+    return Computed(chunk=chunk, rows=rows, processor_seconds=seconds, libraries=_libraries())
 
 
-def _libraries(chunk: Chunk) -> str:
-    names = ("torch", "numpy", "scikit-learn", *(("llvmlite",) if chunk.is_compiled else ()))
+def _libraries() -> str:
+    names = ("torch", "numpy", "scikit-learn")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
     return f"Python {platform.python_version()}, {versions}, {platform.machine()}"

@@ -53,14 +53,12 @@ class Variant:
         name: unique in its table.
         run: rows from the data folder and some seeds, in any number of seeds at once.
         seeds_at_once: the number of seeds that are efficient together.
-        compiled_seeds_at_once: the same number with compiled attention; None if it is equal.
         most_seeds: the largest number of requested seeds to run, the first ones; None for all.
     """
 
     name: str
     run: Callable[[Path, Sequence[int]], Iterator[Row]]
     seeds_at_once: int = 10
-    compiled_seeds_at_once: int | None = None
     most_seeds: int | None = None
 
 

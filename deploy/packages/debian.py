@@ -94,7 +94,7 @@ PACKAGES: Final = (
             "site-doctor.service",
             "site-doctor.timer",
         ),
-        examples=("hospital.yaml", "contract.yaml", "site-trainer-gpu.conf", "site-trainer-torchrun.conf"),
+        examples=("hospital.yaml", "contract.yaml", "site-trainer-gpu.conf"),
         state=("/var/lib/global-layers/site", "/var/lib/global-layers/sites"),
         configuration=("/etc/global-layers/hospital.yaml",),
         priority=10,

@@ -6,6 +6,7 @@ It reads no configuration, because the gate orders all its work.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -14,20 +15,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-from host.heap import loading_modules, set_up_collector, set_up_heap
+import click
+import sdnotify
 
-with loading_modules():
-    import asyncio
-
-    import click
-    import sdnotify
-
-    from protos.errors import ProtocolError, UnavailableError, explained
-    from protos.wire.messages import MalformedMessage
-    from site_agent.agent.kept_certificates import KeptCertificates
-    from site_agent.agent.relaying import Relay
-    from site_agent.framed_messages import FramedSocket
-    from site_agent.gate_socket import FRAMING
+from protos.errors import ProtocolError, UnavailableError, explained
+from protos.wire.messages import MalformedMessage
+from site_agent.agent.kept_certificates import KeptCertificates
+from site_agent.agent.relaying import Relay
+from site_agent.framed_messages import FramedSocket
+from site_agent.gate_socket import FRAMING
 
 _WAIT_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.2
@@ -46,7 +42,6 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     Example: python -m site_agent.agent --folder /var/lib/global-layers/site/agent --gate /run/site-gate/gate.sock
     """
     os.umask(0o077)
-    set_up_heap()
     if descriptor is not None:
         # A terminal sends the signal to both processes. This process ends after the gate process, so that the last
         # messages are still sent.
@@ -54,7 +49,6 @@ def main(folder: Path, descriptor: int | None, place: Path | None) -> None:
     try:
         kept = KeptCertificates(folder)
         connection = socket.socket(fileno=descriptor) if descriptor is not None else _connected(place)
-        set_up_collector()
         asyncio.run(_relay(connection, kept))
     except MalformedMessage as malformed:
         error = ProtocolError(

@@ -5,16 +5,13 @@ Libraries are loaded inside the functions, so an idle trainer uses no memory for
 
 from __future__ import annotations
 
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from host.heap import loading_modules
 from host.starting_files import starting_values
 from protos.plan.gain_sums import GainSums
 from protos.plan.plan import Plan
@@ -33,41 +30,26 @@ if TYPE_CHECKING:
 
 
 def check_table(hospital: Hospital) -> None:
-    """Check that training can use its device and packages, and read and check the table in the same way as training.
+    """Check that training can use its device, and read and check the table in the same way as training.
 
     Raises:
-        OperatorError: the device or a package for training is missing, or the table cannot be read, does not fit the
+        OperatorError: the device for training is missing, or the table cannot be read, does not fit the
             contract, or has warnings that nobody accepted.
     """
-    if hospital.training.device == "cuda" or hospital.training.attention == "compiled":
+    if hospital.training.device == "cuda":
         _prepare(hospital)
     if hospital.policy.tier == "receiving":
         from site_agent.desk.results.receiving import read_without_outcomes
 
         read_without_outcomes(hospital)
     else:
-        with loading_modules():
-            from site_agent.desk.examination.admitted_rows import admit
+        from site_agent.desk.examination.admitted_rows import admit
 
         admit(hospital, hospital.scratch_path)
 
 
-def load_libraries(hospital: Hospital) -> None:
-    """Load the program libraries that a site needs for a study in which the site trains or tests models."""
-    if hospital.policy.tier not in ("evaluation", "training") or "site_agent.trainer.study" in sys.modules:
-        return
-    # If a plan needs a library that is missing or broken, the error is raised when this plan is used.
-    with suppress(Exception), loading_modules():
-        _prepare(hospital)
-
-        import site_agent.desk.results.live_curves
-        import site_agent.trainer.saves
-        import site_agent.trainer.study  # noqa: F401
-
-
 def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
-    """Load the libraries, the table and the network for a study. `state` has the site's secret."""
-    load_libraries(hospital)  # not loaded yet if standby.py replaced this process
+    """Load the table and the network for a study. `state` has the site's secret."""
     _prepare(hospital)
 
     from site_agent.desk.column_profile import prepare_with_profile
@@ -101,8 +83,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
 
 def _prepare(hospital: Hospital) -> None:
-    training = hospital.training
-    prepare_arithmetic(training.threads, training.device, training.attention)
+    prepare_arithmetic(hospital.training.threads, hospital.training.device)
 
 
 def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:

@@ -96,7 +96,7 @@ def _threads(wanted: int, there: int) -> Finding:
 
 
 def _device(training: Training) -> Finding:
-    if training.device == "cpu" and training.attention == "torch":
+    if training.device == "cpu":
         is_there = any(Path(name).exists() for name in ("/dev/nvidia0", "/dev/kfd", "/dev/dri/renderD128"))
         unused = " This computer has a graphics card, which is not used." if is_there else ""
         return fine("D423", f"Networks are trained on the processor (device: cpu).{unused}")
@@ -104,36 +104,12 @@ def _device(training: Training) -> Finding:
     from site_agent.trainer.arithmetic import prepare_arithmetic
 
     try:
-        prepare_arithmetic(training.threads, training.device, training.attention)
+        prepare_arithmetic(training.threads, training.device)
     except ConfigurationError as refused:
         return failure("D423", refused.what, refused.remedy)
     import torch
 
-    if training.device == "cpu":
-        return _compiled_attention()
-
     return fine("D423", f"Networks are trained on the graphics card {torch.cuda.get_device_name()} (device: cuda).")
-
-
-def _compiled_attention() -> Finding:
-    """Compile the code of `attention: compiled` as the trainer does, and compare one result with PyTorch's."""
-    import torch
-
-    from site_agent.trainer.models import attention
-
-    projections = torch.arange(24.0).sin().view(6, 2, 2)
-    try:
-        compiled, _ = attention.attend(projections, 1)
-        attention.choose_attention("torch")
-        is_same = torch.allclose(compiled, attention.attend(projections, 1)[0], atol=1e-5)
-    except Exception as error:  # LLVM has many kinds of errors, and none can quote a patient
-        print(f"site-trainer: {error}", file=sys.stderr, flush=True)
-        is_same = False
-    if is_same:
-        says = "Networks are trained on the processor (device: cpu), with attention: compiled."
-        return fine("D423", f"{says} This process compiled the code, and its result is right.")
-    says = "The code for attention: compiled cannot be compiled on this computer, or computes wrong numbers."
-    return failure("D423", says, "Set attention: torch under training in hospital.yaml.")
 
 
 if __name__ == "__main__":

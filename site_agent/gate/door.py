@@ -26,7 +26,6 @@ import numpy as np
 from blake3 import blake3
 
 from audit.own_log import AuditLog
-from host.heap import take_memory
 from protos.numbers.chunk_layout import Integers32
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.plan.exchange import Exchange, Float32
@@ -218,7 +217,7 @@ class Builder:
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
         scalars = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)[: len(scalars)]
-        buffer, digest, clipped = take_memory(layout.total_bytes), blake3(), 0
+        buffer, digest, clipped = memoryview(bytearray(layout.total_bytes)), blake3(), 0
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
             words = layout.words(body, index)

@@ -20,7 +20,6 @@ import structlog
 from blake3 import blake3
 
 from audit.own_log import AuditLog
-from host.heap import return_memory, take_memory
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -108,7 +107,7 @@ class Download:
 
     def __init__(self, announced: Offer | Finish, numbers: int) -> None:
         self.announced = announced
-        self.vector: npt.NDArray[np.float32] = np.frombuffer(take_memory(4 * numbers), "<f4")
+        self.vector: npt.NDArray[np.float32] = np.frombuffer(bytearray(4 * numbers), "<f4")
         self._hash = blake3()
         self._next = 0
 
@@ -280,7 +279,6 @@ class Rounds:
         self.is_concluded = True
         if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
             self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
-        return_memory()
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:
             self._gate.finish()

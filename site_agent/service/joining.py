@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.own_log import AuditLog
 from host.clock_words import clocks_apart
-from host.heap import set_up_collector, set_up_heap
 from host.local_server import serving_pages
 from host.restoring import refuse_unfinished
 from host.state_format import settle_format
@@ -94,7 +93,6 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     Raises:
         OperatorError: this site cannot or must not continue.
     """
-    set_up_heap()
     state = hospital.state_path
     hold_state(state, hospital.site)
     standing = Standing(now)
@@ -151,7 +149,6 @@ async def _take_part(
     )
     reloading.tell = gate.adopt
     standing.phase = "connecting"
-    set_up_collector()
     try:
         await gate.run()
     except RefusedError as refused:

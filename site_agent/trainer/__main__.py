@@ -12,26 +12,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from host.heap import loading_modules
+import host.log_lines  # before structlog, which would load rich
 
-with loading_modules():
-    import host.log_lines  # before structlog, which would load rich
+# isort: split
+import click
+import sdnotify
+import structlog
 
-    # isort: split
-    import click
-    import sdnotify
-    import structlog
-
-    from protos.errors import ConfigurationError, UnavailableError, explained
-    from site_agent.site_events import EVENTS
-    from site_agent.trainer import by_torchrun
-    from site_agent.trainer.isolation import end_with_parent, give_up_network
-    from site_agent.trainer.pulse import PULSE
-    from site_agent.trainer.standby import stand_by
+from protos.errors import ConfigurationError, UnavailableError, explained
+from site_agent.site_events import EVENTS
+from site_agent.trainer.isolation import end_with_parent, give_up_network
+from site_agent.trainer.pulse import PULSE
 
 if TYPE_CHECKING:
     from site_agent.hospital import Hospital
@@ -60,18 +54,14 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """
     os.umask(0o077)
     host.log_lines.set_up_log(EVENTS, "site-trainer")
-    if by_torchrun.is_launched():
-        with _explaining():
-            sys.exit(_serve_among_processes(path))
     has_network = not give_up_network()
     if descriptor is not None:
         end_with_parent()
 
-    with loading_modules():
-        from site_agent.desk import around_rounds
-        from site_agent.hospital import read_hospital
-        from site_agent.trainer.worker import Worker
-        from site_agent.trainer_socket import TrainerEnd
+    from site_agent.desk import around_rounds
+    from site_agent.hospital import read_hospital
+    from site_agent.trainer.worker import Worker
+    from site_agent.trainer_socket import TrainerEnd
 
     with _explaining():
         hospital = read_hospital(path)
@@ -81,20 +71,13 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 sys.exit(Worker(hospital, TrainerEnd(connection), around_rounds, rehearsal=Path(folder)).serve())
         connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
-        _serve(hospital, connection)
+        sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds).serve())
 
 
 def _log_start(hospital: Hospital, *, has_network: bool) -> None:
     log = structlog.get_logger()
     log.info("trainer_started", site=hospital.site)
-    if has_network and by_torchrun.is_launched():
-        log.warning(
-            "trainer_not_isolated",
-            enforced_by="only the program's own code: the trainer's processes on several computers need a network "
-            "between them",
-            remedy="allow the unit to connect only to the addresses of these computers",
-        )
-    elif has_network:
+    if has_network:
         log.warning(
             "trainer_not_isolated",
             enforced_by="only the program's own code: the kernel did not permit a separate network namespace",
@@ -102,53 +85,6 @@ def _log_start(hospital: Hospital, *, has_network: bool) -> None:
         )
     else:
         log.info("trainer_kept_from_network", enforced_by="the kernel: this process has no network route")
-
-
-def _serve_among_processes(path: Path) -> int:
-    """Serve as the trainer or as a helper, if torchrun started this process. Return the exit status.
-
-    The trainer is never replaced by the program standby.py, because the helpers would lose their connection to it.
-    """
-    has_network = by_torchrun.require_own_network()
-    if by_torchrun.rank() > 0:
-        by_torchrun.help_trainer()
-        return 0
-
-    from site_agent.desk import around_rounds
-    from site_agent.hospital import read_hospital
-    from site_agent.trainer.arithmetic import prepare_arithmetic
-    from site_agent.trainer.worker import Worker
-    from site_agent.trainer_socket import TrainerEnd
-
-    hospital = read_hospital(path)
-    _log_start(hospital, has_network=has_network)
-    training = hospital.training
-    prepare_arithmetic(training.threads, training.device, training.attention)
-    with by_torchrun.gradient_parts() as parts:
-        structlog.get_logger().info("helpers_joined", helpers=parts.helpers)
-        PULSE.follow(parts.beat)
-        connection = _listen(hospital, PULSE.beat)
-        return Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds).serve()
-
-
-def continue_after_standby(connection: socket.socket, configuration: bytes) -> None:
-    """Answer the gate's requests after standby.py has waited. `configuration` is hospital.yaml's content as JSON."""
-    host.log_lines.set_up_log(EVENTS, "site-trainer")
-
-    from site_agent.hospital import Hospital
-
-    with _explaining():
-        _serve(Hospital.model_validate_json(configuration), connection)
-
-
-def _serve(hospital: Hospital, connection: socket.socket) -> None:
-    with loading_modules():
-        from site_agent.desk import around_rounds
-        from site_agent.trainer.worker import Worker
-        from site_agent.trainer_socket import TrainerEnd
-
-    rest = partial(stand_by, connection, lambda: hospital.model_dump_json().encode())
-    sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds, rest=rest).serve())
 
 
 @contextmanager

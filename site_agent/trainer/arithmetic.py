@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, Final, Literal
 
@@ -18,6 +20,8 @@ from protos.errors import UnavailableError
 from site_agent.trainer.failures import unfit
 
 _COMPILER: Final = "torch._dynamo"
+_GROUPS: Final = Path("/sys/fs/cgroup")
+_OWN_GROUP: Final = Path("/proc/self/cgroup")
 # The driver and its libraries report missing memory with these words, in errors of PyTorch's general class.
 _NO_MEMORY: Final = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
@@ -45,14 +49,11 @@ class _Uncompiled(ModuleType):
         return getattr(import_module(_COMPILER), name)
 
 
-def prepare_arithmetic(
-    threads: int, device: Literal["cpu", "cuda"] = "cpu", attention: Literal["torch", "compiled"] = "torch"
-) -> None:
+def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> None:
     """Load PyTorch, and set it up to compute exactly the same numbers in each run with the same number of threads.
 
     Raises:
-        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card; or attention is `compiled`,
-            and a package is missing.
+        ConfigurationError: the device is `cuda`, and PyTorch cannot use a graphics card.
     """
     os.environ.setdefault("MKL_CBWR", "AUTO")
     if device == "cuda":
@@ -76,9 +77,19 @@ def prepare_arithmetic(
         _require_card()
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
-    from site_agent.trainer.models.attention import choose_attention
 
-    choose_attention(attention)
+def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> int:
+    """Return how many bytes this process may use: the computer's memory, or a smaller limit of its control groups.
+
+    Memory that other processes use now is not subtracted, so a later start gets the same result.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError):
+        group = next((line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")), "")
+        for place in (PurePosixPath(group), *PurePosixPath(group).parents):
+            with suppress(OSError, ValueError):  # there is no limit, or the word max
+                limits.append(int((groups / place / "memory.max").read_text()))
+    return min(limits)
 
 
 def _require_card() -> None:

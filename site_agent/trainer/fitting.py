@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from host.heap import usable_memory_bytes
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
 from protos.plan.plan import Plan
+from site_agent.trainer.arithmetic import usable_memory_bytes
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.training.batches import check_batches

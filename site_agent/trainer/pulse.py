@@ -25,16 +25,9 @@ class Pulse:
         """Store how to send text to the service manager, a monotonic clock, and the watchdog's seconds, 0 for none."""
         self._notify, self._clock, self._watchdog = notify, clock, watchdog_seconds
         self._next = 0.0
-        self._followers: list[Callable[[], None]] = []
-
-    def follow(self, follower: Callable[[], None]) -> None:
-        """Call this function at each `beat`, also without a watchdog. It must be fast in most calls."""
-        self._followers.append(follower)
 
     def beat(self) -> None:
         """Report that this process is working. Frequent calls report at most four times in the watchdog's time."""
-        for follower in self._followers:
-            follower()
         if self._watchdog and self._clock() >= self._next:
             self._next = self._clock() + self._watchdog / 4
             self._notify("WATCHDOG=1")

@@ -27,8 +27,8 @@ from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.procedures import build_procedure
-from site_agent.trainer.training.torch_losses import LossFunction, build_loss
-from site_agent.trainer.training.training_model import Model, Recipe
+from site_agent.trainer.training.torch_losses import build_loss
+from site_agent.trainer.training.training_model import Recipe
 
 _FEWEST_TRAINING_ROWS_TESTED: Final = 200  # so many rows that a small site can distinguish harm from noise
 
@@ -155,19 +155,7 @@ def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteR
         build=lambda: networks.lay(federated, copies),
         loss=loss,
         optimiser=plan.optimiser,
-        described=_described(networks, federated, loss) if copies is None else None,
     )
-
-
-def _described(networks: SiteNetworks, federated: Sequence[TensorSpec], loss: LossFunction) -> bytes | None:
-    """Return the description of the network for other processes of the trainer, if there are any."""
-    if Model.in_parts is None:
-        return None
-    from site_agent.trainer.training.parted_gradients import describe_network
-
-    sizes = networks.columns, networks.outputs, networks.common
-    names = [tensor.name for tensor in federated]
-    return describe_network(networks.plan.architecture, sizes, names, loss, networks.device)
 
 
 def _augmenting(plan: Plan, seeds: Sequence[Seeds]) -> Augmenting | None:

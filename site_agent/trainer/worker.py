@@ -17,7 +17,7 @@ site. So explanations are printed here and never sent. The rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,10 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from host.heap import return_memory
 from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
-from protos.plan.architecture import GlobalLayersNetwork
 from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
@@ -73,11 +71,8 @@ class AroundRounds(Protocol):
     def check_table(self, hospital: Hospital, /) -> None:
         """Read the site's table and check it in the same way as before training."""
 
-    def load_libraries(self, hospital: Hospital, /) -> None:
-        """Load the libraries that a study needs."""
-
     def begin_study(self, hospital: Hospital, plan: Plan, state: Path, /) -> tuple[Study, Preprocessing]:
-        """Load the libraries, the table and the network of a study. The site's secret is in the folder `state`."""
+        """Load the table and the network of a study. The site's secret is in the folder `state`."""
 
     def begin_prior(self, hospital: Hospital, plan: Plan, /) -> tuple[PriorStudy, Preprocessing]:
         """Load the site's table for a plan with the method federated-prior."""
@@ -109,14 +104,10 @@ class Worker:
         around: AroundRounds,
         *,
         rehearsal: Path | None = None,
-        rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Store the settings. `rehearsal` is a temporary folder for a trial round without approval and without results.
-
-        `rest` is called before each request as long as no study is prepared. It can replace this process.
-        """
+        """Store the settings. `rehearsal` is a temporary folder for a trial round without approval."""
         self._hospital, self._trainer_socket, self._around = hospital, trainer_socket, around
-        self._rehearsal, self._rest = rehearsal, rest
+        self._rehearsal = rehearsal
         self._state = rehearsal or hospital.state_path
         self._study: Study | PriorStudy | None = None
         self._preprocessing: Preprocessing | None = None
@@ -138,14 +129,7 @@ class Worker:
                 return answer.exit_status
             if not is_heard:
                 break
-            if isinstance(question, Check):
-                # Loaded while the gate connects, so that the first plan does not wait for the libraries.
-                with PULSE.long_work():
-                    self._around.load_libraries(self._hospital)
-            is_last = isinstance(question, Conclude)
-            del question, answer  # so that the next vector reuses this memory
-            if is_last:
-                return_memory()
+            del question, answer  # so that two vectors are never in memory at once
         return 0
 
     def _send(self, answer: Message) -> bool:
@@ -158,8 +142,6 @@ class Worker:
         return True
 
     def _receive(self) -> Message | None:
-        if self._plan is None:
-            self._rest()
         try:
             return self._trainer_socket.receive()
         except ConnectionError:
@@ -225,19 +207,7 @@ class Worker:
         self._next = 0 if self._saves.began is None else None
         held = [number for state in self._saves.held for number in (state.round, state.resample)]
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
-        self._report_wide_heads(plan)
         return Prepared(found, _packed(held))
-
-    def _report_wide_heads(self, plan: Plan) -> None:
-        """Log that `attention: compiled` has no effect under a plan, because the network's heads are too wide."""
-        network = plan.architecture
-        if self._hospital.training.attention != "compiled" or not isinstance(network, GlobalLayersNetwork):
-            return
-        from site_agent.trainer.models.compiled_attention import WIDEST_HEAD
-
-        channels = network.entity_width // network.heads
-        if network.transformer_blocks and channels > WIDEST_HEAD:
-            self._log.warning("attention_not_compiled", run=self._run, channels=channels, most=WIDEST_HEAD)
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.experiments import engines
-from benchmarks.experiments.store import costs_beside, read_costs, read_rows
+from benchmarks.experiments.store import costs_beside, read_costs
 from benchmarks.papers import main, seeds_of
 
 
@@ -48,21 +48,6 @@ def test_tables_that_are_missing_are_said_in_three_sentences(tmp_path: Path) -> 
 
     assert result.exit_code == 1
     assert "Give the folder that holds heart/" in result.output
-
-
-def test_compiled_attention_is_on_the_record(tmp_path: Path) -> None:
-    """With --compiled, metrics differ by rounding at most, and the file of costs names the library."""
-    pytest.importorskip("site_agent.trainer.models.compiled_attention", exc_type=ImportError)
-    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
-
-    assert CliRunner().invoke(main, ["rehearsal", "--results", str(plain), "--seeds", "0"]).exit_code == 0
-    arguments = ["rehearsal", "--results", str(compiled), "--seeds", "0", "--compiled"]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
-
-    areas = [[row.metrics["auroc"] for row in read_rows(folder / "rehearsal.csv")] for folder in (plain, compiled)]
-    assert areas[0] == pytest.approx(areas[1], abs=0.01)
-    costs = [read_costs(costs_beside(folder / "rehearsal.csv")) for folder in (plain, compiled)]
-    assert [all("llvmlite" in each.libraries for each in found) for found in costs] == [False, True]
 
 
 def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

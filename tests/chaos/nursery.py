@@ -1,6 +1,6 @@
 """Trainers by forking: `python -m tests.chaos.nursery` reads JSON lines and prints process ids.
 
-A line is [configuration, log], or [configuration, log, parts] for a trainer that computes its batches in parts.
+A line is [configuration, log].
 
 Each is the deployed trainer as a service: a process of its own, which gives up the network, listens on the socket of
 its configuration, and can be killed. Only the libraries are loaded beforehand, once for all of them. When the lines
@@ -19,18 +19,12 @@ import torch  # noqa: F401 — loaded for the forks
 import site_agent.desk.results.run_report
 import site_agent.trainer.study
 import site_agent.trainer.worker  # noqa: F401
-from site_agent.trainer import standby
 from site_agent.trainer.__main__ import main
 from site_agent.trainer.isolation import end_with_parent
-from site_agent.trainer.training.parted_gradients import GradientParts
-from site_agent.trainer.training.training_model import Model
 
 
-def become_trainer(config: str, log: str, parts: int = 1) -> None:
+def become_trainer(config: str, log: str) -> None:
     """Be the trainer of a site until it ends."""
-    if parts > 1:
-        Model.in_parts = GradientParts(parts)
-        standby.PATIENCE_SECONDS = 3600.0  # type: ignore[misc]  # the small program would forget the parts
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     end_with_parent()
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -188,11 +188,11 @@ class Nursery:
         self._process.communicate()
         assert self._process.returncode == 0
 
-    def born(self, config: Path, log: Path, parts: int = 1) -> int:
-        """Start a trainer as a service of its own; the id of its process. It computes batches in this many parts."""
+    def born(self, config: Path, log: Path) -> int:
+        """Start a trainer as a service of its own; the id of its process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(config), str(log), parts]) + "\n")
+        self._process.stdin.write(json.dumps([str(config), str(log)]) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -225,38 +223,3 @@ def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:
     for sites in range(1, 101):
         assert sites * unread_bytes(sites) <= 8 << 20
         assert 65_535 <= unread_bytes(sites) <= 1 << 20
-
-
-_THREADS = """
-import ctypes, sys, tempfile, threading
-from host.heap import set_up_heap
-if len(sys.argv) > 1 and not set_up_heap():
-    sys.exit("no mallopt")
-library, start, hold = ctypes.CDLL(None), threading.Barrier(9), threading.Event()
-library.malloc.restype = ctypes.c_void_p
-def take():
-    start.wait()
-    library.malloc(1000)
-    start.wait()
-    hold.wait()
-for _ in range(8):
-    threading.Thread(target=take, daemon=True).start()
-start.wait(); start.wait()
-library.fopen.restype = ctypes.c_void_p
-with tempfile.NamedTemporaryFile() as file:
-    stream = ctypes.c_void_p(library.fopen(file.name.encode(), b"w"))
-    library.malloc_info(0, stream); library.fclose(stream)
-    print(file.read().count(b"<heap nr="))
-"""
-
-
-@pytest.mark.skipif("not sys.platform.startswith('linux')")
-def test_threads_share_one_heap() -> None:
-    """With the setting eight threads share one heap; without it they use several."""
-
-    def heaps(*words: str) -> int:
-        program = [sys.executable, "-c", _THREADS, *words]
-        return int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
-
-    assert heaps("one") == 1
-    assert heaps() > 1

@@ -31,8 +31,6 @@ LARGEST_EXPOSURE = {
 }
 GPU = DEPLOY / "examples/site-trainer-gpu.conf"
 GPU_EXPOSURE = 7  # 3 without it
-TORCHRUN = DEPLOY / "examples/site-trainer-torchrun.conf"
-TORCHRUN_EXPOSURE = 9  # 3 without it
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
 # The differences between a service and its template for several federations.
@@ -141,37 +139,16 @@ def test_the_drop_in_opens_one_card_and_nothing_else() -> None:
     ]
 
 
-def test_the_drop_in_for_torchrun_opens_loopback_and_nothing_else() -> None:
-    """The trainer keeps a network namespace of its own, and gets no device, no writable path and no other address."""
-    lines = [line for line in TORCHRUN.read_text().splitlines() if line and not line.startswith("#")]
-
-    (start,) = [line for line in lines if line.startswith("ExecStart=/")]
-    (usual,) = re.findall(r"^ExecStart=(.*)", (DEPLOY / "systemd/site-trainer.service").read_text(), re.MULTILINE)
-    program, _, options = usual.partition(" -m ")
-    launcher = "-m site_agent.trainer.by_torchrun --nproc-per-node 2 --master-port 29500 -m"
-    assert start == f"ExecStart={program} {launcher} {options}"
-    assert [line for line in lines if line != start] == [
-        "[Service]",
-        "ExecStart=",
-        "TimeoutStartSec=600",
-        "Environment=TORCH_CPP_LOG_LEVEL=ERROR",
-        "NotifyAccess=all",
-        "RestrictAddressFamilies=AF_INET AF_NETLINK",
-        "IPAddressAllow=localhost",
-    ]
-
-
 @needs_systemd_analyze
-@pytest.mark.parametrize(("drop_in", "exposure"), [(GPU, GPU_EXPOSURE), (TORCHRUN, TORCHRUN_EXPOSURE)])
 @pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_a_drop_in_costs_little_hardening(name: str, drop_in: Path, exposure: int, root: Path) -> None:
-    """With a graphics card or several processes a trainer still verifies, and is hardly more exposed."""
-    place = root / f"etc/systemd/system/{name}.service.d/{drop_in.name}"
+def test_a_drop_in_costs_little_hardening(name: str, root: Path) -> None:
+    """With a graphics card a trainer still verifies, and is hardly more exposed."""
+    place = root / f"etc/systemd/system/{name}.service.d/{GPU.name}"
     place.parent.mkdir()
-    shutil.copyfile(drop_in, place)
+    shutil.copyfile(GPU, place)
 
     told = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
-    done = analyze("security", "--offline=true", f"--threshold={exposure}", f"--root={root}", f"{name}.service")
+    done = analyze("security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", f"{name}.service")
 
     assert (told.stdout + told.stderr).strip() == ""
     assert done.returncode == 0, done.stdout[-200:] + done.stderr

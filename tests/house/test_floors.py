@@ -64,7 +64,6 @@ PATIENTS = frozenset(
         "pydicom",
         "onnx",
         "onnxruntime",
-        "llvmlite",
         "blake3",
         "sdnotify",
     }
@@ -214,7 +213,6 @@ SOCKET_FILES = {
     "site_agent.gate.agent_link",
     "site_agent.service.neighbours",
     "site_agent.trainer.__main__",
-    "site_agent.trainer.standby",
     "site_agent.gate.dry_run",
     "host.address_checks",
 }

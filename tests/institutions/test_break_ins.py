@@ -9,7 +9,6 @@ reaching_out.py, which run inside the machine.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -24,8 +23,8 @@ from tests.institutions.break_ins import (
     put_back,
     taken_over,
 )
-from tests.institutions.federation import HOSPITAL_FILE, HOSPITALS, HURRIED, SITE, Federation
-from tests.institutions.machines import Machine, wait_until
+from tests.institutions.federation import HOSPITAL_FILE, HOSPITALS, SITE, Federation
+from tests.institutions.machines import Machine
 from tests.institutions.reaching_out import tries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600, func_only=True)]
@@ -41,7 +40,6 @@ SENT = {
     *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
     *("LogStanding", "LogGrowth", "LogCosignature"),
 }
-LARGEST_IDLE_MIB = 150
 
 
 def recorded(hospital: Machine, event: str) -> list[dict[str, Any]]:
@@ -59,16 +57,6 @@ def relayed(hospital: Machine, *words: str, seconds: int) -> dict[str, Any]:
     return facts
 
 
-def idle_memory(hospital: Machine) -> dict[str, float]:
-    """The memory of each service in MiB; what several processes share counts in parts (PSS)."""
-    found = {}
-    for kind in KINDS:
-        process = hospital.property(f"site-{kind}", "MainPID")
-        (kib,) = re.findall(r"^Pss: +(\d+) kB", hospital.run("cat", f"/proc/{process}/smaps_rollup"), re.MULTILINE)
-        found[kind] = int(kib) / 1024
-    return found
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_owns_a_service_has_its_power_and_no_other(founded: Federation, kind: str) -> None:
     """Under its unit's sandbox a service can do its work, and nothing else of a list that root can do completely."""
@@ -81,26 +69,6 @@ def test_whoever_owns_a_service_has_its_power_and_no_other(founded: Federation, 
     put_back(hospital)
     assert set(found) == POWERS[kind]
     assert set(by_root) == set(tries(""))
-
-
-def test_an_idle_hospital_needs_little_memory(founded: Federation) -> None:
-    """Connected and waiting for a person's approval, the three services have at most 150 MiB together.
-
-    Asked of the hospital that shares no files with the other machines: what they share would count in smaller parts.
-    """
-    founded.begin_study("quiet", approved_at=[name for name in HOSPITALS if name != HURRIED])
-    hospital = founded.machines[HURRIED]
-    for kind in KINDS:
-        wait_until(lambda: hospital.property(f"site-{kind}", "ActiveState") == "active", f"{kind} runs")  # noqa: B023
-    founded.await_event(hospital, "approval_awaited")
-    trainer = hospital.property("site-trainer", "MainPID")
-    wait_until(lambda: "standby" in hospital.run("cat", f"/proc/{trainer}/cmdline"), "the trainer stands by")
-
-    found = idle_memory(hospital)
-
-    counted = {kind: hospital.property(f"site-{kind}", "MemoryCurrent") for kind in KINDS}
-    print(f"MiB {found}, together {sum(found.values()):.1f}; by control group {counted}")
-    assert sum(found.values()) <= LARGEST_IDLE_MIB
 
 
 def test_whoever_owns_an_agent_gets_nothing_that_the_log_does_not_name(founded: Federation) -> None:

@@ -292,10 +292,10 @@ def test_a_closed_socket_leaves_nothing_to_the_next_one() -> None:
 def test_a_message_for_which_there_is_no_memory_is_an_error_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader gets the error, and not something that is no message."""
 
-    def no_memory(_: int) -> memoryview:
+    def no_memory(_: int) -> bytearray:
         raise MemoryError
 
-    monkeypatch.setattr("site_agent.framed_messages.take_memory", no_memory)
+    monkeypatch.setattr("site_agent.framed_messages.bytearray", no_memory, raising=False)
 
     async def scene(ours: socket.socket, theirs: socket.socket) -> Message:
         end = FramedSocket(ours, FRAMING)

@@ -84,15 +84,11 @@ PLACEBOS: Final = {
 
 def variants() -> list[Variant]:
     """Return a variant for every interpretation, and the placebos of the authors' network."""
-    # Measured: with 31 columns, ten seeds at once are faster; with nine to thirteen, no faster than five. With compiled
-    # attention ten are always faster.
+    # Measured: with 31 columns, ten seeds at once are faster; with nine to thirteen, no faster than five.
     sizes = {name: 5 if reading.view is None else 10 for name, reading in READINGS.items()}
     runs = {name: OneReading(name, reading).run for name, reading in READINGS.items()}
     runs |= {name: _Placebo(name).run for name in PLACEBOS}
-    return [
-        Variant(name=name, run=run, seeds_at_once=sizes.get(name, 5), compiled_seeds_at_once=10)
-        for name, run in runs.items()
-    ]
+    return [Variant(name=name, run=run, seeds_at_once=sizes.get(name, 5)) for name, run in runs.items()]
 
 
 def variant_names() -> list[str]:

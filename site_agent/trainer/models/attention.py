@@ -13,23 +13,17 @@ lanes, all pairs of tokens are computed at once and the probabilities are stored
 of the time. With many lanes, one token is computed after the other, so that all numbers stay in the CPU's cache. The
 backward pass then computes the probabilities again, because reading them from memory would take longer.
 
-Both functions work outside autograd; `transformer.py` calls them from its own forward and backward. If this process
-chose compiled attention, `compiled_attention.py` computes both.
+Both functions work outside autograd; `transformer.py` calls them from its own forward and backward.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-
-from protos.errors import to_install
-from site_agent.trainer.failures import unfit
-
-Kind: TypeAlias = Literal["torch", "compiled"]
 
 # Up to this number of pairs of tokens, times lanes, is computed at once. Their probabilities are 2 MB of float32.
 _FEW: Final = 1 << 19
@@ -52,36 +46,8 @@ class Attended(NamedTuple):
     result: Tensor  # (w, d, L)
 
 
-# The values for the backward pass, one entry for each group of rows. With compiled attention, the backward pass itself.
-Kept: TypeAlias = tuple[Attended, ...] | Callable[[Tensor], Tensor]
-_compiled: Callable[[Tensor, int], tuple[Tensor, Callable[[Tensor], Tensor]] | None] | None = None
-
-
-def choose_attention(kind: Kind) -> None:
-    """Let this process compute attention with torch's operations, or with compiled code.
-
-    Raises:
-        ConfigurationError: the package for compiled attention is not installed.
-    """
-    global _compiled
-    if kind == "torch":
-        _compiled = None
-        return
-    try:
-        from site_agent.trainer.models import compiled_attention
-    except (ImportError, OSError) as cause:
-        raise unfit(
-            what="The package llvmlite is not installed, or cannot be loaded. The setting attention: compiled under "
-            "training in hospital.yaml requires this package.",
-            remedy="Set attention: torch under training in hospital.yaml. Or install the extra `compiled`. "
-            + to_install("site,compiled"),
-        ) from cause
-    _compiled = compiled_attention.attend
-
-
-def chosen_attention() -> Kind:
-    """Return the kind of attention that this process chose. It is `torch` until a choice."""
-    return "torch" if _compiled is None else "compiled"
+# The values for the backward pass, one entry for each group of rows.
+Kept: TypeAlias = tuple[Attended, ...]
 
 
 def attend(projections: Tensor, heads: int) -> tuple[Tensor, Kept]:
@@ -90,8 +56,6 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, Kept]:
     From queries, keys and values, (3·e, d, B) or (S, 3·e, d, B) with e a multiple of `heads`, to (e, d, B) or
     (S, e, d, B), and to the values that `attend_backward` needs.
     """
-    if _compiled is not None and (of_compiled := _compiled(projections, heads)) is not None:
-        return of_compiled
     *stack, rows, tokens, batch = projections.shape
     result = projections.new_empty((*stack, rows // 3, tokens, batch))
     found = []
@@ -111,8 +75,6 @@ def attend_backward(gradient: Tensor, attended: Kept, heads: int) -> Tensor:
     With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the
     rest is the product rule.
     """
-    if not isinstance(attended, tuple):
-        return attended(gradient)
     *stack, rows, tokens, batch = gradient.shape
     found = gradient.new_empty((*stack, 3 * rows, tokens, batch))
     for inner, each, outer in zip(_groups(gradient, heads), attended, _groups(found, heads), strict=True):

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from host.heap import usable_memory_bytes
 from protos.errors import ConfigurationError
 from protos.plan.learning_rates import RateSchedule, rate_factor
+from site_agent.trainer.arithmetic import usable_memory_bytes
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.convolutional_models import ReadsImages
 from site_agent.trainer.pulse import PULSE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -35,21 +35,12 @@ Term: TypeAlias = Callable[[tuple[Tensor, ...]], Tensor]
 class Recipe:
     """The functions and settings that all models trained at a site have in common.
 
-    `build` builds another network of the plan's architecture in the same layout, without first values. `described` is
-    the text from which another process builds the network and its loss; None if no other process can.
+    `build` builds another network of the plan's architecture in the same layout, without first values.
     """
 
     build: Callable[[], FlatNetwork]
     loss: LossFunction
     optimiser: Optimiser
-    described: bytes | None = None
-
-
-class InParts(Protocol):
-    """Computes gradients with several processes; see parted_gradients.py. Nothing else implements it."""
-
-    def gradient(self, flat: FlatNetwork, recipe: Recipe, batch: Rows, /) -> bool:
-        """Set the network's gradients and return True, or return False if the batch must stay whole."""
 
 
 def as_representing(network: nn.Module) -> Represents:
@@ -66,9 +57,7 @@ def whole_gradient(flat: FlatNetwork, loss: LossFunction, batch: Rows) -> None:
 
 
 class Model:
-    """A neural network with its optimiser. `in_parts` computes gradients if several processes train here."""
-
-    in_parts: ClassVar[InParts | None] = None
+    """A neural network with its optimiser."""
 
     def __init__(self, flat: FlatNetwork, recipe: Recipe, stretches: Sequence[nn.Parameter] | None = None) -> None:
         """Build an optimiser for the tensors in `stretches`, or for all parameters if `stretches` is None."""
@@ -80,8 +69,7 @@ class Model:
     def gradient(self, batch: Rows, term: Term | None = None) -> None:
         """Set the gradients of all parameters to the gradient of the batch's loss plus the term `term`."""
         if term is None:
-            if self.in_parts is None or not self.in_parts.gradient(self.flat, self._recipe, batch):
-                whole_gradient(self.flat, self._recipe.loss, batch)
+            whole_gradient(self.flat, self._recipe.loss, batch)
             return
         self.flat.zero_gradients()
         representing = as_representing(self.flat.network)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from structlog.testing import capture_logs
 
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
@@ -19,7 +18,6 @@ from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import around_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer import worker as worker_module
-from site_agent.trainer.models.attention import choose_attention
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
@@ -103,25 +101,6 @@ def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFi
 
     assert answer == Failed(SiteReason.PLAN_NOT_APPROVED, 77)
     assert "site-agent approve" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(("heads", "is_reported"), [(1, True), (2, False)])
-def test_heads_that_are_too_wide_for_compiled_attention_are_reported_once(
-    tmp_path: Path, heads: int, *, is_reported: bool
-) -> None:
-    """The operator who set `attention: compiled` learns that a plan does not use it."""
-    pytest.importorskip("llvmlite")
-    plan = make_plan(architecture=make_plan().architecture.model_dump() | {"entity_width": 16, "heads": heads})
-    config = make_site(tmp_path, attention="compiled")
-    approve_plan(config, plan)
-
-    with capture_logs() as entries:
-        answer = _answered(config, Prepare("law-1", plan.canonical))
-    choose_attention("torch")
-
-    found = [entry for entry in entries if entry["event"] == "attention_not_compiled"]
-    assert isinstance(answer, Prepared)
-    assert [(entry["channels"], entry["most"]) for entry in found] == [(16, 8)] * is_reported
 
 
 def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:

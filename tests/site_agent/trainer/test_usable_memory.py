@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from host.heap import usable_memory_bytes
+from site_agent.trainer.arithmetic import usable_memory_bytes
 
 WHOLE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
