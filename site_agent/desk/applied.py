@@ -5,12 +5,15 @@ The network has the same layout in memory as in training, so that results are eq
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from protos.plan.manifest import manifest_of
 from site_agent.desk.comparison.evaluation import Scores, scores_of
@@ -21,6 +24,8 @@ from site_agent.trainer.data.dataset import place_columns
 from site_agent.trainer.site_network import SiteNetworks
 from site_agent.trainer.soft_target_training import added_columns, beside, joined
 from site_agent.trainer.training.local import predict, rows_at_once
+
+_DRAWS: Final = 8
 
 
 class AppliedModel:
@@ -55,22 +60,24 @@ class AppliedModel:
         """Return how many rows the network computes at once. The number does not change any row's result."""
         return rows_at_once(self._flat, torch.from_numpy(features))
 
-    def outputs(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return the weighted sum of network and baseline, float32 (rows, outputs), for encoded rows (rows, columns).
+    def outputs(
+        self, features: npt.NDArray[np.float32], compute: Callable[[Tensor], npt.NDArray[Any]] | None = None
+    ) -> npt.NDArray[Any]:  # Any: float32, or the type of `compute`
+        """Return the weighted sum of network and baseline, (rows, outputs), for encoded rows, float32 (rows, columns).
 
-        A simple model has no such outputs.
+        `compute` takes the place of the network; without it the result is float32. A simple model has no such outputs.
         """
-        model = self.model
+        model, compute = self.model, compute or (lambda rows: predict(self._flat, rows))
         if model.joined is not None:
             width = len(model.preprocessing.columns)
             return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
         placed = self._placed(features)
         if model.baseline is None or model.plan.expert is None:
-            return predict(self._flat, torch.from_numpy(placed))
+            return compute(torch.from_numpy(placed))
         own = features[:, : len(model.preprocessing.columns)]
         said, use = model.baseline.predictions(own).astype(np.float32), model.plan.expert
         read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
-        return joined(predict(self._flat, read), said, use.result_share)
+        return joined(compute(read), said, use.result_share)
 
     def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         model, own = self.model, self.model.preprocessing.columns
@@ -79,6 +86,38 @@ class AppliedModel:
         if model.columns == own:
             return features
         return place_columns(features, own, model.columns, model.plan.unused_columns)
+
+    def rounding(self, features: npt.NDArray[np.float32], finish: Callable[[Scores], Scores], seed: int) -> float:
+        """Return how far half a unit in the last place of float32 moves the scores, the largest of some random draws.
+
+        The network is computed in float64, with every input and parameter multiplied by 1 + u, |u| <= 2^-24. So the
+        result follows from the network and the number format, and not from this computer's order of sums. 0 for a model
+        without a network.
+
+        Args:
+            finish: what follows the scores, such as a recalibration.
+        """
+        if self.model.joined is not None or self.model.own is not None:
+            return 0.0
+        generator, whole = torch.Generator().manual_seed(seed), copy.deepcopy(self.network).double()
+
+        def moved(values: Tensor) -> Tensor:
+            return values * (1 + 2**-24 * (2 * torch.rand(values.shape, generator=generator, dtype=torch.float64) - 1))
+
+        def scores(network: nn.Module, move: Callable[[Tensor], Tensor]) -> Scores:
+            def compute(rows: Tensor) -> npt.NDArray[np.generic]:
+                return np.asarray(network(move(rows.double())).numpy())
+
+            return finish(scores_of(self.model.preprocessing, self.outputs(features, compute)))
+
+        with torch.no_grad():
+            exact, furthest = scores(whole, lambda rows: rows), 0.0
+            for _ in range(_DRAWS):
+                other = copy.deepcopy(whole)
+                for values in other.parameters():
+                    values.copy_(moved(values))
+                furthest = max(furthest, float(np.abs(scores(other, moved) - exact).max()))
+        return furthest
 
     def scores(self, features: npt.NDArray[np.float32]) -> Scores:
         """Return probabilities, or numbers in the outcome's unit. A row with an output that is not finite gets NaN."""

@@ -28,6 +28,7 @@ from safetensors.numpy import save as serialise_tensors
 from protos.errors import OperatorError, UsageError
 from protos.plan.architecture import NamedTensors
 from site_agent.desk.applied import AppliedModel
+from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.export import loader, row_reader
 from site_agent.desk.export.graph import Graph
 from site_agent.desk.export.onnx_inputs import features_of, made_up_values, other_day, other_days, terms_of
@@ -51,7 +52,11 @@ from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.soft_target_training import added_columns
 
+# The scores of an exact copy may differ by this much: about 100 units in the last place of float32 at 1. For a network
+# that amplifies rounding, it is ROUNDINGS times the effect of one rounding of all its numbers. Roundings of a long
+# computation add up like the square root of their number, so this allows 256 in a row.
 LARGEST_DIFFERENCE: Final = 1e-5
+ROUNDINGS: Final = 16
 _EXPORT: Final = Path(loader.__file__).parent
 _IMPORTED: Final = "from site_agent.desk.export.row_reader import RowReader\n"
 _FUTURE: Final = "from __future__ import annotations\n"
@@ -65,7 +70,8 @@ class Exported:
     """The names of the exported files, their model, and remarks that a person should read.
 
     `loader_difference` and `onnx_difference` are the largest differences between a copy's predictions and the
-    model's, in probability, or in standard deviations of a regression's target; None without ONNX.
+    model's, in probability, or in standard deviations of a regression's target; None without ONNX. `tolerance` is the
+    largest difference with which files are written.
     """
 
     files: tuple[str, ...]
@@ -73,6 +79,7 @@ class Exported:
     notices: tuple[str, ...]
     loader_difference: float
     onnx_difference: float | None
+    tolerance: float
 
 
 def export_model(
@@ -101,7 +108,7 @@ def export_model(
     else:
         model = load_model(hospital.state_path, run, name)
         used = ModelInUse(run=run, name=name, model=model, adoption=None, notices=())
-    files, differences = _checked_files(hospital, used, has_onnx=has_onnx)
+    files, differences, tolerance = _checked_files(hospital, used, has_onnx=has_onnx)
     if record is not None:
         assert used.model.digest is not None  # it was read from a file
         record(used.run, used.name, used.model.digest)
@@ -113,11 +120,14 @@ def export_model(
         notices=used.notices,
         loader_difference=differences[0],
         onnx_difference=differences[1] if has_onnx else None,
+        tolerance=tolerance,
     )
 
 
-def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> tuple[dict[str, bytes], list[float]]:
-    """Return the exported files by name, and how far each copy's predictions differ at most from the model's.
+def _checked_files(
+    hospital: Hospital, used: ModelInUse, *, has_onnx: bool
+) -> tuple[dict[str, bytes], list[float], float]:
+    """Return the exported files, the largest difference of each copy's predictions, and the allowed difference.
 
     Raises:
         OperatorError: the model cannot be exported, or a copy predicts differently.
@@ -128,7 +138,10 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
     applied = AppliedModel(model, used.run, hospital.training)
     own = _own_network(applied, hospital.training.own_module)
     values = made_up_values(model.preprocessing.contract, model.profile, _ROWS, _SEED)
-    said = answers(applied, values, changed)
+    features = encoded(model, values)
+    said = _recalibrated(applied.scores(features), changed)
+    rounding = applied.rounding(features, lambda scores: _recalibrated(scores, changed), _SEED)
+    tolerance = max(LARGEST_DIFFERENCE, ROUNDINGS * rounding / _unit(model))
     description = description_of(model, graph, used.run, own)
     copy = loader_of(description, graph, own)
     differences = [_difference(model, said, copy.scores(torch.from_numpy(values)).numpy())]
@@ -147,17 +160,21 @@ def _checked_files(hospital: Hospital, used: ModelInUse, *, has_onnx: bool) -> t
         # another number.
         parts = [run_onnx(files["model.onnx"], part) for part in (values[:1], values[1:8], values[8:])]
         differences.append(_difference(model, said, np.concatenate(parts)))
-    if max(differences) > LARGEST_DIFFERENCE:
+    _check_differences(differences, tolerance)
+    return files, differences, tolerance
+
+
+def _check_differences(differences: list[float], tolerance: float) -> None:
+    if max(differences) > tolerance:
         raise OperatorError(
             what="The exported model would predict other numbers than the original model. The largest difference "
-            f"is {max(differences):.2g}.",
+            f"is {max(differences):.2g}. At most {tolerance:.2g} can be due to rounding.",
             consequence="Nothing was written, and nothing was sent.",
             remedy=(
                 "Report to the developers of this program which network the plan names. Until they have corrected the "
                 "export, predict with `site-agent predict`."
             ),
         )
-    return files, differences
 
 
 def standalone(name: str) -> bytes:
@@ -190,7 +207,16 @@ def answers(
     applied: AppliedModel, values: npt.NDArray[np.float64], changed: Recalibration | None
 ) -> npt.NDArray[np.float64]:
     """Return the original model's predictions for inputs (rows, inputs): float64 (rows,) or (rows, classes)."""
-    contract = applied.model.preprocessing.contract
+    return _recalibrated(applied.scores(encoded(applied.model, values)), changed)
+
+
+def _recalibrated(scores: Scores, changed: Recalibration | None) -> Scores:
+    return scores if changed is None else changed.apply(scores)
+
+
+def encoded(model: SavedModel, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Return the model's encoded rows, float32 (rows, columns), for inputs (rows, inputs)."""
+    contract = model.preprocessing.contract
     images = None if contract.image is None else in_window(values.astype(np.float32), contract.image)
     features = {} if contract.image is not None else features_of(contract, values)
     table = Table(
@@ -202,8 +228,7 @@ def answers(
         images=images,
         terms=terms_of(contract, values),
     )
-    scores = applied.scores(applied.model.encode(table))
-    return scores if changed is None else changed.apply(scores)
+    return model.encode(table)
 
 
 def description_of(model: SavedModel, graph: Graph, run: str, own: OwnNetwork | None = None) -> dict[str, Json]:
@@ -275,9 +300,12 @@ def _plain(attributes: Mapping[str, object]) -> dict[str, Json]:
 
 
 def _difference(model: SavedModel, said: npt.NDArray[np.float64], found: npt.NDArray[np.float64]) -> float:
+    return float(np.abs(said.reshape(found.shape) - found).max()) / _unit(model)
+
+
+def _unit(model: SavedModel) -> float:
     scale = model.preprocessing.target_scale
-    widest = float(np.abs(said.reshape(found.shape) - found).max())
-    return widest if scale is None else widest / scale.deviation
+    return 1.0 if scale is None else scale.deviation
 
 
 def _check_folder(folder: Path) -> None:

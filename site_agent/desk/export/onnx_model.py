@@ -43,7 +43,7 @@ def onnx_bytes(graph: Graph, inputs: int, outputs: int, own: OwnNetwork | None =
     made = _Writer(graph, helper, onnx.TensorProto, numpy_helper, module)
     for operation in graph.operations:
         made.write(operation)
-    made.nodes.append(helper.make_node("Identity", [graph.result], [OUTPUT]))
+    made.nodes.append(helper.make_node("Identity", [graph.result], [OUTPUT], name=OUTPUT))
     double = onnx.TensorProto.DOUBLE
     whole = helper.make_graph(
         made.nodes,
@@ -124,7 +124,7 @@ class _Writer:
         return [*(self._numpy.from_array(array, name) for name, array in kept.items()), *own]
 
     def _node(self, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> None:
-        self.nodes.append(self._helper.make_node(kind, list(inputs), [output], **attributes))
+        self.nodes.append(self._helper.make_node(kind, list(inputs), [output], name=output, **attributes))
 
     def _add(self, kind: str, one: Operation, *numbers: Any, **attributes: Any) -> None:
         """Append a node with an operation's inputs and output. Whole numbers in `numbers` become further inputs."""

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pytest
 import yaml
 
-from protos.errors import UnavailableError
+from protos.errors import OperatorError, UnavailableError
 from site_agent.desk.examination.admitted_rows import examined
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.export.export_folder import export_model
+from site_agent.desk.export.onnx_networks import Layers
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.model_card import card_facts, card_markdown
@@ -135,6 +136,19 @@ def test_commands_of_a_person_decode_no_image_into_the_state(
         examined(hospital, hospital.scratch_path)
 
 
+def test_a_graph_with_another_intercept_is_refused(
+    trained: tuple[Hospital, Preprocessing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tolerance allows rounding, and not a logit that is larger by 0.01."""
+    linear = Layers.linear
+    monkeypatch.setattr(Layers, "linear", lambda *given: linear(*given).apply("add", [0.01]))
+
+    with pytest.raises(OperatorError):
+        export_model(trained[0], tmp_path / "exported", None, has_onnx=False)
+
+    assert not (tmp_path / "exported").exists()
+
+
 def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_a_tag(
     trained: tuple[Hospital, Preprocessing], tmp_path: Path
 ) -> None:
@@ -153,8 +167,8 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     intensities = [(drawn(number, bool(number % 2)) * 2.0 - 1000).tolist() for number in range(1000, 1000 + ROWS)]
     wanted = [float(row[1]) for row in [*csv.reader((tmp_path / "out.csv").read_text().splitlines())][1:]]
     assert made.onnx_difference is not None
-    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
-    assert loaded.predict([{"scan": one} for one in intensities]) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
+    assert max(made.loader_difference, made.onnx_difference) <= made.tolerance <= 1e-3
+    assert loaded.predict([{"scan": one} for one in intensities]) == pytest.approx(wanted, abs=made.tolerance)
 
     column = preprocessing.contract.image
     assert column is not None
