@@ -24,7 +24,7 @@ _OTHER: Final = "Everything else"
 _GROUPS: Final = {
     _PEOPLE: ("Approvals, withdrawals and other acts of a person.", (
         "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted", "data_withdrawn",
-        "model_adopted", "model_handed_over", "release_approved", "maintenance_announced", "maintenance_cancelled",
+        "model_adopted", "model_handed_over", "release_approved",
         "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
     )),
     _REFUSED: ("Requests that this program or its policy did not allow.", (

@@ -225,7 +225,6 @@ class FederationService:
             peer.reads_together = greeting.together
             self._engine.saw(site)
             self._engine.connected(site, peer)
-            self._engine.away(site, greeting.away_from, greeting.away_until)
             self._upkeep.greeted(peer, site, greeting)
             while goes_on is not Next.NOTHING and not peer.ending.is_set():
                 if wait := pace.wait_seconds(clock()):

@@ -46,9 +46,6 @@ EVENTS: Final = (
           "Call the site and compare the fingerprint of its identity key. If it is the same, run `pki approve`."),
     Entry("I115", "site_waits_for_a_later_study",
           "A connected site waits for a later run, because it is not in the current run's plan.", _NOTHING),
-    Entry("I117", "maintenance_announced",
-          "A site announced an absence for maintenance, or cancelled an announced absence. The coordinator does not "
-          "treat a site as lost during its announced absence.", _NOTHING),
     Entry("I116", "configuration_taken_over",
           "The coordinator has read coordinator.yaml again. The log line lists the changed settings that take effect "
           "only after a restart.", _NOTHING),

@@ -88,7 +88,6 @@ def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _part(site: Mapping[str, Any]) -> str:
-    window = site.get("maintenance")
     words = {
         "revoked": "revoked",
         "withdrawn": "withdrawn",
@@ -96,8 +95,7 @@ def _part(site: Mapping[str, Any]) -> str:
         "given_up": "given up",
     }
     taken_out = next((word for key, word in words.items() if site.get(key)), None)
-    part = taken_out or ("yes" if site["joined"] else "no")
-    return f"{part}, absence announced from {window['from']} to {window['until']}" if window else part
+    return taken_out or ("yes" if site["joined"] else "no")
 
 
 def _days(days: float) -> str:

@@ -20,7 +20,6 @@ from typing import Any, assert_never
 
 import structlog
 
-from coordinator.rounds.absences import Windows
 from coordinator.rounds.hearing import (
     awaits_chunk,
     has_what_it_needs,
@@ -113,7 +112,7 @@ class Engine:
         self._kept: Kept | None = None
         self._held: dict[str, Join] = {}
         self.ending, self._contacts = Ending(state, identity_of, revoked), dict[str, float]()
-        self._windows, self._performer = Windows(clock, now), Performer(self._peers, self._joined, self._log)
+        self._performer = Performer(self._peers, self._joined, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished = asyncio.Event()
@@ -193,18 +192,9 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status for operators, as values for JSON."""
-        around = Around(self._peers, self._joined, self._windows, self._contacts, self._now(), self.ending.unaware)
+        around = Around(self._peers, self._joined, self._contacts, self._clock(), self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "sweeps": self._sweeps}
-
-    def away(self, site: str, begins: int, ends: int) -> None:
-        """Store begin and end of a site's announced absence, in seconds since 1970. Both are 0 for no absence."""
-        if not self._windows.take(site, begins, ends):
-            return
-        self._log.info("maintenance_announced", site=site, window=self._windows.facts(site))
-        if self._run is not None and self._kept is not None:
-            self._run.terms = replace(self._run.terms, away=self._windows.on_clock())
-            self._kept.note("maintenance", site=site, begins=begins, ends=ends)
 
     def recheck(self) -> None:
         """Stop waiting for revoked sites, after the register of sites has changed."""
@@ -298,11 +288,8 @@ class Engine:
     def _begin(self, run: Run, kept: Kept) -> None:
         """Announce a run for the first time, or continue it from its journal."""
         history = kept.history
-        for site, window in history.away.items():
-            self._windows.take(site, *window)
-        away = self._windows.on_clock()
         attempt, key_session = history.first_attempt, history.key_session
-        run.terms = terms = replace(run.terms, first_attempt=attempt, first_key_session=key_session, away=away)
+        run.terms = terms = replace(run.terms, first_attempt=attempt, first_key_session=key_session)
         if not history.has_begun:
             kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
             kept.journal.sync()

@@ -46,7 +46,6 @@ class Terms:
         first_attempt: the number of the first attempt at a round; above 0 after a restore, because lower numbers may
             have been used.
         first_key_session: the last key session of an earlier process that ended before it offered the first round.
-        away: begin and end of each site's announced absence. During its absence a site is not treated as lost.
         receivers: sites that only receive the result. The end of the run waits for these sites.
     """
 
@@ -62,7 +61,6 @@ class Terms:
     is_paused: bool = False
     first_attempt: int = 0
     first_key_session: int = 0
-    away: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     receivers: Sites = frozenset()
 
 

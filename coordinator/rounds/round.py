@@ -16,7 +16,6 @@ import math
 from dataclasses import replace
 from typing import Final, assert_never
 
-from coordinator.rounds.absences import excused_until
 from coordinator.rounds.phases import (
     Acknowledged,
     Advertised,
@@ -108,9 +107,6 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
     if state.joined >= able:
         return _start(terms, state.joined, now)
     if now >= state.deadline:
-        until = excused_until(terms, able - state.joined, now)
-        if until is not None:
-            return replace(state, deadline=until), ()
         if len(state.joined) >= terms.quorum:
             return _start(terms, state.joined, now)
         return _end(is_complete=False, reason="too few sites joined in time", missing=terms.sites - state.joined)
@@ -360,11 +356,6 @@ def _check_deadline(terms: Terms, state: Working, now: float) -> Outcome:
         case Collecting():
             waited_for = attempt.bound - state.complete
             lost = waited_for - attempt.present
-    until = excused_until(terms, waited_for - attempt.present, now)
-    if until is not None:
-        if isinstance(state, Training | Collecting):
-            return replace(state, deadline=until, latest=max(state.latest, until)), ()
-        return replace(state, deadline=until), ()
     if isinstance(state, Interrupted):
         return _give_up_waiting(terms, state, now)
     # If the grace period expires, the absent sites are disconnected, not the connected sites that still compute.
@@ -403,9 +394,6 @@ def _finish(terms: Terms, state: Finishing, event: Event, now: float) -> Outcome
         case _:
             pass
     missing = (state.attempt.bound | terms.receivers) - state.done
-    until = excused_until(terms, missing - state.gone, now) if now >= state.deadline else None
-    if until is not None:
-        return replace(state, deadline=until), ()
     if missing <= state.gone or now >= state.deadline:
         return _end(is_complete=True, reason="all rounds were made", missing=missing)
     return state, ()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from coordinator.rounds.absences import Windows
 from coordinator.rounds.phases import (
     Agreeing,
     Collecting,
@@ -34,15 +33,16 @@ class Around:
     Attributes:
         connected: the sites whose streams are open.
         joined: the connected sites that take part.
-        contacts: the times of each site's last message, in seconds of the windows' monotonic clock.
+        contacts: the times of each site's last message, in seconds of the monotonic clock.
+        clock_seconds: the same clock now.
         now: aware, in UTC.
         unaware: sites that are not yet informed that all studies are over.
     """
 
     connected: Collection[str]
     joined: Collection[str]
-    windows: Windows
     contacts: Mapping[str, float]
+    clock_seconds: float
     now: datetime
     unaware: list[str]
 
@@ -50,7 +50,7 @@ class Around:
 def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the status of a run for operators, as values for JSON."""
     history = kept.history if kept else History()
-    clock_seconds = around.windows.clock()
+    clock_seconds = around.clock_seconds
     ages = {site: round(clock_seconds - at, 1) for site, at in around.contacts.items()}
     return {
         "run": run.facts() if run else None,
@@ -62,13 +62,12 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
                 "withdrawn": name in history.withdrawn,
                 "revoked": name in history.revoked,
                 "given_up": name in history.given_up,
-                "maintenance": around.windows.facts(name),
             }
             for name in (run.plan.listed_names if run else sorted({*around.connected, *around.unaware}))
         },
         "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
-        "pace": pace_facts(run, around.now, is_whole=_is_whole(run, clock_seconds)) if run else None,
+        "pace": pace_facts(run, around.now, is_whole=_is_whole(run)) if run else None,
         "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
         "rollbacks": told_of_rollbacks(run.plan, run.course) if run else [],
@@ -105,14 +104,11 @@ def concluding_facts(state: State) -> dict[str, int] | None:
     return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
 
 
-def _is_whole(run: Run, clock_seconds: float) -> bool:
-    """Return whether all contributors of the current round are connected, and none is in its announced absence."""
+def _is_whole(run: Run) -> bool:
+    """Return whether all contributors of the current round are connected."""
     if not isinstance(run.state, Agreeing | Training | Collecting):
         return True
-    bound, away = run.state.attempt.bound, run.terms.away.items()
-    return bound <= run.state.attempt.present and not any(
-        site in bound and begin <= clock_seconds < end for site, (begin, end) in away
-    )
+    return run.state.attempt.bound <= run.state.attempt.present
 
 
 def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, float | str | None] | None:

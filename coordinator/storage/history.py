@@ -16,7 +16,7 @@ from coordinator.storage.journal import Entry, read_journal
 # The entries that an operator may need later. All other events are the normal course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
-    "maintenance", "given_up", "rolled_back",
+    "given_up", "rolled_back",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both
@@ -33,7 +33,6 @@ class History:
         digests: of everything that was sent for such a round.
         first_attempt: the number of the first attempt at each round; see phases.Terms.
         furthest: one more than the latest round that was ever offered.
-        away: by site its announced absence, in seconds since 1970.
         rounds_made: rounds that were closed and not undone by a return.
         done: sites that have loaded the result.
         withdrawn: sites that their own persons have withdrawn and that have not joined again.
@@ -52,7 +51,6 @@ class History:
         self.digests: dict[int, str] = {}
         self.first_attempt = self.furthest = self.rounds_made = 0
         self.done: set[str] = set()
-        self.away: dict[str, tuple[int, int]] = {}
         self.withdrawn: set[str] = set()
         self.revoked: set[str] = set()
         self.given_up: set[str] = set()
@@ -115,8 +113,6 @@ class History:
             case "back":
                 self.rounds_made = entry["round"]
                 self.done.clear()
-            case "maintenance":
-                self.away[entry["site"]] = (entry["begins"], entry["ends"])
             case "done":
                 self.done.add(entry["site"])
             case "paused" | "resumed":

@@ -101,21 +101,16 @@ class Hello:
 
     Attributes:
         upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
-        away_from: the start of this site's announced absence, seconds since 1970; 0 for none.
-        away_until: the end of the announced absence.
         together: whether the site can read several messages of the coordinator in one.
     """
 
     protocol: int
     software: str
     upkeep: int = 0
-    away_from: int = 0
-    away_until: int = 0
     together: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
-        require(0 <= self.away_from <= self.away_until < 1 << 36, "announced absence")
         require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 

@@ -1,4 +1,4 @@
-"""Contains `site-agent status`, `privacy`, `maintenance` and `move-state`, which show or change this site's state."""
+"""Contains `site-agent status`, `privacy` and `move-state`, which show or change this site's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from host.command_line import json_option
 from protos.errors import UsageError
 from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import gate_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,40 +100,6 @@ def _ago(at: str | None) -> str:
     seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     age = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
     return f"{at}, {age} ago"
-
-
-@click.command()
-@config_option
-@click.option("--from", "begins", help="Start of the absence, such as 2026-05-01T22:00, in this computer's time zone.")
-@click.option("--until", "ends", help="End of the absence, in the same form as --from.")
-@click.option("--cancel", is_flag=True, help="Cancel the absence that was announced before.")
-def maintenance(path: Path, begins: str | None, ends: str | None, cancel: bool) -> None:
-    """Announce a time in which this site may be absent. In this time the coordinator waits for this site.
-
-    Example: site-agent maintenance --config hospital.yaml --from 2026-05-01T22:00 --until 2026-05-02T06:00
-    """
-    from site_agent.gate.announced_absence import keep_window, window_from
-
-    hospital, now = read_hospital(path), datetime.now(UTC)
-    if cancel == bool(begins or ends) or bool(begins) != bool(ends):
-        raise UsageError(
-            what="The command needs either both options --from and --until, or the option --cancel.",
-            consequence="The command announced no absence.",
-            remedy="Read the help of this command with `site-agent maintenance --help`.",
-        )
-    window = window_from(begins, ends, now) if begins and ends else None
-    log = audit_log_of(hospital)
-    if window is None:
-        log.write("maintenance_cancelled")
-    else:
-        log.write("maintenance_announced", begins=window.begins.isoformat(), ends=window.ends.isoformat())
-    log.close()
-    keep_window(gate_folder(hospital.state_path), window)
-    if window is None:
-        click.echo("The absence is cancelled. A running agent reports this to the coordinator at once.")
-    else:
-        click.echo(f"Announced: {window.begins:%Y-%m-%d %H:%M} to {window.ends:%Y-%m-%d %H:%M} UTC.")
-        click.echo("A running agent reports this to the coordinator at once. Otherwise the next start reports it.")
 
 
 @click.command("move-state")

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -35,7 +34,6 @@ from protos.wire.messages import (
 )
 from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
 from site_agent.gate.agent_link import PARTING_SECONDS, Stream
-from site_agent.gate.announced_absence import WINDOW_POLL_SECONDS, require_window, window_seconds
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
 from site_agent.gate.mishaps import TrainerFailed, is_over, masks_nothing, misbehaved
@@ -55,7 +53,6 @@ from site_agent.gate.waiting import (
 )
 from site_agent.hospital import Hospital, Hours
 from site_agent.site_standing import Standing
-from site_agent.state_folders import gate_folder
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
 
@@ -193,10 +190,9 @@ class SiteGate:
 
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether all runs are over."""
-        away = window_seconds(state := gate_folder(self._admission.hospital.state_path))
         upkeep = UPKEEP_VERSION if self._upkeep else 0
-        await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, *away, together=True))
-        beside, failed_run = self._work_beside(connection, state, away), ""
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, together=True))
+        beside, failed_run = self._work_beside(connection), ""
         try:
             while True:
                 item = await self._inbox.get()
@@ -230,12 +226,11 @@ class SiteGate:
                 self._rounds.stream_ended()
             self._forget_messages()
 
-    def _work_beside(self, connection: Stream, state: Path, away: tuple[int, int]) -> list[asyncio.Task[None]]:
+    def _work_beside(self, connection: Stream) -> list[asyncio.Task[None]]:
         """Start the tasks that run as long as a stream."""
         return [
             self._spawn(self._read(connection)),
             self._spawn(watch(self._require_consent, CONSENT_POLL_SECONDS)),
-            self._spawn(watch(partial(require_window, state, away), WINDOW_POLL_SECONDS)),
             self._spawn(watch(lambda: require_hours(self._hours()), APPROVAL_POLL_SECONDS)),
             self._spawn(watch(self._require_trainer, APPROVAL_POLL_SECONDS)),
             self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0)),

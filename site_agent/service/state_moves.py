@@ -25,7 +25,7 @@ from site_agent.gate.mishaps import unfinished_run
 from site_agent.state_folders import agent_folder, approvals_folder, gate_folder
 
 _PROGRAM: Final = "site agent"
-_OF_GATE: Final = ("masking", "spent", "witness", "plans", "maintenance.json")
+_OF_GATE: Final = ("masking", "spent", "witness", "plans")
 
 
 def is_of_old_version(state: Path) -> bool:

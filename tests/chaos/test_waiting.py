@@ -1,7 +1,4 @@
-"""A run waits for a site in its announced absence, and for a site without which others cannot return.
-
-These tests show how the waiting ends.
-"""
+"""A run waits for a site without which others cannot return. These tests show how the waiting ends."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +13,8 @@ import pytest
 import structlog
 
 from coordinator.storage.journal import Entry, read_journal
-from host.durable import make_folder
 from protos.plan.plan import Plan
-from site_agent.gate.announced_absence import Window, keep_window
-from site_agent.state_folders import gate_folder
-from tests.chaos.in_process import Disk, Mortal, Results, plan_of, to_the_end, what_came_out
+from tests.chaos.in_process import Disk, Mortal, Results, plan_of, what_came_out
 from tests.rehearsal.made_up_time import play
 
 FIVE = ("ahus", "berlin", "cluj", "derby", "essen")
@@ -48,9 +41,7 @@ class Happening:
         return False
 
 
-def played(
-    directory: Path, plan: Plan, is_time: Callable[[Mortal], bool], act: Act, window: Window | None = None
-) -> tuple[dict[str, str], Mortal]:
+def played(directory: Path, plan: Plan, is_time: Callable[[Mortal], bool], act: Act) -> tuple[dict[str, str], Mortal]:
     """Run a plan during an event. Return the results, empty if it was not completed, and the network."""
     found: list[tuple[dict[str, str], Mortal]] = []
 
@@ -64,10 +55,6 @@ def played(
             network.strikes = lambda owner, point: happening.strike(owner, point)
             for site in plan.site_names:
                 network.add_site(site, lost_site_budget=2)
-            if window is not None:
-                gate = gate_folder(network.sites["cluj"].directory)
-                make_folder(gate)
-                keep_window(gate, window)
             async with asyncio.timeout(20_000):
                 while network.is_down or not network.engine.finished.is_set():
                     await asyncio.sleep(1.0)
@@ -119,34 +106,6 @@ def is_offered(*without: str) -> Callable[[Mortal], bool]:
         return len(offered) > 2 and not set(without) & set(offered[-1]["sites"])
 
     return is_time
-
-
-def test_a_site_that_is_away_in_its_window_is_not_lost(tmp_path: Path) -> None:
-    """The absence is shown in status, journal and record.
-
-    The run waits beyond every deadline, also after a restart of the coordinator, and no bit differs from a run in which
-    the site never left.
-    """
-    plan = a_plan(("ahus", "berlin", "cluj"))
-    expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
-    now, shown = datetime.now(UTC), list[Any]()
-
-    async def act(network: Mortal) -> None:
-        shown.append(network.engine.status()["sites"])
-        await leave(network, "cluj")
-        network.kill("coordinator")  # what was reported is not forgotten with it
-        await asyncio.sleep(1000.0)
-        assert not network.engine.finished.is_set()
-        network.sites["cluj"].start()
-
-    window = Window(now - timedelta(hours=1), now + timedelta(hours=8))
-    found, network = played(tmp_path / "away", plan, is_offered(), act, window)
-
-    assert shown[0]["cluj"]["maintenance"] is not None
-    assert shown[0]["ahus"]["maintenance"] is None
-    assert found == expected
-    assert "maintenance" in [entry["kind"] for entry in record(network)["happenings"]]
-    assert all(len(entry["sites"]) == 3 for entry in journal(network, "offered"))
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

@@ -366,7 +366,6 @@ def test_status_tells_who_is_there_and_how_far_the_run_is(tmp_path: Path) -> Non
             "withdrawn": False,
             "revoked": False,
             "given_up": False,
-            "maintenance": None,
         }
         assert status["sites"] == {
             "a": {"connected": True, "joined": True} | quiet,

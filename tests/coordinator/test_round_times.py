@@ -1,4 +1,4 @@
-"""Pace and end of a run depend only on its rounds, not on absences, restarts, returns or repetitions."""
+"""Pace and end of a run depend only on its rounds, not on restarts, returns or repetitions."""
 
 from __future__ import annotations
 

@@ -68,15 +68,6 @@ def test_a_sweep_names_its_complete_runs_and_then_the_chosen_one() -> None:
     assert said in printed(answer | {"sweeps": [chosen]})
 
 
-def test_an_announced_absence_is_shown_beside_its_site() -> None:
-    """The coordinator waits for this site, so the person who reads the status sees until when."""
-    absence = {"from": "2026-05-01T22:00:00+00:00", "until": "2026-05-02T06:00:00+00:00"}
-    site = {"connected": False, "joined": True, "maintenance": absence}
-    answer = {"run": None, "runs_over": 0, "runs_waiting": 1, "sites": {"ahus": site}}
-
-    assert "absence announced from 2026-05-01T22:00:00+00:00 to 2026-05-02T06:00:00+00:00" in printed(answer)
-
-
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_names_are_whole_at_every_width(width: int) -> None:
     """A name that another command needs is in one piece, however narrow the window is."""

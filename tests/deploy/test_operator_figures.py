@@ -7,12 +7,11 @@ from typing import Final
 import pytest
 
 from coordinator.network import outgoing, pace, service
-from coordinator.rounds import absences, taken_out
+from coordinator.rounds import taken_out
 from coordinator.storage import history
 from host import durable
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS
 from protos.wire.messages import LARGEST_MESSAGE_BYTES
-from site_agent.gate import announced_absence
 from site_agent.gate.agent_link import PARTING_SECONDS
 from site_agent.gate_socket import WINDOW
 from tests.deploy.test_documentation import ROOT
@@ -39,8 +38,6 @@ SENTENCES: Final = {
     "space for logs": f"audit log or ledger, {durable.RECORDS_RESERVE_BYTES >> 20} MB must stay free",
     "space for models": f"records or models, {durable.MODELS_RESERVE_BYTES >> 20} MB must stay free",
     "restored": f"adds {history.RESTORED_STEP:,} to the identifiers of attempts",
-    "maintenance": f"shorter than {announced_absence.LONGEST_DAYS} days and begin less than "
-    f"{absences.LONGEST_SECONDS // 86_400} days from now",
     "attempts": f"misses {NUMBERS[taken_out.MOST_LATE_ATTEMPTS]} attempts in a row",
 }
 

@@ -179,7 +179,6 @@ class Network:
                 return
             if isinstance(arriving, Hello):
                 self.engine.connected(name, end)
-                self.engine.away(name, arriving.away_from, arriving.away_until)
                 continue
             try:
                 self.engine.received(name, arriving)

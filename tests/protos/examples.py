@@ -128,7 +128,7 @@ _ACKNOWLEDGEMENTS: Final = tuple(
 
 SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
     Hello(1, "0.1.0"),
-    Hello(1, "0.1.0", 1, 1_800_000_000, 1_800_003_600, together=True),
+    Hello(1, "0.1.0", 1, together=True),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
     Join("heart", b"p" * 32, b"m" * 32, 0, None, (Saved(0), Saved(7, 2), Saved(1 << 31, 0))),

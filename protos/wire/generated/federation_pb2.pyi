@@ -55,20 +55,16 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "upkeep", "away_from", "away_until", "together")
+    __slots__ = ("protocol", "software", "upkeep", "together")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     UPKEEP_FIELD_NUMBER: _ClassVar[int]
-    AWAY_FROM_FIELD_NUMBER: _ClassVar[int]
-    AWAY_UNTIL_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
     upkeep: int
-    away_from: int
-    away_until: int
     together: bool
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., away_from: _Optional[int] = ..., away_until: _Optional[int] = ..., together: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., together: _Optional[bool] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")
