@@ -69,12 +69,12 @@ def read_configuration(path: Path) -> CoordinatorConfiguration:
 
 
 def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
-    """Read every plan that coordinator.yaml names. A plan with alternatives (a sweep) becomes one plan per alternative.
+    """Read every plan that coordinator.yaml names.
 
     Raises:
         ConfigurationError: a plan or its starting file is wrong. The error lists every mistake.
     """
-    plans = [read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans]
+    plans = tuple(read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans)
     for plan in plans:
         starting_values(Path(configuration.starting_files), plan)
-    return tuple(alternative for plan in plans for alternative in plan.alternatives)
+    return plans

@@ -123,11 +123,9 @@ def why_not(approval: Approval | None, *, approvers: int, now: datetime) -> str 
 def last_approved(state: Path, plan: Plan) -> tuple[Plan, Approval] | None:
     """Return the other plan of this study that was approved last at this site, or None.
 
-    An unreadable file is skipped, because it cannot be compared. Alternatives of one sweep are one plan.
+    An unreadable file is skipped, because it cannot be compared.
     """
-    alike = {each.digest for each in plan.alternatives}
-    others = (entry for entry in others_approved(state, plan) if entry[0].digest not in alike)
-    found = [entry for entry in others if entry[0].study == plan.study]
+    found = [entry for entry in others_approved(state, plan) if entry[0].study == plan.study]
     return max(found, key=lambda entry: entry[1].signatures[-1].at) if found else None
 
 

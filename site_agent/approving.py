@@ -36,7 +36,7 @@ class Refusal(Document):
 
 
 def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime | None = None) -> Approval:
-    """Record that a person approves a plan and all its alternatives (sweep). Earlier approvals remain valid.
+    """Record that a person approves a plan. Earlier approvals remain valid.
 
     After a withdrawal, earlier approvals are no longer valid.
 
@@ -48,47 +48,37 @@ def approve(state: Path, plan: Plan, *, by: str, at: datetime, until: datetime |
     ends = None if until is None else until.isoformat(timespec="seconds")
     signature = Signature(by=by, at=at.isoformat(timespec="seconds"), until=ends)
     with _held(state):
-        approvals = {each.digest: _approve(state, each, signature) for each in plan.alternatives}
-    return approvals[plan.digest]
-
-
-def _approve(state: Path, plan: Plan, signature: Signature) -> Approval:
-    before = find_approval(state, plan)
-    kept = () if before is None or before.withdrawn else before.signatures
-    others = tuple(each for each in kept if person_of(each.by) != person_of(signature.by))
-    approval = Approval(
-        plan_digest=plan.digest.hex(),
-        manifest_digest=manifest_of(plan).digest.hex(),
-        study=plan.study,
-        version=plan.version,
-        signatures=(*others, signature),
-    )
-    plans = approvals_folder(state) / "plans"
-    # If the gate runs as a service, it is another user of the same group and reads plans in this folder.
-    make_folder(plans, mode=0o750)
-    _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
-    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+        before = find_approval(state, plan)
+        kept = () if before is None or before.withdrawn else before.signatures
+        others = tuple(each for each in kept if person_of(each.by) != person_of(signature.by))
+        approval = Approval(
+            plan_digest=plan.digest.hex(),
+            manifest_digest=manifest_of(plan).digest.hex(),
+            study=plan.study,
+            version=plan.version,
+            signatures=(*others, signature),
+        )
+        plans = approvals_folder(state) / "plans"
+        # If the gate runs as a service, it is another user of the same group and reads plans in this folder.
+        make_folder(plans, mode=0o750)
+        _write(plans / f"{plan.digest.hex()}.json", plan.canonical)
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 
 def withdraw(state: Path, plan: Plan, *, by: str, at: datetime) -> Approval | None:
-    """Record that a person withdraws this site from a plan and from all its alternatives (sweep).
+    """Record that a person withdraws this site from a plan.
 
     Returns:
         the approval that is withdrawn; None if there is none.
     """
     withdrawal = Withdrawal(by=by, at=at.isoformat(timespec="seconds"))
     with _held(state):
-        withdrawn = {each.digest: _withdraw(state, each, withdrawal) for each in plan.alternatives}
-    return withdrawn[plan.digest]
-
-
-def _withdraw(state: Path, plan: Plan, withdrawal: Withdrawal) -> Approval | None:
-    before = find_approval(state, plan)
-    if before is None or before.withdrawn:
-        return None
-    approval = before.model_copy(update={"withdrawn": withdrawal})
-    _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
+        before = find_approval(state, plan)
+        if before is None or before.withdrawn:
+            return None
+        approval = before.model_copy(update={"withdrawn": withdrawal})
+        _write(approval_path(state, plan), json.dumps(approval.model_dump(), indent=2).encode())
     return approval
 
 

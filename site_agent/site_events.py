@@ -12,10 +12,6 @@ EVENTS: Final = (
     Entry("I202", "contribution_released",
           "This site sent a contribution to the coordinator. The audit log has a hash (checksum) of the contribution."),
     Entry("I203", "run_finished", "A run ended. The model and the report of this run are in the state folder."),
-    Entry("I211", "sweep_decided",
-          "All runs of a sweep (a study with alternative settings) are complete. The log line's key `run` names the "
-          "run with the lowest mean validation loss over all sites.",
-          "A responsible person can now use the model of this run with the command `site-agent adopt`."),
     Entry("I204", "coordinator_parted", "The coordinator closed the connection to this site. The log line states the "
     "reason."),
     Entry("I205", "configuration_taken_over",

@@ -55,7 +55,6 @@ class Standing:
         self.concluding_since: datetime | None = None
         self.contributed_at: datetime | None = None
         self.mishap: Mishap | None = None
-        self.chosen: tuple[str, str] | None = None  # the chosen run of the newest sweep, and its values
         self.may_read_patients: bool | None = None  # whether the kernel would let this process open the table
 
     def began_run(self, run: str, rounds: int) -> None:
@@ -129,9 +128,9 @@ class Standing:
         """Record that this site's contribution to the current round is ready."""
         self.phase = "ready" if self.phase == "training" else self.phase
 
-    def concluded(self, run: str, chosen: tuple[str, str] | None) -> None:
-        """Record that a run is over for this site. After a sweep, also record the best run."""
-        self.phase, self.chosen = "finished" if run == self.run else self.phase, chosen or self.chosen
+    def concluded(self, run: str) -> None:
+        """Record that a run is over for this site."""
+        self.phase = "finished" if run == self.run else self.phase
 
     @asynccontextmanager
     async def asking(self, question: str) -> AsyncIterator[None]:
@@ -165,7 +164,6 @@ class Standing:
             "ends": _iso(self._ends()),
             "concluding_since": _iso(self.concluding_since) if self.phase == "concluding" else None,
             "contributed_at": _iso(self.contributed_at),
-            "sweep": self.chosen and {"chosen": self.chosen[0], "values": self.chosen[1]},
             "trainer": self.trainer,
             "agent_may_read_patients": self.may_read_patients,
             "last_error": mishap and {"at": _iso(mishap.at), "identifier": mishap.identifier, "what": mishap.what},

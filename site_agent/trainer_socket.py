@@ -70,7 +70,7 @@ class Train:
 class Conclude:
     """The gate instructs the trainer to choose and test a model and to write the report.
 
-    The payload has final parameters. Other fields are as in Train. `alternative` is the chosen one of a sweep, or -1.
+    The payload has final parameters. Other fields are as in Train.
     """
 
     round: int
@@ -78,7 +78,6 @@ class Conclude:
     best_round: int
     payload: bytes | memoryview = field(repr=False)
     returned_to: int = -1
-    alternative: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ _WORDS: Final = {
     "plan_refused": "The policy refused a plan: {reason}.",
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
-    "sweep_decided": "A sweep ended. The run {chosen} was chosen: {values}.",
     "run_went_back": "The run {run} returned to round {round}.",
     "run_rolled_back": "Too few sites accepted what they received. The run {run} returned to the parameters "
     "after round {returned_to}.",

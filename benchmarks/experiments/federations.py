@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from global_layers.one_process import Collection, run_rounds
 from protos.plan.plan import Plan
-from protos.plan.sweep import chosen_of
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
@@ -33,22 +31,3 @@ def federate(
     }
     collection = run_rounds(plan, studies)
     return collection, {name: study.conclude() for name, study in studies.items()}
-
-
-def federate_sweep(
-    plan: Plan, sites: Mapping[str, Dataset], own_module: Path | None = None
-) -> tuple[Plan, dict[str, Outcome]]:
-    """Run all alternatives of a plan. Return the alternative with the lowest validation loss over all sites.
-
-    Args:
-        plan: one of the alternatives; see `federate`.
-        sites: each one's encoded rows.
-        own_module: the file of the sites' own network, where the plan lists tensors.
-
-    Raises:
-        OperatorError: the plan does not fit a site.
-    """
-    runs = [(each, *federate(each, sites, own_module)) for each in plan.alternatives]
-    bests = [collection.run.course.best for _, collection, _ in runs]
-    chosen, _, outcomes = runs[chosen_of([math.inf if best is None else best[1] for best in bests])]
-    return chosen, outcomes

@@ -53,11 +53,6 @@ EVENTS: Final = (
           "A run has ended, with or without all of its rounds. The file record.json of the run has the reason and "
           "names the missing sites.",
           "If the run is incomplete and you want to repeat it, give the plan a higher version number."),
-    Entry("I122", "sweep_decided",
-          "All runs of a sweep (a study with alternative settings) are complete. The log line's key `run` names the "
-          "run with the lowest mean validation loss over all sites.",
-          "Send the name of the best run to the sites. Each site can then use the model of this run with `site-agent "
-          "adopt`."),
     Entry("I120", "end_to_be_told",
           "All studies have ended, but the sites that the log line names were not informed yet. The coordinator waits "
           "for these sites, at most for the time in `stay_seconds`.",

@@ -39,8 +39,6 @@ def status_lines(answer: Mapping[str, Any]) -> Iterator[str]:
             yield f"All studies are over. These sites are not informed yet: {', '.join(unaware)}"
     else:
         yield from _run_lines(run, answer)
-    for sweep in answer.get("sweeps", ()):
-        yield _sweep_line(sweep)
     if (days := answer.get("coordinator_certificate_days")) is not None:
         yield f"The coordinator's own certificate: {_days(days)} left"
 
@@ -67,13 +65,6 @@ def _run_lines(run: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[st
     if run["best_round"] is not None:
         lowest = f"{run['best_validation_loss']:.6g}"
         yield f"Lowest mean validation loss: {lowest}, of the model after round {run['best_round']}"
-
-
-def _sweep_line(sweep: Mapping[str, Any]) -> str:
-    name = f"Sweep of {sweep['study']} version {sweep['version']}"
-    if sweep["chosen"] is None:
-        return f"{name}: {sweep['complete']} of {sweep['alternatives']} runs are complete."
-    return f"{name}: the run {sweep['chosen']} has the lowest mean validation loss ({sweep['values']})."
 
 
 def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -54,7 +54,7 @@ from coordinator.rounds.taken_out import explained, yet_to_tell
 from coordinator.storage.ending import Ending
 from coordinator.storage.journal import Echo
 from coordinator.storage.keeping import Kept
-from coordinator.storage.run_record import earlier_losses, has_complete_record, sweep_facts, write_record
+from coordinator.storage.run_record import has_complete_record, write_record
 from protos.errors import OperatorError
 from protos.plan.manifest import Starts, manifest_of
 from protos.plan.methods import method_names
@@ -101,7 +101,6 @@ class Engine:
             aside: writes large snapshots while rounds continue.
         """
         self._waiting, self._state, self._identity_of = list(plans), state, identity_of
-        self._plans, self._sweeps = list(self._waiting), list[dict[str, Any]]()
         self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
         self._log, self._starts = structlog.get_logger(), starts
         self._peers: dict[str, Peer] = {}
@@ -123,9 +122,7 @@ class Engine:
 
     def add(self, plans: Iterable[Plan]) -> None:
         """Add plans to the plans that wait. The first plan begins immediately if no run is active."""
-        added = list(plans)
-        self._waiting += added
-        self._plans += added
+        self._waiting += plans
         if self._run is None and self.failure is None and self._waiting:
             self.finished.clear()
             self._guarded(self._next_run)
@@ -194,7 +191,7 @@ class Engine:
         """Return the coordinator's status for operators, as values for JSON."""
         around = Around(self._peers, self._joined, self._contacts, self._clock(), self._now(), self.ending.unaware)
         facts = status_facts(self._run, self._kept, around)
-        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting), "sweeps": self._sweeps}
+        return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
 
     def recheck(self) -> None:
         """Stop waiting for revoked sites, after the register of sites has changed."""
@@ -243,7 +240,6 @@ class Engine:
         self._joined.clear()
         self._held.clear()
         self._run = self._kept = None
-        self._look_at_sweeps()
         if not self._waiting:
             self.finished.set()
             self._tell_all_over()
@@ -256,7 +252,6 @@ class Engine:
             self._next_run()
             return
         run = new_run(plan, terms, begin(terms, self._clock()), manifest_of(plan, self._starts(plan)))
-        run.earlier_losses = earlier_losses(self._state, plan)
         echo = self._audit(plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:
@@ -270,15 +265,6 @@ class Engine:
         for site in list(self._peers):
             self._announce(site, run)
         self.recheck()
-
-    def _look_at_sweeps(self) -> None:
-        """Read again which alternative of each sweep is chosen, and report each choice once."""
-        reported = [sweep["chosen"] for sweep in self._sweeps]
-        self._sweeps = list(sweep_facts(self._state, self._plans))
-        for sweep in self._sweeps:
-            if sweep["chosen"] is not None and sweep["chosen"] not in reported:
-                loss = sweep["best_validation_loss"]
-                self._log.info("sweep_decided", run=sweep["chosen"], values=sweep["values"], validation_loss=loss)
 
     def _tell_all_over(self) -> None:
         """Inform each connected site that all runs have ended. Other sites are informed when they connect."""

@@ -6,7 +6,6 @@ collected in a round.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +40,6 @@ from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import price_in_words
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
-from protos.plan.sweep import chosen_of
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
 from protos.wire.positions import parameters_digest
@@ -67,7 +65,6 @@ class Run:
         values: float32, the federated parameters in the manifest's order, followed by their control variates if the
             method has any. A message is a view of it whenever all layers take part.
         accepted: the state to which the run returns, if the plan lets sites refuse parameters.
-        earlier_losses: the lowest losses of a sweep's other alternatives, if this is the last one.
     """
 
     name: str
@@ -81,7 +78,6 @@ class Run:
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
     accepted: RoundState | None = None
-    earlier_losses: tuple[float, ...] = ()
     rounds_made: int = 0
     times: RoundTimes = field(default_factory=lambda: RoundTimes(time.monotonic), repr=False)
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
@@ -213,10 +209,8 @@ class Run:
         values = self._sent(self.exchanges.result(layers), has_controls=False)
         measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
         returned_to = self.course.returned_to(self.rounds_made - 1, measured_last)
-        best = math.inf if self.course.best is None else self.course.best[1]
-        chosen = chosen_of([*self.earlier_losses, best]) if self.earlier_losses else None
         digest = parameters_digest(values)
-        return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to, chosen), values
+        return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to), values
 
     def views(self) -> dict[str, Float32]:
         """Return the shared parameters as named arrays, without copying them."""

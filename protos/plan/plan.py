@@ -25,8 +25,6 @@ from protos.plan.federated_statistics import Statistics
 from protos.plan.ingredients import (
     Adaptive,
     Blend,
-    KeptLayersMean,
-    LayerIntervals,
     Mean,
     Method,
     Nothing,
@@ -43,7 +41,6 @@ from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.private_statistics import PrivateStatistics, why_not_counted_privately
 from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
 from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, HeldOutLoss, Schedule, Snapshots
-from protos.plan.sweep import Sweep
 from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
@@ -141,13 +138,12 @@ class Plan(Document):
     expert: BaselineUse | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
-    sweep: Sweep | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_acceptance, self._of_method)
         checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior, self._of_privacy)
-        refuse_for(reason for check in (*checks, self._of_sweep) for reason in check())
+        refuse_for(reason for check in checks for reason in check())
         return self
 
     def _of_method(self) -> Iterator[str]:
@@ -215,27 +211,6 @@ class Plan(Document):
                 "minus 1). At least 1 is needed, because a site can subtract its own noise from a sum"
             )
         yield from (f"privacy is impossible in this plan: {reason}" for reason in reasons)
-
-    def _of_sweep(self) -> Iterator[str]:
-        if self.sweep is None:
-            return
-        if (self.checkpoint, self.quorum, self.on_lost_site) != ("global", len(self.site_names), "wait"):
-            yield (
-                "sweep compares the validation losses of the same sites in all rounds. So checkpoint must be global, "
-                "quorum must be the number of sites that contribute, and on_lost_site must be wait"
-            )
-        yield from self.sweep.why_impossible(self.model_dump(mode="json"), self._same_exchange)
-
-    def _same_exchange(self, alternative: str) -> None:
-        """Raise ValueError if an alternative of the plan (JSON) sends other layers, or sends them in other rounds."""
-        if Plan.model_validate_json(alternative)._choice_of_layers != self._choice_of_layers:
-            raise ValueError("it would change which layers sites send in which rounds, so one approval cannot cover it")
-
-    @property
-    def _choice_of_layers(self) -> tuple[object, ...]:
-        method = self.ingredients
-        rule = method.server_rule if isinstance(method.server_rule, KeptLayersMean | LayerIntervals) else None
-        return method.federated, rule, method.has_controls, self.has_probe, self.rounds
 
     def _training_keys(self, promise: Privacy) -> TrainingKeys:
         unpaid = {
@@ -557,20 +532,6 @@ class Plan(Document):
         version.
         """
         return f"{self.study}-v{self.version}-{self.digest.hex()[:12]}"
-
-    @property
-    def alternatives(self) -> tuple[Self, ...]:
-        """Return the plans of all alternatives, or only this plan if there are none. One approval covers all plans."""
-        sweep = self.sweep
-        if sweep is None:
-            return (self,)
-        # Each was checked when this plan was read. If each alternative checked the whole list, a large plan would take
-        # minutes.
-        plans = map(type(self).model_validate_json, sweep.documents(self.model_dump(mode="json")))
-        return tuple(
-            plan.model_copy(update={"sweep": sweep.model_copy(update={"at": number})})
-            for number, plan in enumerate(plans)
-        )
 
     @cached_property
     def canonical(self) -> bytes:

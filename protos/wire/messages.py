@@ -252,17 +252,13 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The last aggregate follows as chunks. `round` counts the completed rounds; the other fields are as in an Offer.
-
-    `alternative` is the chosen alternative of a sweep, after the last of its runs.
-    """
+    """The last aggregate follows as chunks. `round` counts the completed rounds. Other fields are as in an Offer."""
 
     round: int
     parameters_digest: bytes
     layers: bytes = b""
     best_round: int | None = None
     returned_to: int | None = None
-    alternative: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
@@ -270,7 +266,6 @@ class Finish:
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
         require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
-        require(self.alternative is None or self.alternative >= 0, "alternative of a sweep")
 
 
 @dataclass(frozen=True, slots=True)

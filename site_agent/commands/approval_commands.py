@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from audit.own_log import AuditLog
 from host.command_line import PATH, account, by_option, person
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 from pki.store import write_public
@@ -64,7 +65,13 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
 
 @click.command()
 @config_option
-@plan_option
+@click.option(
+    "--plan",
+    "plan_path",
+    type=PATH,
+    help="File of the plan, or a folder: all its .yaml files are plans to approve together. Without this option, use "
+    "the plan that was last announced or approved at this site.",
+)
 @by_option
 @click.option("--yes", is_flag=True, help="Approve the plan without asking for y or n. A script needs this option.")
 @click.option(
@@ -72,46 +79,63 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     help="Last day of this approval, or the date and time at which it ends. A time without a time zone is in UTC.",
 )
 def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes: bool) -> None:
-    """Record that a person approves a plan. No training starts without an approval.
+    """Record that a person approves a plan, or all plans of a folder. No training starts without an approval.
 
     In a terminal, this command first shows a summary of the plan and asks for y or n. Without a terminal (in a script),
     the command requires the option --yes.
 
     Example: site-agent approve --config hospital.yaml --plan plan.yaml --by "Anna Jones" --until 2027-06-30
     """
-    hospital, now = read_hospital(path), datetime.now(UTC)
-    plan, by = read_plan(hospital, plan_path), person(by)
-    ends = None if until is None else _end_of(until, now)
-    log, facts = audit_log_of(hospital), _facts(plan, by)
+    hospital, by, now = read_hospital(path), person(by), datetime.now(UTC)
+    files = _files_of(plan_path) if plan_path is not None and plan_path.is_dir() else [plan_path]
+    plans = [read_plan(hospital, each) for each in files]
+    ends, log = None if until is None else _end_of(until, now), audit_log_of(hospital)
+    for plan in plans:
+        _require_permitted(hospital, plan, by, log)
+    if not yes:
+        for plan in plans:
+            _ask(hospital, plan, by, ends)
+    for plan in plans:
+        _approve(hospital, plan, by, ends, log)
 
+
+def _files_of(folder: Path) -> list[Path | None]:
+    files: list[Path | None] = [*sorted(folder.glob("*.yaml"))]
+    if not files:
+        raise UsageError(
+            what=f"The folder {folder} has no plan: no file in it ends with .yaml.",
+            consequence=_NOTHING_APPROVED,
+            remedy="Name a plan, or a folder with plans, with --plan.",
+        )
+    return files
+
+
+def _require_permitted(hospital: Hospital, plan: Plan, by: str, log: AuditLog) -> None:
+    """Raise RefusedError, and write this to the audit log, if this site may not take part in the plan."""
     from site_agent.gate.permission import decide_plan
+    from site_agent.gate.remedies import remedy_of_refusal
 
     identity = own_fingerprint(hospital)
-    decision = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log)
-    reason = decision.reasons
+    reason = decide_plan(hospital, plan, manifest_of(plan), identity=identity, audit=log).reasons
     if reason:
-        from site_agent.gate.remedies import remedy_of_refusal
-
-        log.write("approval_refused", reason=reason, **facts)
+        log.write("approval_refused", reason=reason, **_facts(plan, by))
         raise RefusedError(
-            what=f"This plan cannot be approved at this site: {reason}.",
+            what=f"The plan {plan.study} version {plan.version} cannot be approved at this site: {reason}.",
             consequence=_NOTHING_APPROVED,
             remedy=remedy_of_refusal(hospital, plan, identity=identity, audit=log),
         )
-    if not yes:
-        _ask(hospital, plan, by, ends)
+
+
+def _approve(hospital: Hospital, plan: Plan, by: str, ends: datetime | None, log: AuditLog) -> None:
+    now = datetime.now(UTC)
     earlier = approvals.last_approved(hospital.state_path, plan)
     older = approvals.newest_version(hospital.state_path, plan.study)
-    until_text = None if ends is None else ends.isoformat(timespec="seconds")
-    for alternative in plan.alternatives:
-        log.write("plan_approved", until=until_text, **_facts(alternative, by))
+    log.write("plan_approved", until=None if ends is None else ends.isoformat(timespec="seconds"), **_facts(plan, by))
     approval = approving.approve(hospital.state_path, plan, by=by, at=now, until=ends)
     _print([*([_since(plan, earlier)] if earlier else []), *_beside_others(hospital, plan)])
     if 0 < older < plan.version:
         click.echo(f"Version {older} of this study no longer trains here.")
     click.echo(f"{by} approved {plan.study} version {plan.version}, plan digest {plan.digest.hex()}.")
-    if plan.sweep is not None:
-        click.echo(f"This approval covers all {len(plan.alternatives)} alternatives of the plan's sweep.")
     if ends is not None:
         click.echo(f"This approval is valid until {_moment(ends)}. Nothing trains under it after that.")
     missing = approvals.why_not(approval, approvers=hospital.policy.approvers, now=now)
@@ -163,8 +187,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
             remedy="Name the file of the approved plan with the option --plan.",
         )
     log = audit_log_of(hospital)
-    for alternative in plan.alternatives:
-        log.write("plan_withdrawn", **_facts(alternative, by))
+    log.write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more is sent.")
     click.echo(
         "Earlier contributions stay in the sums. `site-agent release withdraw-data` records that data is withdrawn."
@@ -305,9 +328,9 @@ def _of_receiver(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
 def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
-    from site_agent.desk.findings.kept_findings import find_suspicions
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
+    from site_agent.trainer.trainer_files import find_suspicions
 
     try:
         contract = read_contract(Path(hospital.data.contract))

@@ -67,7 +67,6 @@ def _table(facts: dict[str, Any]) -> Table:
         ("last contact", _ago(facts.get("last_contact"))),
         ("pace", "not known yet" if pace is None else f"{pace:.3g} seconds a round"),
         ("ends about", facts.get("ends") or "not known"),
-        *([("sweep", f"chose {sweep['chosen']} ({sweep['values']})")] if (sweep := facts.get("sweep")) else []),
         ("trainer", facts["trainer"]),
         ("patients", _SEPARATION[facts.get("agent_may_read_patients")]),
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),

@@ -23,7 +23,6 @@ from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds, saved_facts
-from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
@@ -66,7 +65,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
         "network_terms": [] if used.model.own or plan.prior else [*network_terms(plan)],
-        "sweep": choice_in_words(hospital.state_path, plan),
         "rounds": plan.rounds,
         "rounds_made": _prior_rounds(saved),
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
@@ -202,8 +200,7 @@ def _rounds(facts: Mapping[str, Any]) -> str:
         return "none: this model was trained without the patients of other hospitals"
     if facts["rounds_made"] is not None:
         return f"{facts['rounds_made']}, and the plan allowed at most {facts['rounds']}"
-    swept = f". {facts['sweep']}" if facts["sweep"] else ""
-    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept{swept}"
+    return f"{facts['rounds']}; the model after round {facts['checkpoint_round']} was kept"
 
 
 def _metric_lines(facts: Mapping[str, Any]) -> Sequence[str]:

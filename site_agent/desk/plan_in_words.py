@@ -48,14 +48,9 @@ def _asked(plan: Plan) -> Iterator[str]:
         return
     yield (
         f"Task: {len(plan.site_names)} hospitals ({names}) train a model together, in at most "
-        f"{counted(len(plan.alternatives) * plan.rounds, 'round')}. Each hospital uses only the data of its own "
+        f"{counted(plan.rounds, 'round')}. Each hospital uses only the data of its own "
         "patients, on its own computer."
     )
-    if plan.sweep is not None:
-        yield (
-            f"The plan tries {len(plan.alternatives)} alternative settings, each in a separate run. One approval "
-            "covers all these runs."
-        )
 
 
 def _patients(plan: Plan, rows: int | None) -> Iterator[str]:

@@ -24,7 +24,6 @@ from protos.plan.plan import Plan
 from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
 from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
-from protos.plan.sweep import Sweep
 from protos.plan.volume import most_bytes, rounds_with
 from protos.plan.weighting import RowWeights
 
@@ -102,8 +101,6 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
     yield _updates(plan, manifest)
     yield _numbers(plan, manifest)
     yield Section("What else the plan decides", tuple(_choices(plan)))
-    if plan.sweep is not None:
-        yield _alternatives(plan, plan.sweep, most_bytes(plan, manifest))
     total = most_bytes(plan, manifest)
     each = f"{Layout(manifest.parameters, 0).total_bytes} bytes of updates"
     if plan.private_training is not None:
@@ -366,23 +363,6 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
         "Each site computes the coefficients of the model from the sums. The report of every site shows the "
         "coefficients with their standard errors."
     )
-
-
-def _alternatives(plan: Plan, sweep: Sweep, run_bytes: int) -> Section:
-    runs = len(sweep.alternatives)
-    sentences = (
-        f"The researcher compares {runs} alternative settings, and this plan is alternative {sweep.at + 1}. Each "
-        "alternative is a separate run, and the runs follow one another. One approval covers all these runs.",
-        f"All runs together have at most {counted(runs * plan.rounds, 'round')} and send at most {runs * run_bytes} "
-        "bytes. All other numbers on this page are for a single run.",
-        "After the last run, the command `coordinator status` shows which run has the lowest validation loss over all "
-        "sites.",
-    )
-    rows = tuple(
-        (str(number), *(f"{value:g}" for value in values), other.digest.hex())
-        for number, (values, other) in enumerate(zip(sweep.alternatives, plan.alternatives, strict=True), start=1)
-    )
-    return Section("Alternatives", sentences, Table(("alternative", *sweep.keys, "plan digest"), rows))
 
 
 def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]:

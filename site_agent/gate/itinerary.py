@@ -8,8 +8,7 @@ The rules, in addition to those of the plan (protos/plan/exchange.py):
   values itself and refuses any others;
 * stages only advance, and a measurement is not repeated in a second round;
 * the layers that PLayer-FL's probe has chosen stay the chosen ones to the end;
-* a result comes after the last round, which the plan fixes unless training may end early;
-* only the last alternative of a sweep ends with a choice, which is one of the alternatives.
+* a result comes after the last round, which the plan fixes unless training may end early.
 """
 
 from __future__ import annotations
@@ -109,9 +108,6 @@ class Itinerary:
         self._check_layers(None, finish.layers)
         self._check_best(finish.best_round)
         self._check_return(finish.returned_to)
-        sweep, chosen = self._plan.sweep, finish.alternative
-        if chosen is not None and (sweep is None or not sweep.is_last or chosen >= len(sweep.alternatives)):
-            raise MalformedMessage("a choice among alternatives that the plan does not have")
         return self._exchanges.result(finish.layers)
 
     def _check_stage(self, offer: Offer) -> None:

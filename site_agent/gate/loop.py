@@ -269,8 +269,8 @@ class SiteGate:
                 self._deaths = 0
                 self._standing.built()
                 await self._running().built(contribution)
-            case Concluded(run=run, chosen=chosen):
-                self._standing.concluded(run, chosen)
+            case Concluded(run=run):
+                self._standing.concluded(run)
                 await self._send(Done(run))
             case Adopted() if self._rounds is not None:
                 self._rounds.follow(self._admission.hospital.policy)

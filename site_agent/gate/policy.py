@@ -60,10 +60,9 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
         yield f"the plan sums the updates of {added}, and the policy requires at least {policy.smallest_sites}"
-    runs = len(plan.alternatives)  # a sweep spends the limits of one study, all alternatives together
-    if runs * plan.rounds > policy.largest_rounds:
-        yield f"the plan has {runs * plan.rounds} rounds, and the policy allows {policy.largest_rounds}"
-    megabytes = runs * most_bytes(plan, manifest) / 1e6
+    if plan.rounds > policy.largest_rounds:
+        yield f"the plan has {plan.rounds} rounds, and the policy allows {policy.largest_rounds}"
+    megabytes = most_bytes(plan, manifest) / 1e6
     if megabytes > policy.largest_megabytes:
         yield f"{megabytes:.3g} MB would be sent, and the policy allows {policy.largest_megabytes:g} MB"
     if plan.encoding.clipping_range > policy.largest_clipping_range:

@@ -67,11 +67,10 @@ class Built:
 class Concluded:
     """A notice that a run has ended here: the trainer has loaded its result, and the end is recorded.
 
-    Another run may have begun since. `chosen` is the best run of a sweep and its settings, or None.
+    Another run may have begun since.
     """
 
     run: str
-    chosen: tuple[str, str] | None
 
 
 class Sending(Protocol):
@@ -177,7 +176,6 @@ class Rounds:
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
-        self._alternative: int | None = None  # the choice of a sweep
         self._saved, self.next_round = {state.round: state for state in saved}, None if saved else 0
         self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
@@ -187,14 +185,6 @@ class Rounds:
     def key_session(self) -> int:
         """Return the number of the key session in which this site agreed on its masking keys, or 0 without keys."""
         return self._masking.key_session if self._masking else 0
-
-    @property
-    def chosen(self) -> tuple[str, str] | None:
-        """Return the best run of a sweep (a study with alternative settings) and its settings, or None."""
-        sweep, number = self.plan.sweep, self._alternative
-        if sweep is None or number is None:
-            return None
-        return self.plan.alternatives[number].run_name, sweep.text_of(number)
 
     @property
     def _receives(self) -> bool:
@@ -284,9 +274,6 @@ class Rounds:
             self._gate.finish()
         self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
         self._log.info("run_finished", run=self.run)
-        if (chosen := self.chosen) is not None:
-            self._audit.write("sweep_decided", run=self.run, chosen=chosen[0], values=chosen[1])
-            self._log.info("sweep_decided", run=chosen[0], values=chosen[1])
 
     async def _begin_download(self, message: Offer | Finish) -> None:
         if isinstance(message, Offer):
@@ -463,11 +450,9 @@ class Rounds:
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
             self._note_return(message)
             returned = -1 if message.returned_to is None else message.returned_to
-            self._alternative = message.alternative
-            chosen = -1 if message.alternative is None else message.alternative
             payload = self._with_own_sums(vector, None)
             self._training = None
-            question = Conclude(message.round, message.layers.hex(), best, payload, returned, chosen)
+            question = Conclude(message.round, message.layers.hex(), best, payload, returned)
             self._conclusion = self._around.spawn(self._conclude(question), self.run)
 
     async def _conclude(self, question: Conclude) -> None:
@@ -475,7 +460,7 @@ class Rounds:
         if not isinstance(answer, Agreed):
             raise unexpected_answer()
         self.concluded(question.round)  # at once, before the trainer is prepared for another run
-        await self._around.deliver(Concluded(self.run, self.chosen))
+        await self._around.deliver(Concluded(self.run))
 
     def _masked(self) -> SiteMasking:
         if self._masking is None:

@@ -26,12 +26,12 @@ from blake3 import blake3
 
 from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
 from protos.errors import ConfigurationError, UnavailableError
-from protos.plan.plan import Plan
 from site_agent.trainer.failures import START_AGAIN, unfit
 
 SECRET_BYTES: Final = 32
 _NAME: Final = "site.secret"
 SUSPICIONS: Final = Path("data") / "suspicions.json"
+_LARGEST_SUSPICIONS_BYTES: Final = 1 << 16
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
@@ -82,15 +82,14 @@ def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
     write_whole(state / SUSPICIONS, json.dumps({"run": run, "sentences": list(sentences)}).encode())
 
 
-def keep_choice(state: Path, plan: Plan, number: int) -> None:
-    """Write the number, from 0, of the alternative that was chosen in the plan's sweep."""
-    write_whole(choice_path(state, plan), str(number).encode())
-
-
-def choice_path(state: Path, plan: Plan) -> Path:
-    """Return the path of the file that stores which alternative of a plan was chosen."""
-    # One file is for all alternatives, because earlier runs already have their reports.
-    return state / "reports" / f"{plan.alternatives[0].run_name}.sweep"
+def find_suspicions(state: Path) -> tuple[str, ...]:
+    """Return the newest findings about suspicious columns. Return none if this user account may not read the file."""
+    try:
+        with (state / SUSPICIONS).open("rb") as file:
+            found = json.loads(file.read(_LARGEST_SUSPICIONS_BYTES))
+        return tuple(f"In the run {found['run']}, {sentence}" for sentence in found["sentences"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
 
 
 def site_secret(folder: Path) -> bytes:

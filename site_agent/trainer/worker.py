@@ -41,7 +41,7 @@ from site_agent.state_folders import is_run_name
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.trainer_files import keep_choice, keep_suspicions
+from site_agent.trainer.trainer_files import keep_suspicions
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -320,8 +320,6 @@ class Worker:
             self._concluded(asked, received)
         else:
             self._conclude_alike(asked, received)
-        if question.alternative >= 0:
-            keep_choice(self._state, study.plan, question.alternative)
         self._study = None
         return Agreed()
 

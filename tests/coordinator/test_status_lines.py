@@ -57,17 +57,6 @@ def printed(answer: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def test_a_sweep_names_its_complete_runs_and_then_the_chosen_one() -> None:
-    """The run that sites adopt is in the status, with the values that it was trained with."""
-    sweep = {"study": "heart", "version": 2, "alternatives": 3, "complete": 1, "chosen": None, "values": None}
-    chosen = sweep | {"complete": 3, "chosen": "heart-v2-0123456789ab", "values": "optimiser.learning_rate 0.01"}
-    answer = {"run": None, "runs_over": 1, "runs_waiting": 2, "sites": {}}
-
-    assert "Sweep of heart version 2: 1 of 3 runs are complete." in printed(answer | {"sweeps": [sweep]})
-    said = "the run heart-v2-0123456789ab has the lowest mean validation loss (optimiser.learning_rate 0.01)."
-    assert said in printed(answer | {"sweeps": [chosen]})
-
-
 @pytest.mark.parametrize("width", [20, 80, 200])
 def test_names_are_whole_at_every_width(width: int) -> None:
     """A name that another command needs is in one piece, however narrow the window is."""

@@ -1,4 +1,4 @@
-"""The researcher's own network and sweep, word for word from the page, train a federation."""
+"""The researcher's own network, word for word from the page, trains a federation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.experiments.federations import federate, federate_sweep
+from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from site_agent.trainer.data.dataset import Dataset
 from tests.deploy.test_documentation import ROOT, fenced
@@ -116,17 +116,3 @@ def test_a_module_with_the_declared_parts_fits_the_methods_of_the_table(method: 
     _, outcomes = federate(plan, sites_of(9), own_module=written(tmp_path, MODULE_WITH_PARTS))
 
     assert all(np.isfinite(outcome.test_outputs).all() for outcome in outcomes.values())
-
-
-def test_the_sweep_on_the_page_chooses_an_alternative() -> None:
-    """A plan of fedprox with the page's keys runs three alternatives and keeps one of them."""
-    plan = experiment_plan(
-        SITES, 1, method={"name": "fedprox", "strength": 0.1}, architecture={"name": "dense", "hidden": [4]},
-        columns=COLUMNS, outputs=1, **keys_of("sweep"), **TRAINING,
-    )  # fmt: skip
-
-    chosen, outcomes = federate_sweep(plan, {site: rows_at(site) for site in SITES})
-
-    assert len(plan.alternatives) == 3
-    assert chosen in plan.alternatives
-    assert outcomes.keys() == set(SITES)

@@ -155,7 +155,6 @@ COORDINATOR_MESSAGES: Final[tuple[CoordinatorMessage, ...]] = (
     Chunk(3, 1, 2, bytes(range(256))),
     Finish(4, b"d" * 32),
     Finish(4, b"d" * 32, b"\x03", 3),
-    Finish(4, b"d" * 32, alternative=0),
     *(Farewell(reason, "one line for the site's operator") for reason in CoordinatorReason),
     KeySessionOpen(3, ("berlin", "lyon")),
     KeySessionRoster(3, _ADVERTS),

@@ -53,7 +53,6 @@ OTHER_VALUES: dict[str, Any] = {
     "expert": {"path_start": 0.0},
     "question": dict.fromkeys(("outcome", "population", "time", "use", "responsible", "approval_number"), "as agreed"),
     "concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}],
-    "sweep": {"keys": ["optimiser.learning_rate"], "alternatives": [[0.001], [0.01]]},
     "privacy": {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 2.0},
     "statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 0.0, "high": 9.0}]},
 }
@@ -62,7 +61,6 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "columns": {"method": FEDERATED_AVERAGING, "outputs": 1},
     "outputs": {"method": FEDERATED_AVERAGING, "columns": ["age"]},
     "statistics": {"method": {"name": "local"}},
-    "sweep": {"checkpoint": "global"},
     "privacy": {"method": {"name": "federated-prior"}, "sites": listed(4), "quorum": 4}
     | {"concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}]},
     "two_sites": {"sites": listed(2), "quorum": 2, "secure_aggregation": "off"},

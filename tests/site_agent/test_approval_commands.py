@@ -104,29 +104,27 @@ def test_what_the_policy_refuses_cannot_be_approved(site: Site) -> None:
     assert find_approval(site.folder / "state", plan) is None
 
 
-def test_one_approval_covers_all_alternatives_of_a_sweep(site: Site) -> None:
-    """Review lists each alternative with its digest, one yes approves all, and one withdrawal ends all."""
-    rate = site.plan().optimiser.learning_rate
-    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[rate], [rate / 4]]}
-    plans = site.plan(checkpoint="global", sweep=sweep).alternatives
+@pytest.mark.parametrize("allowed", [10, 3])
+def test_all_plans_of_a_folder_are_approved_together_or_none(site: Site, allowed: int) -> None:
+    """If the policy refuses one of the plans, none of them is approved."""
+    site.allow(largest_rounds=allowed)
+    schedules = [{"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 2} for epochs in (3, 4)]
+    plans = [site.plan(study=f"study-{n}", schedule=schedule) for n, schedule in enumerate(schedules)]
+    (folder := site.folder / "plans").mkdir()
+    for plan in plans:
+        (folder / f"{plan.study}.yaml").write_bytes(plan.canonical)
 
-    assert site("review") == 0
-    shown = site.out
-    assert site("approve", "--by", "A. Jones", "--yes") == 0
-    approved = [site.why_not(plan) for plan in plans]
-    said = site.out
-    assert site("withdraw", "--by", "B. Smith") == 0
+    status = site("approve", "--plan", folder, "--by", "A. Jones", "--yes", names_plan=False)
 
-    assert [plan.digest.hex() in shown for plan in plans] == [True, True]
-    assert "Alternatives" in shown
-    assert "The plan tries 2 alternative settings, each in a separate run." in shown
-    assert approved == [None, None]
-    assert "This approval covers all 2 alternatives" in said
-    assert "optimiser.learning_rate" not in said  # an alternative is no earlier plan to compare with
-    assert all("withdrew this site" in str(site.why_not(plan)) for plan in plans)
-    digests = [plan.digest.hex() for plan in plans]
-    assert [facts["plan"] for facts in site.events() if facts["event"] == "plan_approved"] == digests
-    assert [facts["plan"] for facts in site.events() if facts["event"] == "plan_withdrawn"] == digests
+    assert status == (0 if allowed == 10 else 77)
+    assert [site.why_not(plan) is None for plan in plans] == [allowed == 10] * 2
+
+
+def test_a_folder_without_a_plan_is_wrong_usage(site: Site) -> None:
+    """Nothing is approved."""
+    (folder := site.folder / "plans").mkdir()
+
+    assert site("approve", "--plan", folder, "--by", "A. Jones", "--yes", names_plan=False) == 2
 
 
 def test_a_path_that_does_not_exist_is_named(site: Site) -> None:

@@ -40,7 +40,7 @@ EVERY_MESSAGE: list[Message] = [
     Prepare("run", b"plan"),
     Train(round=3, resample=0, stage=0, layers="05", best_round=-1, payload=b"\x00\x00\x80\x3f"),
     Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
-    Conclude(4, "", 2, b"\x00\x00\x80\x3f", alternative=1),
+    Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
     Agreed(),
     Prepared("ab" * 32),
     Trained(round=3, rows=12, payload=b"\x00\x00\x80\x3f"),

@@ -207,20 +207,18 @@ class Chunk(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("round", "parameters_digest", "layers", "best_round", "returned_to", "alternative")
+    __slots__ = ("round", "parameters_digest", "layers", "best_round", "returned_to")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     RETURNED_TO_FIELD_NUMBER: _ClassVar[int]
-    ALTERNATIVE_FIELD_NUMBER: _ClassVar[int]
     round: int
     parameters_digest: bytes
     layers: bytes
     best_round: int
     returned_to: int
-    alternative: int
-    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., returned_to: _Optional[int] = ..., alternative: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., returned_to: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("run",)

@@ -32,7 +32,6 @@ from site_agent.desk.findings.curves import (
     receiver_operating_characteristic,
 )
 from site_agent.desk.findings.importance import cuts, importances
-from site_agent.desk.findings.kept_findings import choice_in_words
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
@@ -113,7 +112,6 @@ def site_facts(
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
     facts["runs_tested_on_these_rows"] = runs_on_the_same_rows(hospital.state_path, kept.dataset)
-    facts["sweep"] = choice_in_words(hospital.state_path, model.plan)
     facts["in_use"] = _in_use(hospital.state_path, name)
     facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
     prior = cast(Mapping[str, Json], facts.get("prior") or {})  # columns with a suspected unit, or swapped codes

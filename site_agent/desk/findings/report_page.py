@@ -66,7 +66,6 @@ def report_page(facts: Facts) -> str:
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
         *([paragraph(facts["recommendation"]["sentence"])] if facts.get("recommendation") else []),
-        *([paragraph(facts["sweep"])] if facts.get("sweep") else []),
         paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
@@ -276,8 +275,6 @@ def report_lines(facts: Facts) -> Iterator[str]:
             yield f"  {_name(name, found):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
     if facts.get("recommendation"):
         yield facts["recommendation"]["sentence"]
-    if facts.get("sweep"):
-        yield facts["sweep"]
     yield facts["in_use"]
     yield kept_sentence(facts)
 

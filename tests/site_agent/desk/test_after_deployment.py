@@ -17,7 +17,6 @@ from protos.errors import ConfigurationError, DataError, UsageError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
-from protos.plan.sweep import Sweep
 from site_agent.desk.column_profile import rounded_outward
 from site_agent.desk.comparison.calibration import recalibration
 from site_agent.desk.comparison.evaluation import HeldOutRows
@@ -38,7 +37,6 @@ from site_agent.desk.use.recalibration import (
 )
 from site_agent.hospital import Hospital
 from site_agent.state_folders import audit_log_path
-from site_agent.trainer.trainer_files import keep_choice
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 
@@ -241,24 +239,6 @@ def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: H
     assert "SHA-256 5555" in text
     assert "mirrored across" in text
     assert "SHA-256 5555" not in card_markdown(card_facts(hospital, used))
-
-
-def test_a_card_names_what_a_sweep_chose(hospital: Hospital) -> None:
-    """Its own run or another one, in the words of the report; a card without a sweep has no such line."""
-    used = model_in_use(hospital.state_path, RUN)
-    plan = used.model.plan
-    values = ((plan.optimiser.learning_rate,), (0.5,))
-    sweep = Sweep(keys=("optimiser.learning_rate",), alternatives=values, at=1)
-    other = replace(used.model, plan=plan.model_copy(update={"sweep": sweep}))
-    keep_choice(hospital.state_path, other.plan, 1)
-
-    text = card_markdown(card_facts(hospital, replace(used, model=other)))
-
-    assert (
-        "This run has the lowest validation loss over all sites (optimiser.learning_rate 0.5), according to the"
-        " coordinator." in text
-    )
-    assert "sweep" not in card_markdown(card_facts(hospital, used))
 
 
 def test_the_cards_evidence_is_that_of_a_log_of_many_files(hospital: Hospital) -> None:

@@ -193,22 +193,6 @@ def test_a_result_names_what_was_made(name: str, layers: bytes, best: int | None
         begun(plan, *rounds).accept_result(Finish(len(rounds), DIGEST, layers, best))
 
 
-@pytest.mark.parametrize(("at", "chosen", "is_allowed"), [(1, 0, True), (1, 1, True), (1, 2, False), (0, 0, False)])
-def test_only_the_last_alternative_of_a_sweep_ends_with_a_choice(at: int, chosen: int, is_allowed: bool) -> None:
-    """It names an alternative of this plan; a plan without a sweep ends with none."""
-    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[1.0], [0.5]]}
-    plan = a_plan(checkpoint="global", sweep=sweep).alternatives[at]
-
-    for tried, may in ((plan, is_allowed), (PLANS["measuring"], False)):
-        rounds = honest(tried)
-        result = Finish(len(rounds), DIGEST, alternative=chosen)
-        if may:
-            assert begun(tried, *rounds).accept_result(result)
-        else:
-            with pytest.raises(MalformedMessage, match="alternatives that the plan does not have"):
-                begun(tried, *rounds).accept_result(result)
-
-
 def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
     """What the audit log holds of a release."""
     return {"round": number, "attempt": 0, "stage": stage, "offered_layers": layers}  # as an earlier version did

@@ -8,7 +8,6 @@ import pytest
 
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.plan.volume import most_bytes
 from site_agent.gate.policy import refusals
 from site_agent.hospital import Policy
 from tests.rehearsal.study import made_up_identities, plan_with
@@ -67,22 +66,6 @@ def test_rounds_that_measure_count_as_rounds(largest: int, is_refused: bool) -> 
     reason = asked(MEASURING, largest_rounds=largest)
 
     assert (reason == f"the plan has 5 rounds, and the policy allows {largest}") is is_refused
-
-
-@pytest.mark.parametrize(("largest", "is_refused"), [(8, False), (7, True)])
-def test_the_alternatives_of_a_sweep_share_the_limits_of_one_study(largest: int, is_refused: bool) -> None:
-    """Two runs of three training rounds and a validation are eight rounds, and both runs' bytes count."""
-    rate = plan_with(IDENTITIES).optimiser.learning_rate
-    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[rate], [rate / 2]]}
-    changes = {"checkpoint": "global", "sweep": sweep}
-    alone = most_bytes(plan := plan_with(IDENTITIES, changes=changes), manifest_of(plan))
-
-    reason = asked(changes, largest_rounds=largest)
-    too_large = asked(changes, largest_rounds=8, largest_megabytes=1.9 * alone / 1e6)
-
-    assert (reason == f"the plan has 8 rounds, and the policy allows {largest}") is is_refused
-    assert too_large is not None
-    assert asked(changes, largest_rounds=8, largest_megabytes=2 * alone / 1e6) is None
 
 
 @pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])

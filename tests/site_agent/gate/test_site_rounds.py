@@ -1,4 +1,4 @@
-"""Rounds at a site: what its trainer receives with the result, sweeps in its log, and the rules of private rounds."""
+"""Rounds at a site: what its trainer receives with the result, and the rules of private rounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.trainer_socket import Agreed, Conclude
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import NOON, policy_with
-from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.gate.test_spent import nothing, spawned
 
 LAYERS = bytes(32)
@@ -50,30 +49,11 @@ def rounds_of(plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[C
     )  # fmt: skip
 
 
-async def finish(rounds: Rounds, alternative: int | None = None) -> None:
+async def finish(rounds: Rounds) -> None:
     """Give the run a result whose numbers are all 1."""
-    result = Finish(rounds.plan.rounds, LAYERS, alternative=alternative)
+    result = Finish(rounds.plan.rounds, LAYERS)
     await rounds._take_result(result, np.ones(rounds.manifest.parameters, np.float32))
     await asyncio.sleep(0)
-
-
-@pytest.mark.parametrize(("at", "chosen"), [(0, None), (1, 0), (1, 1)])
-def test_only_the_last_run_of_a_sweep_records_a_choice(
-    tmp_path: Path, audit: AuditLog, at: int, chosen: int | None
-) -> None:
-    """Before it nothing is chosen, and a run that ends earlier ends as any other."""
-    sweep = {"keys": ["optimiser.learning_rate"], "alternatives": [[1.0], [0.5]]}
-    plans = plan_with(made_up_identities(), changes={"checkpoint": "global", "sweep": sweep}).alternatives
-
-    async def scene() -> None:
-        await finish(rounds_of(plans[at], "a", tmp_path, audit, []), chosen)
-
-    asyncio.run(scene())
-
-    said = [(facts["chosen"], facts["values"]) for facts in audit.records("sweep_decided")]
-    values = ("optimiser.learning_rate 1", "optimiser.learning_rate 0.5")
-    assert said == ([] if chosen is None else [(plans[chosen].run_name, values[chosen])])
-    assert len(list(audit.records("run_finished"))) == 1
 
 
 def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_path: Path, audit: AuditLog) -> None:
