@@ -59,14 +59,6 @@ async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], runn
     help="Lowest predicted probability at which you would treat a patient, such as 0.2. Repeat the option for more "
     "thresholds.",
 )
-@click.option(
-    "--with",
-    "received",
-    multiple=True,
-    type=PATH,
-    help="Folder with a model that another hospital exported and gave to this site. The report tests this model on "
-    "the same test rows. Repeat the option for more folders.",
-)
 @click.option("--html", type=PATH, help="Output file for the report as a web page. The page needs no other file.")
 @click.option("--json", "json_path", type=PATH, help="Output file for all numbers and curves of the report, as JSON.")
 def report(
@@ -74,7 +66,6 @@ def report(
     run_name: str | None,
     groups: tuple[str, ...],
     thresholds: tuple[float, ...],
-    received: tuple[Path, ...],
     html: Path | None,
     json_path: Path | None,
 ) -> None:
@@ -95,8 +86,7 @@ def report(
     saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
     is_received = RECEIVING in saved
     chosen = thresholds or USUAL_THRESHOLDS
-    # A site without outcomes has no test rows. So a received model cannot be tested, and this raises an error.
-    facts = saved if is_received and not received else site_facts(hospital, run_name, groups, chosen, received)
+    facts = saved if is_received else site_facts(hospital, run_name, groups, chosen)
     for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)
     if html is not None:

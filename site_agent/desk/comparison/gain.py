@@ -33,7 +33,6 @@ Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no cl
 FEDERATED: Final = "federated"
 SILOED: Final = "siloed"
 PLACEBO: Final = "placebo"
-RECEIVED: Final = "received"  # another hospital's model, which is tested on this site's rows
 FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {

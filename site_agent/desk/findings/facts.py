@@ -66,12 +66,9 @@ _UNACCEPTED: Final = "Nobody has accepted the warnings of `site-agent data check
 class TestPart:
     """The test rows: encoded features of shape (rows, columns), and the value of each row in each group column.
 
-    `table` is the whole table, and `rows` has the places of the test rows in it. `is_accepted` shows whether a person
-    has accepted the table's warnings, if it has any.
+    `is_accepted` shows whether a person has accepted the table's warnings, if it has any.
     """
 
-    table: Table
-    rows: Rows
     features: npt.NDArray[np.float32]
     groups: Mapping[str, Sequence[str]]
     is_accepted: bool
@@ -82,7 +79,6 @@ def site_facts(
     run: str | None,
     groups: Sequence[str] = (),
     thresholds: Sequence[float] = USUAL_THRESHOLDS,
-    received: Sequence[Path] = (),
 ) -> dict[str, Json]:
     """Return all facts about a run at this site for the report.
 
@@ -90,10 +86,9 @@ def site_facts(
         run: the run's name; None means the run whose model was saved last.
         groups: features that define subgroups, in addition to the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
-        received: folders with exported models of other hospitals, which are tested on the same rows.
 
     Raises:
-        OperatorError: there is no such run, it ended without a report, or a received folder cannot be used.
+        OperatorError: there is no such run or it ended without a report.
     """
     name = latest_run(hospital.state_path) if run is None else run
     model = load_model(hospital.state_path, name)
@@ -104,7 +99,6 @@ def site_facts(
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
     facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
-    facts["other_hospitals"] = [_received(one, Path(hospital.data.table), found_part, kept, facts) for one in received]
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
     facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
@@ -175,20 +169,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
     chosen = group_values(examination.table, model.profile, rows.test, groups)
     accepted = is_accepted(hospital, examination)
     features = model.encode(examination.table, rows.test)
-    return TestPart(table=examination.table, rows=rows.test, features=features, groups=chosen, is_accepted=accepted)
-
-
-def _received(folder: Path, file: Path, part: TestPart | str, kept: ScoredRows, facts: Mapping[str, Json]) -> Json:
-    if isinstance(part, str):
-        raise DataError(
-            what="The table cannot be used to test a received model, because the table changed since the run, failed a "
-            "check, or cannot be read now.",
-            consequence="No report was made, and nothing was sent.",
-            remedy="Run `site-agent data check`, restore the table and contract of the run, or leave out --with.",
-        )
-    from site_agent.desk.findings.other_hospitals import tested_here
-
-    return tested_here(folder, str(facts["plan_digest"]), file, part.table, part.rows, kept, facts.get("best_local"))
+    return TestPart(features=features, groups=chosen, is_accepted=accepted)
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from host.printed_page import Section, figure, figures, page, paragraph, table
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, headline_metric
-from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, RECEIVED, SILOED
+from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
 from site_agent.desk.findings.drawings import (
     Facts,
@@ -80,7 +80,6 @@ def report_page(facts: Facts) -> str:
         Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
         Section(heading="Federated minus every other model", parts=_differences(facts)),
-        Section(heading="Models of other hospitals", parts=_other_hospitals(facts)),
         Section(heading="Ranking", parts=ranking_plots(facts)),
         Section(heading="Calibration", parts=calibration(facts, models)),
         Section(heading="Use for a decision", parts=at_threshold(facts)),
@@ -203,37 +202,6 @@ def _difference(metric: str, found: Facts | None) -> str | None:
     return f"{shown}: {verdict(metric, found['difference'], found['interval'])}"
 
 
-def _other_hospitals(facts: Facts) -> list[str]:
-    """Return the metrics of each model from another hospital, beside this hospital's models on the same rows."""
-    parts = []
-    for found in facts.get("other_hospitals", ()):
-        keys, differences = list(found["models"][FEDERATED]["metrics"]), found["differences"]
-        lines = [
-            [_name(name, found), *(figure_with_interval(one["metrics"][key], one["intervals"][key]) for key in keys)]
-            for name, one in found["models"].items()
-        ]
-        lines += [[f"{_name(name, found)}, minus the received", *(_difference(key, one[key]) for key in keys)]
-                  for name, one in differences.items()]  # fmt: skip
-        title = _name(RECEIVED, found)
-        parts += [paragraph(_tested(found)), table(title, ["model", *(METRIC_NAMES[key] for key in keys)], lines)]
-    return parts
-
-
-def _name(name: str, found: Facts) -> str:
-    return f"received: {found['name']}" if name == RECEIVED else title_of(name)
-
-
-def _tested(found: Facts) -> str:
-    left_out = ", ".join(f"{column} in {rows}" for column, rows in found["left_out"].items())
-    because = (
-        " The other test rows were not used, because the contract of this model does not allow some of their values: "
-        f"{left_out}."
-        if left_out
-        else ""
-    )
-    return f"The other hospital's model in the folder {found['name']} was tested on {found['rows']} test rows.{because}"
-
-
 def _groups(facts: Facts) -> list[str]:
     found = facts["subgroups"]
     if not found:
@@ -269,10 +237,6 @@ def report_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {title_of(name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
-    for found in facts.get("other_hospitals", ()):
-        yield _tested(found)
-        for name, one in found["models"].items():
-            yield f"  {_name(name, found):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
     if facts.get("recommendation"):
         yield facts["recommendation"]["sentence"]
     yield facts["in_use"]
