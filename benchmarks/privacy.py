@@ -10,10 +10,9 @@ was tuned here.
 The audits are in private_audit.py and private_prior_audit.py. Each trains once with tens of thousands of canaries, and
 gives a lower bound of epsilon (95%). With half the noise the bound has to exceed the claim.
 
-Networks are in private_networks.py, and those on two larger clinical tables in private_tables.py. The prior at 4 and
-at 20 sites is in private_sites.py. `network_step_ratio` is the processor seconds of a private round of all clinics over
-those of a plain full-batch round of the same network, in one process with the gates' builders and the coordinator's
-sum. `step_ratio` is the largest of them. `trainer_step_ratio` is that of the trainer's own step alone. Run:
+Networks are in private_networks.py. `step_ratio` is the largest ratio of processor seconds: a private round of all
+clinics over a plain full-batch round of the same network, in one process with the gates' builders and the
+coordinator's sum. Run:
 
     python -m benchmarks.privacy --quick
 """
@@ -22,10 +21,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import product
 from math import sqrt
 from typing import Any, Final
@@ -40,21 +37,8 @@ from benchmarks.private_audit import (
     canary_plan,
     with_a_share_of_the_noise,
 )
-from benchmarks.private_networks import (
-    declared,
-    network_plan_of,
-    network_step_ratio,
-    print_bits,
-    print_networks,
-    print_private_layers,
-    trainer_step_ratio,
-)
-from benchmarks.private_prior import MOSTLY_MISSING, gains_of_splits, print_gains
+from benchmarks.private_networks import declared, network_plan_of, network_step_ratio, print_networks
 from benchmarks.private_prior_audit import audited_prior, wide_content
-from benchmarks.private_sites import print_sites
-from benchmarks.private_tables import print_clinical
-from protos.plan.exchange import Exchanges
-from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit_under
 from protos.plan.plan import Plan
 from protos.plan.private_prior import PrivateSums
@@ -66,7 +50,6 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.prior.private_terms import clipped_terms
 from site_agent.trainer.prior.profiled_regression import profiled_intercept
 from site_agent.trainer.study import Asked
 
@@ -178,50 +161,6 @@ def areas(tables: Mapping[str, Table], splits: list[Split], epsilon: float, draw
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def print_large_round(plan: Plan, columns: int = 312, rows: int = 300) -> None:
-    """Print the processor seconds of one site's private round with about 50,000 numbers."""
-    content = json.loads(plan.canonical)
-    number = {"kind": "number", "definition": "made up", "low": 0.0, "high": 1.0}
-    content["concepts"] = [number | {"name": f"c{place}"} for place in range(columns)]
-    wide, generator = Plan.model_validate_json(json.dumps(content)), np.random.default_rng(0)
-    private, site = sums_of(wide), wide.site_names[0]
-    design, outcomes = generator.standard_normal((rows, columns)), generator.integers(0, 2, rows).astype(float)
-    marks = [time.process_time()]
-    terms = clipped_terms(private, site, design, outcomes, None)
-    marks.append(time.process_time())
-    with_noise(wide, terms)
-    marks.append(time.process_time())
-    sums, noise = np.diff(marks)
-    print(f"{len(terms)} numbers, {rows} rows at a site: {sums:.3f} s for the sums, {noise:.3f} s for the noise")
-
-
-def print_others_part(tables: Mapping[str, Table], splits: int) -> None:
-    """Print the gain from the others' score for each epsilon: at VA in 10 draws of noise, at all clinics in 3 draws."""
-    plain, every = (plan_of_tables(tables, 3), 1), private_plan(tables, CLAIM)
-    fewer = {epsilon: private_plan(tables, epsilon, MOSTLY_MISSING) for epsilon in EPSILONS}
-    names = {epsilon: f"epsilon {epsilon:g}" for epsilon in EPSILONS}
-    at_va = {"plain": plain, "1, all concepts": (every, 10)} | {names[one]: (fewer[one], 10) for one in EPSILONS}
-    at_all = {"plain": plain, "1, all concepts": (every, 3), names[CLAIM]: (fewer[CLAIM], 3)}
-    print(f"others' part, AUROC points, {splits} splits (standard error); share of plain (error over splits)")
-    for plans, shown in ((at_va, ("va",)), (at_all, tuple(tables))):
-        print_gains(gains_of_splits(tables, plans, range(splits), shown), "plain")
-
-
-def bytes_of_a_round(plan: Plan) -> int:
-    """Return the number of bytes that one site sends in a training round of a network, before TLS."""
-    return Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"").layout.total_bytes
-
-
-def print_bytes(tables: Mapping[str, Table]) -> None:
-    """Print the bytes of a private round beside those of a plain round of the same network."""
-    for hidden in ((), (8,)):
-        wide, narrow = (network_plan_of(tables, CLAIM, hidden=hidden, bits=bits) for bits in (64, 32))
-        plain = Plan.model_validate_json(json.dumps(json.loads(wide.canonical) | {"privacy": None}))
-        long, short, usual = (bytes_of_a_round(plan) for plan in (wide, narrow, plain))
-        print(f"bytes of a site in one round, hidden {list(hidden)}: {long} private with 64 bits, "
-              f"{short} with 32 bits, {usual} plain")  # fmt: skip
-
-
 def print_audits(tables: Mapping[str, Table], runs: int) -> tuple[float, float]:
     """Print audited lower bounds of epsilon for whole runs of networks and federated-prior, with full and half noise.
 
@@ -274,23 +213,9 @@ def main() -> None:
     for epsilon in EPSILONS:
         here = found[epsilon] = areas(tables, splits, epsilon, draws)
         print(f"{epsilon:7g}  {here['shared']:.4f}  {here['curator']:.4f}   {here['each']:.4f}")
-    if not quick:
-        print_others_part(tables, splits_wanted)
-        print_private_layers(tables, EPSILONS[1:], 10)
     print_networks(tables, EPSILONS, 5 if quick else splits_wanted, 1 if quick else draws)
-    if find_spec("SurvSet") is None:
-        print("The two larger tables need the extra clinical-tables, so they are skipped.")
-    else:
-        print_clinical(EPSILONS[1:2] if quick else EPSILONS, 1 if quick else 5, 4 if quick else 20)
-        print_sites(tables, EPSILONS[1:2] if quick else EPSILONS, 2 if quick else 20, 3 if quick else 10)
     ratios = [network_step_ratio(tables, hidden, bits=bits) for hidden, bits in product(((), (8,), (32,)), (64, 32))]
-    print_bytes(tables)
-    print_bits(tables, 5 if quick else splits_wanted, 1 if quick else 3)
-    print(f"trainer_step_ratio={trainer_step_ratio(600, ()):.2f}")
-    for rows, each in ((600, 1), *((6000, each) for each in (1, 2, 6, 8, 12, 16, None))):
-        print(f"trainer_step_ratio={trainer_step_ratio(rows, (32,), each):.2f}")
     bound, halved = print_audits(tables, 1 if quick else 20)
-    print_large_round(plan)
     gap = found[CLAIM]["curator"] - found[CLAIM]["shared"]
     bounds = f"audited_lower_bound={bound:.3f} audited_when_halved={halved:.3f}"
     print(f"claimed_epsilon={CLAIM:g} {bounds} gap_to_curator={gap:.4f} step_ratio={max(ratios):.2f}")

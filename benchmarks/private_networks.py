@@ -14,18 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, pairwise
+from itertools import count
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.metrics import roc_auc_score
-from torch import nn
-from torch.nn import functional
 
 from benchmarks.prior.prior_gain import plan_of_tables, split_of
-from global_layers.one_process import Collection, Part, run_rounds
+from global_layers.one_process import Collection, Part
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
@@ -59,7 +56,6 @@ TYPICAL: Final[Mapping[str, tuple[float, float]]] = {
 DELTA: Final = 1e-5
 ROUNDS: Final = 40
 CLIP: Final = 0.5
-LAYERS_RATE: Final = 1.0  # of networks with private layers
 PATIENTS: Final = 600  # the number of rows in the plan; the four clinics train on about 613 rows
 
 
@@ -235,39 +231,6 @@ def print_networks(tables: Mapping[str, Table], epsilons: Sequence[float], split
     return gap
 
 
-def print_private_layers(tables: Mapping[str, Table], epsilons: Sequence[float], splits: int) -> None:
-    """Print AUROC, as means over sites, of networks with private layers and of a network without private layers."""
-    layers = {"fedavg": {"outputs": 1}, "fedper": {"outputs": None}, "global-layers": {"outputs": None}}
-    print(
-        f"private layers, hidden [8, 8], {ROUNDS} rounds, rate {LAYERS_RATE:g}, mean of {splits} splits over the sites"
-    )
-    for epsilon in epsilons:
-        content = json.loads(network_plan_of(tables, epsilon, hidden=(8, 8), rate=LAYERS_RATE).canonical)
-        found = {}
-        for name, keys in layers.items():
-            plan = Plan.model_validate_json(json.dumps(content | keys | {"method": {"name": name}}))
-            found[name] = np.mean([_mean_area(plan, tables, seed) for seed in range(splits)])
-        print(f"{epsilon:7g}  " + "  ".join(f"{name} {area:.4f}" for name, area in found.items()), flush=True)
-
-
-def _mean_area(plan: Plan, tables: Mapping[str, Table], seed: int) -> float:
-    studies = network_studies(plan, tables, seed)
-    run_rounds(plan, studies)
-    outputs = [(study.own.test.targets, study.conclude().test_outputs[:, 0]) for study in studies.values()]
-    return float(np.mean([roc_auc_score(targets, scores) for targets, scores in outputs]))
-
-
-def print_bits(tables: Mapping[str, Table], splits: int, draws: int) -> None:
-    """Print AUROC with numbers of 64 and of 32 bits at epsilon 1 and four sites, with noise and without."""
-    for hidden in ((), (8,)):
-        for bits in (64, 32):
-            plan = network_plan_of(tables, 1.0, hidden=hidden, bits=bits)
-            many = [pooled(plan, tables, seed) for seed in range(splits)]
-            noisy = np.mean([trained_area(plan, rows, "shared", 4) for rows in many for _ in range(draws)])
-            plain = np.mean([trained_area(plan, rows, "none", 4) for rows in many])
-            print(f"hidden {list(hidden)}, {bits} bits: {noisy:.4f}, and {plain:.4f} without noise", flush=True)
-
-
 def network_step_ratio(
     tables: Mapping[str, Table], hidden: tuple[int, ...], repeats: int = 40, bits: int = 64
 ) -> float:
@@ -286,43 +249,6 @@ def network_step_ratio(
     seconds, without = _median_seconds(both, repeats)
     print(f"one round, hidden {list(hidden)}, {bits} bits: {seconds:.5f} s private, {without:.5f} s plain, "
           f"network_step_ratio={seconds / without:.2f}")  # fmt: skip
-    return seconds / without
-
-
-def trainer_step_ratio(
-    rows: int, hidden: tuple[int, ...], each: int | None = 1, columns: int = 17, repeats: int = 5
-) -> float:
-    """Return the ratio of processor seconds: the sum of clipped gradients to torch's training step.
-
-    `each` is the number of rows of a patient; None means that it is drawn from 1 to 16.
-    """
-    generator, widths = np.random.default_rng(0), (columns, *hidden, 1)
-    features = generator.standard_normal((rows, columns)).astype(np.float32)
-    outcomes = generator.integers(0, 2, rows).astype(np.float64)
-    modules = [nn.Linear(inner, outer) for inner, outer in pairwise(widths)]
-    network = nn.Sequential(*(part for module in modules for part in (module, nn.ReLU())))[:-1]
-    optimiser = torch.optim.SGD(network.parameters(), 0.1)
-    inputs, targets = torch.from_numpy(features), torch.from_numpy(outcomes).float()
-    layers = [
-        Layer(module.weight.detach().numpy().astype(np.float64), module.bias.detach().numpy().astype(np.float64))
-        for module in modules
-    ]
-
-    def plain() -> None:
-        optimiser.zero_grad()
-        functional.binary_cross_entropy_with_logits(network(inputs)[:, 0], targets).backward()
-        optimiser.step()
-
-    numbers = generator.integers(1, 17, rows) if each is None else np.full(rows, each)
-    # The trainer prepares its rows only once for all rounds.
-    prepared = PrivateRows.of(features, outcomes, np.repeat(np.arange(rows), numbers)[:rows])
-
-    def private() -> None:
-        clipped_gradients([Layer(layer.weight, layer.bias) for layer in layers], CLIP, prepared)
-
-    seconds, without = _median_seconds(lambda: (private, plain), repeats, in_a_row=10)
-    print(f"one step, {rows} rows, {each or '1 to 16'} of each patient, hidden {list(hidden)}: "
-          f"{seconds:.5f} s private, {without:.5f} s plain")  # fmt: skip
     return seconds / without
 
 

@@ -1,4 +1,4 @@
-"""Does it stay fast? `python -m benchmarks.speed` measures three ratios, adds them to a file, and draws the file.
+"""Does it stay fast? `python -m benchmarks.speed` measures three ratios and adds them to a file.
 
 A ratio is a program's time by that of its floor, measured in the same run. The floor of a round is a bare exchange of
 the same bytes. The floor of a training step is a step of PyTorch's own layers. So commits can be compared although
@@ -18,9 +18,6 @@ from statistics import median
 from typing import Final
 
 import click
-from matplotlib import pyplot as plt
-
-from benchmarks.experiments.plots import STYLE, save
 
 ROOT: Final = Path(__file__).parents[1]
 USUAL: Final = 5  # the usual ratio is the median of this number of earlier ratios
@@ -103,20 +100,6 @@ def verdict(new: Measured, history: list[Measured]) -> str:
     return f"{line}, usually {usual:.2f} ({change:+.0%}){marked}"
 
 
-def draw(path: Path, history: list[Measured]) -> None:
-    """Draw one panel for each ratio, with one dot for each measurement, by commit."""
-    with plt.rc_context(STYLE):
-        figure, places = plt.subplots(len(MEASURED), 1, figsize=(8, 6.5), squeeze=False, layout="constrained")
-        for place, what in zip(places[:, 0], MEASURED, strict=True):
-            rows = [one for one in history if one.what == what]
-            place.plot(range(len(rows)), [one.ratio for one in rows], marker="o", color="#0072B2", linewidth=1.0)
-            place.set_xticks(range(len(rows)), [one.commit for one in rows], rotation=60, fontsize=7)
-            place.set_ylim(bottom=0)
-            place.set_title(what, fontsize=10)
-            place.set_ylabel("times the floor")
-        save(figure, path)
-
-
 def commit() -> str:
     """Return the first eight digits of the commit that is measured."""
     asked = ["git", "describe", "--always", "--abbrev=8", "--dirty=+", "--exclude=*"]
@@ -126,10 +109,10 @@ def commit() -> str:
 @click.command(help=__doc__)
 @click.option(
     "--file", "path", type=click.Path(path_type=Path, dir_okay=False), default=ROOT / "benchmarks/results/speed.csv",
-    help="The history; the plot beside it has its name and .svg. Otherwise benchmarks/results/speed.csv.",
+    help="The history. Otherwise benchmarks/results/speed.csv.",
 )  # fmt: skip
 def main(path: Path) -> None:
-    """Measure, compare, write and draw. A failed measurement is printed and skipped."""
+    """Measure, compare and write. A failed measurement is printed and skipped."""
     history, day, name = read(path), datetime.now(UTC).date().isoformat(), commit()
     for what in MEASURED:
         try:
@@ -140,7 +123,6 @@ def main(path: Path) -> None:
         click.echo(verdict(new, history))
         history.append(new)
     write(path, history)
-    draw(path.with_suffix(".svg"), history)
     click.echo(" ".join(f"{one.what.replace(' ', '_')}={one.ratio:.2f}" for one in history if one.commit == name))
 
 

@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 
 import click
 
-from benchmarks.recipe_cost import times_of
-from benchmarks.rehearsal.observation import children_of, processor_seconds
+from benchmarks.rehearsal.observation import children_of, processor_seconds, times_of
 from quickstart.federation import PROGRAMS, Rehearsal, prepare
 from quickstart.hospitals import dealt_hospitals
 

@@ -86,27 +86,6 @@ class PlainMean:
         return np.broadcast_to(mean, received.shape).astype(np.float32)
 
 
-class SumOfLayers:
-    """Each number is the sum over the sites, as the Global Layers paper prints it."""
-
-    def next_values(self, received: Float32, updates: Float32) -> Float32:
-        """See VectorRule."""
-        total = (received + updates).astype(np.float64).sum(axis=0)
-        return np.broadcast_to(total, received.shape).astype(np.float32)
-
-
-class SumOfUpdates:
-    """Each number is the received parameter plus the sum of all updates.
-
-    This equals a server rate of the number of sites. It follows from sums.
-    """
-
-    def next_values(self, received: Float32, updates: Float32) -> Float32:
-        """See VectorRule."""
-        total = received[0] + updates.astype(np.float64).sum(axis=0)
-        return np.broadcast_to(total, received.shape).astype(np.float32)
-
-
 class LayerMixtures(nn.Module):
     """Implements pFedLA: for each layer, each site receives a mixture of all sites' layers with learnt weights.
 

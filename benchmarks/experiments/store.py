@@ -10,14 +10,12 @@ import csv
 import io
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.experiments.variants import Row
-from protos.errors import DataError
 
 _HEADER: Final = ["variant", "seed", "site", "chosen_round", "metrics"]
 _COST_HEADER: Final = ["variant", "seeds", "processor_seconds", "day", "libraries"]
@@ -81,36 +79,6 @@ def read_costs(path: Path) -> list[Cost]:
             )
             for line in csv.DictReader(file)
         ]
-
-
-def merge(path: Path, other: Path) -> None:
-    """Add to a file all results and costs that only another file has, such as those of further seeds.
-
-    Raises:
-        DataError: both files have a seed of a variant, with different lines. Nothing was added then.
-    """
-    own, more = _by_run(path), _by_run(other)
-    differing = [run for run, rows in more.items() if own.get(run, rows) != rows]
-    if differing:
-        variant, seed = differing[0]
-        raise DataError(
-            what=f"{path} and {other} have different lines for seed {seed} of {variant!r}.",
-            consequence=f"Nothing of {other} was added.",
-            remedy="Compute the table with one kind of CPU and the libraries in constraints.txt, or merge neither.",
-        )
-    add_rows(path, (row for run, rows in more.items() if run not in own for row in rows))
-    # A variant without a common seed was never merged, so its costs are new, even if equal costs are already here.
-    merged = {variant for variant, _ in own.keys() & more.keys()}
-    here = Counter(cost for cost in read_costs(costs_beside(path)) if cost.variant in merged)
-    for cost in (Counter(read_costs(costs_beside(other))) - here).elements():
-        add_cost(costs_beside(path), cost)
-
-
-def _by_run(path: Path) -> dict[tuple[str, int], list[Row]]:
-    runs: dict[tuple[str, int], list[Row]] = {}
-    for row in read_rows(path):
-        runs.setdefault((row.variant, row.seed), []).append(row)
-    return runs
 
 
 def add_cost(path: Path, cost: Cost) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
+from datetime import datetime
 from pathlib import Path
 
 _DIAGNOSTICS = 4  # NETLINK_SOCK_DIAG
@@ -78,3 +80,13 @@ def _take(answer: bytes, port: int, found: dict[int, tuple[int, int]]) -> bool:
             attribute += (size + 3) & ~3
         at += (length + 3) & ~3
     return True
+
+
+def times_of(log: Path) -> dict[str, list[datetime]]:
+    """Return for each event in a coordinator's log the times at which it happened. Without a log, return nothing."""
+    found: dict[str, list[datetime]] = {}
+    for line in log.read_text().splitlines() if log.exists() else ():
+        if line.startswith("{") and line.endswith("}"):
+            entry = json.loads(line)
+            found.setdefault(entry["event"], []).append(datetime.fromisoformat(entry["timestamp"]))
+    return found

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.experiments import engines
+from benchmarks import papers
 from benchmarks.experiments.store import costs_beside, read_costs
 from benchmarks.papers import main, seeds_of
 
@@ -58,7 +58,7 @@ def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: py
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert CliRunner().invoke(main, ["rehearsal", "--results", str(whole)]).exit_code == 0
     made: list[tuple[Any, ...]] = []
-    run_chunk = engines.run_chunk
+    run_chunk = papers.run_chunk
 
     def counted(*arguments: Any) -> Any:
         if len(made) == 3:
@@ -66,7 +66,7 @@ def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: py
         made.append(arguments)
         return run_chunk(*arguments)
 
-    monkeypatch.setattr(engines, "run_chunk", counted)
+    monkeypatch.setattr(papers, "run_chunk", counted)
     assert CliRunner().invoke(main, ["rehearsal", "--results", str(stopped)]).exit_code != 0
     half = lines_of(stopped)
     made.clear()
@@ -79,50 +79,17 @@ def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
-    """A second run changes no byte of the results; without computing, page and plot are written again alike."""
+    """A second run changes no byte of the results, and neither does printing the figures."""
     arguments = ["rehearsal", "--results", str(tmp_path), "--seeds", "0-1"]
     CliRunner().invoke(main, arguments)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     again = CliRunner().invoke(main, arguments)
-    CliRunner().invoke(main, [*arguments, "--render-only"])
+    CliRunner().invoke(main, [*arguments, "--figures"])
 
     assert again.exit_code == 0
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert set(before) == {"rehearsal.csv", "rehearsal-cpu.csv", "rehearsal.md", "rehearsal.svg"}
-
-
-def test_slices_of_a_table_merge_into_the_lines_of_one_run(tmp_path: Path) -> None:
-    """Two machines' halves become the whole with its costs, and a second merge changes no byte."""
-    whole, first, second = (tmp_path / name for name in ("whole", "first", "second"))
-    for folder, seeds in ((whole, "0-3"), (first, "0-1"), (second, "2-3")):
-        assert CliRunner().invoke(main, ["rehearsal", "--results", str(folder), "--seeds", seeds]).exit_code == 0
-    merging = ["rehearsal", "--results", str(first), "--merge", str(second), "--render-only"]
-
-    assert CliRunner().invoke(main, merging).exit_code == 0
-    before = {path.name: path.read_bytes() for path in first.iterdir()}
-    assert CliRunner().invoke(main, merging).exit_code == 0
-
-    assert lines_of(first) == lines_of(whole)
-    assert sum(cost.seeds for cost in read_costs(costs_beside(first / "rehearsal.csv"))) == 8
-    assert {path.name: path.read_bytes() for path in first.iterdir()} == before
-
-
-def test_slices_that_contradict_each_other_do_not_merge(tmp_path: Path) -> None:
-    """A seed with other numbers in the slice is named, and nothing of the slice is added."""
-    own, other = tmp_path / "own", tmp_path / "other"
-    CliRunner().invoke(main, ["rehearsal", "--results", str(own), "--seeds", "0-1"])
-    other.mkdir()
-    lines = (own / "rehearsal.csv").read_text()
-    assert '""auroc"": 0.' in lines
-    (other / "rehearsal.csv").write_text(lines.replace('""auroc"": 0.', '""auroc"": 0.1', 1))
-    before = (own / "rehearsal.csv").read_bytes()
-
-    result = CliRunner().invoke(main, ["rehearsal", "--results", str(own), "--merge", str(other), "--render-only"])
-
-    assert result.exit_code == 1
-    assert "have different lines for seed" in result.output
-    assert (own / "rehearsal.csv").read_bytes() == before
+    assert set(before) == {"rehearsal.csv", "rehearsal-cpu.csv"}
 
 
 def lines_of(folder: Path) -> set[tuple[str, ...]]:

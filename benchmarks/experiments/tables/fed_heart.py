@@ -49,15 +49,6 @@ PUBLISHED: Final = {
     "central, own scales": (0.732, None, None),
     **{name: (value, None, None) for name, value in zip(CLIENTS, (0.735, 0.649, 0.589, 0.629), strict=True)},
 }
-# Half the width of the paper's 95% intervals, as PUBLISHED. The paper prints 0.000 for all others.
-INTERVALS: Final = {
-    "moon": (0.036, 0.010, 0.009),
-    "fedper": (0.002, None, 0.003),
-    "ditto": (0.005, None, 0.007),
-    "apfl": (0.006, None, 0.013),
-    "perfcl": (0.018, None, 0.010),
-    "fenda-fl": (0.000, None, 0.010),
-}
 # Table 1, column Fed-Heart.
 RANKS: Final = {
     "fedavg": 8, "fedadam": 7, "fedprox": 9, "scaffold": 10, "moon": 6, "fedper": 2, "ditto": 4, "apfl": 5, "perfcl": 3,

@@ -31,18 +31,6 @@ PUBLISHED: Final = {
         "cleveland": (89.59, 81.18, 90.29), "south-africa": (76.02, 63.22, 61.86), "faisalabad": (86.77, 75.15, 76.41)
     },
 }  # fmt: skip
-# Half the width of the paper's 95% intervals, in the same order (tables 15 to 17).
-INTERVALS: Final = {
-    "local, authors": {
-        "cleveland": (0.61, 0.78, 0.70), "south-africa": (0.75, 0.77, 1.10), "faisalabad": (0.80, 1.00, 1.44)
-    },
-    "fedavg, authors": {
-        "cleveland": (0.51, 0.83, 0.61), "south-africa": (0.87, 1.01, 1.20), "faisalabad": (0.90, 1.28, 1.48)
-    },
-    "global-layers, authors": {
-        "cleveland": (0.56, 0.72, 0.60), "south-africa": (0.72, 0.82, 1.15), "faisalabad": (0.74, 0.93, 1.32)
-    },
-}  # fmt: skip
 METRICS: Final = ("auroc", "balanced_accuracy_at_logit_half", "auprc")
 
 
@@ -89,11 +77,6 @@ def variants() -> list[Variant]:
     runs = {name: OneReading(name, reading).run for name, reading in READINGS.items()}
     runs |= {name: _Placebo(name).run for name in PLACEBOS}
     return [Variant(name=name, run=run, seeds_at_once=sizes.get(name, 5)) for name, run in runs.items()]
-
-
-def variant_names() -> list[str]:
-    """Return the names of all variants in the order of the page."""
-    return [*READINGS, *PLACEBOS]
 
 
 @dataclass(frozen=True)

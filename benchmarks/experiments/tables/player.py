@@ -23,9 +23,7 @@ import torch
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.data.uci_centres import player_heart
 from benchmarks.experiments.federations import federate
-from benchmarks.experiments.layer_measures import MEASURES, measure_layers, measure_shared
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.sensitivity_readings import READINGS, read_sensitivities
 from benchmarks.experiments.single_vectors import LayerMixtures, federate_vectors
 from benchmarks.experiments.variants import Predicted, Row, Variant, predicted_by, predicted_by_stack, row_of, run_plans
 from protos.plan.losses import Loss
@@ -33,19 +31,11 @@ from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.training.torch_losses import build_loss
 
 LAYERS: Final = ("FC1", "FC2", "FC3", "FC4")
-# The number of each layer's weights and biases.
-SIZES: Final = (10 * 50 + 50, 50 * 20 + 20, 20 * 20 + 20, 20 * 5 + 5)
 NETWORK: Final = {"name": "dense", "hidden": [50, 20, 20]}
 SEEDS: Final = range(50)
 ROUNDS: Final = 50
-# The runs whose final models are measured. A run costs about three processor seconds.
-FINAL_RUNS: Final = 10
 CHOSEN_BY: Final = "player-fl"
 MIXTURES: Final = "pfedla"
-MEASURED: Final = "layers"
-MEASURED_ALONE: Final = "layers, trained alone"
-MEASURED_TOGETHER: Final = "layers, trained together"
-READ: Final = "sensitivities"
 # The text in the column `site` for results of the whole federation.
 FEDERATION: Final = "federation"
 
@@ -58,76 +48,46 @@ class Entry:
         method: as a plan names it.
         rate: table A.3's learning rate for heart.
         f1, accuracy: tables 1 and A.7, percent, with the half width of the 95% interval.
-        variance: table A.5, of the centres' F1; incentive: table A.6, percent of the centres.
-        accuracy_variance, accuracy_incentive: the same by accuracy, tables A.8 and A.9.
-        loss, loss_variance, loss_incentive: the same by the loss of the test rows, tables A.10 to A.12.
     """
 
     method: dict[str, Any]
     rate: float
     f1: tuple[float, float] | None = None
     accuracy: tuple[float, float] | None = None
-    variance: float | None = None
-    incentive: float | None = None
-    accuracy_variance: float | None = None
-    accuracy_incentive: float | None = None
-    loss: tuple[float, float] | None = None
-    loss_variance: float | None = None
-    loss_incentive: float | None = None
 
 
 METHODS: Final = {
-    "local": Entry(method={"name": "local"}, rate=0.05, f1=(42.0, 0.8), accuracy=(53.7, 1.0), loss=(29.6, 0.8)),
-    "fedavg": Entry(method={"name": "fedavg"}, rate=0.1, f1=(40.4, 1.0), accuracy=(54.1, 0.7), loss=(27.5, 0.5)),
+    "local": Entry(method={"name": "local"}, rate=0.05, f1=(42.0, 0.8), accuracy=(53.7, 1.0)),
+    "fedavg": Entry(method={"name": "fedavg"}, rate=0.1, f1=(40.4, 1.0), accuracy=(54.1, 0.7)),
     "fedprox": Entry(
         method={"name": "fedprox"}, rate=0.05, f1=(37.2, 1.6), accuracy=(52.9, 1.6),
-        variance=0.090, incentive=0, accuracy_variance=0.067, accuracy_incentive=0,
-        loss=(28.4, 0.9), loss_variance=0.018, loss_incentive=25,
     ),
     "pfedme": Entry(
         method={"name": "pfedme"}, rate=0.1, f1=(42.5, 0.8), accuracy=(55.0, 1.0),
-        variance=0.071, incentive=50, accuracy_variance=0.046, accuracy_incentive=25,
-        loss=(26.4, 0.9), loss_variance=0.013, loss_incentive=100,
     ),
     "ditto": Entry(
         method={"name": "ditto"}, rate=0.05, f1=(40.7, 1.0), accuracy=(55.5, 1.0),
-        variance=0.082, incentive=0, accuracy_variance=0.057, accuracy_incentive=0,
-        loss=(26.2, 0.4), loss_variance=0.017, loss_incentive=75,
     ),
     "local-adaptation": Entry(
         method={"name": "local-adaptation"}, rate=0.01, f1=(39.8, 0.9), accuracy=(53.8, 0.8),
-        variance=0.083, incentive=0, accuracy_variance=0.057, accuracy_incentive=0,
-        loss=(28.1, 0.6), loss_variance=0.019, loss_incentive=25,
     ),
     "fedbabu": Entry(
         method={"name": "fedbabu"}, rate=0.1, f1=(40.3, 0.8), accuracy=(54.2, 0.7),
-        variance=0.084, incentive=0, accuracy_variance=0.060, accuracy_incentive=0,
-        loss=(29.1, 1.0), loss_variance=0.021, loss_incentive=0,
     ),
     "fedlp": Entry(
         method={"name": "fedlp"}, rate=0.1, f1=(40.1, 1.0), accuracy=(54.1, 0.7),
-        variance=0.085, incentive=0, accuracy_variance=0.057, accuracy_incentive=0,
-        loss=(27.3, 0.5), loss_variance=0.017, loss_incentive=75,
     ),
     "fedlama": Entry(
         method={"name": "fedlama"}, rate=0.1, f1=(39.7, 0.8), accuracy=(54.7, 0.8),
-        variance=0.087, incentive=0, accuracy_variance=0.063, accuracy_incentive=0,
-        loss=(27.2, 0.5), loss_variance=0.018, loss_incentive=50,
     ),
     MIXTURES: Entry(
         method={"name": "fedavg"}, rate=0.1, f1=(40.1, 0.8), accuracy=(52.6, 1.4),
-        variance=0.074, incentive=0, accuracy_variance=0.051, accuracy_incentive=25,
-        loss=(36.1, 4.9), loss_variance=0.260, loss_incentive=0,
     ),
     CHOSEN_BY: Entry(
         method={"name": "player-fl", "threshold": 2.0}, rate=0.01, f1=(41.9, 1.0), accuracy=(55.4, 1.2),
-        variance=0.073, incentive=25, accuracy_variance=0.047, accuracy_incentive=25,
-        loss=(26.7, 0.6), loss_variance=0.014, loss_incentive=100,
     ),
     "player-fl-random": Entry(
         method={"name": "player-fl-random"}, rate=0.01, f1=(41.3, 0.9), accuracy=(54.4, 1.2),
-        variance=0.073, incentive=25, accuracy_variance=0.057, accuracy_incentive=0,
-        loss=(27.9, 1.0), loss_variance=0.016, loss_incentive=50,
     ),
     # The paper's PLayer-FL-1 and PLayer-FL+1: one layer fewer and one more than FC2.
     "player-fl up to FC1": Entry(method={"name": "player-fl", "layers": 1}, rate=0.05),
@@ -137,19 +97,11 @@ METHODS: Final = {
     "fedbabu, tuned 10 epochs": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.1),
     "fedbabu, tuned 10 epochs, rate 0.01": Entry(method={"name": "fedbabu", "fine_tuning_epochs": 10}, rate=0.01),
 }  # fmt: skip
-# The number of epochs after which the layers are measured.
-MEASURES_OF: Final = {MEASURED: 1, MEASURED_ALONE: ROUNDS, MEASURED_TOGETHER: ROUNDS}
-# Medians of F_(l+1) / F_l over 20 seeds, measured independently.
-MEASURED_RATIOS: Final = (1.68, 2.19, 2.97)
 
 
 def variants() -> list[Variant]:
-    """Return all methods, the measures of layers, and the interpretations of the sensitivity, as variants."""
-    finals = (MEASURED_ALONE, MEASURED_TOGETHER)
-    return [
-        Variant(name=name, run=_Player(name).run, seeds_at_once=25, most_seeds=FINAL_RUNS if name in finals else None)
-        for name in (*METHODS, *MEASURES_OF, READ)
-    ]
+    """Return all methods as variants."""
+    return [Variant(name=name, run=_Player(name).run, seeds_at_once=25) for name in METHODS]
 
 
 @dataclass(frozen=True)
@@ -161,12 +113,6 @@ class _Player:
     def run(self, folder: Path, seeds: Sequence[int]) -> Iterator[Row]:
         """Compute this variant's rows for the seeds. See Variant."""
         sites = player_heart(folder)
-        if self.name in MEASURES_OF:
-            yield from _measured(self.name, sites, seeds)
-            return
-        if self.name == READ:
-            yield from _read(sites, seeds)
-            return
         plans = [player_plan(sites, seed, self.name) for seed in seeds]
         if self.name == CHOSEN_BY:
             yield from _chosen(plans, sites)
@@ -227,29 +173,3 @@ def _chosen(plans: Sequence[Any], sites: Sites) -> Iterator[Row]:
         metrics = dict(zip((f"F {layer}" for layer in LAYERS), course.sensitivities, strict=True))
         metrics |= {"layers": float(sum(course.chosen))}
         yield Row(variant=CHOSEN_BY, seed=plan.seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
-
-
-def _measured(name: str, sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
-    """Yield the measures of every layer at PLayer-FL's learning rate: alone after some epochs, or of FedAvg's model."""
-    for seed in seeds:
-        plan = player_plan(sites, seed, "fedavg", METHODS[CHOSEN_BY].rate)
-        if name == MEASURED_TOGETHER:
-            found = measure_shared(sites, plan)
-        else:
-            found = measure_layers(sites, plan, epochs=MEASURES_OF[name])
-        metrics = {
-            f"{kind} {layer}": value for kind in MEASURES for layer, value in zip(LAYERS, found[kind], strict=True)
-        }
-        yield Row(variant=name, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)
-
-
-def _read(sites: Sites, seeds: Sequence[int]) -> Iterator[Row]:
-    """Yield the sensitivities of PLayer-FL's runs, for each interpretation of which gradients they need."""
-    for seed in seeds:
-        found = read_sensitivities(sites, player_plan(sites, seed, CHOSEN_BY))
-        metrics = {
-            f"{reading} {layer}": value
-            for reading in READINGS
-            for layer, value in zip(LAYERS, found[reading], strict=True)
-        }
-        yield Row(variant=READ, seed=seed, site=FEDERATION, chosen_round=-1, metrics=metrics)

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
+from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.data.sources import Sites
 from benchmarks.experiments.plans import experiment_plan
-from benchmarks.experiments.plots import Dot, plot_dots
-from benchmarks.experiments.statistics import by_seed, mean_of
-from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row, Variant, row_of, run_plans
 
 METHODS: Final = ("local", "global-layers")
@@ -59,17 +56,3 @@ def rehearsal_plan(sites: Sites, seed: int, method: str) -> Any:  # a Plan
         optimiser={"name": "adamw", "learning_rate": 1e-3},
         weighting={"name": "equal"},
     )
-
-
-def render_rehearsal(rows: list[Row], path: Path) -> None:
-    """Write a page with the AUROC at each site."""
-    names = [name for name in METHODS if any(row.variant == name for row in rows)]
-    found = {
-        name: {site: mean_of(list(by_seed(rows, name, site, "auroc").values())) for site in FAMILIES} for name in names
-    }
-    body = [[name, *(mean.text() for mean in sites.values())] for name, sites in found.items()]
-    lines = begin_page("A rehearsal of the runner: breast cancer, AUROC, percent", "rehearsal", path)
-    write_page(path, [*lines, *table_lines(["method", *FAMILIES], body)])
-    if names:
-        panels = {site: [Dot(name=name, mean=found[name][site]) for name in names] for site in FAMILIES}
-        plot_dots(path.with_suffix(".svg"), panels, title="A rehearsal of the runner", axis="AUROC")

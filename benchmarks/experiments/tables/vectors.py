@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from benchmarks.experiments.data.uci_centres import CENTRES, fed_heart
-from benchmarks.experiments.plots import Dot, plot_dots
 from benchmarks.experiments.single_vectors import (
     Build,
     LayerMixtures,
@@ -25,9 +24,7 @@ from benchmarks.experiments.single_vectors import (
     federate_vectors,
     reversed_and_tenfold,
 )
-from benchmarks.experiments.statistics import by_seed, mean_of
 from benchmarks.experiments.tables.fed_heart import ENTRIES, Entry, fed_heart_plan
-from benchmarks.experiments.tables.markdown import begin_page, table_lines, write_page
 from benchmarks.experiments.variants import Row, Variant, predicted_by_stack, row_of
 
 HARMFUL: Final = "va"
@@ -69,43 +66,3 @@ class _Vectors:
         for predicted in predicted_by_stack(seeds, outcomes):
             if np.isfinite(predicted.outputs).all():
                 yield row_of(self.name, predicted, data[predicted.seed][predicted.site])
-
-
-def render_vectors(rows: list[Row], path: Path) -> None:
-    """Write the accuracy at each centre, with and without a harmful centre."""
-    lines = begin_page("Rules that see every site's vector: Fed-Heart-Disease, accuracy", "single-vectors", path)
-    lines += [
-        "A deployed coordinator cannot have these: it holds one running sum of masked vectors and no code for a "
-        "single one. The experiment runner has them for comparison. With four sites the median and the mean without "
-        "the lowest and the highest are the same rule.",
-        "",
-    ]
-    honest = [name for name in CENTRES if name != HARMFUL]
-    body = []
-    for name in _present(rows):
-        centres = honest if name.endswith(SPOILT) else CENTRES
-        shown = [_text(rows, name, site) if site in centres else "-" for site in CENTRES]
-        body.append([name, _text(rows, name, *honest), *shown])
-    write_page(path, [*lines, *table_lines(["rule", f"mean without {HARMFUL}", *CENTRES], body)])
-    dots = {
-        panel: [Dot(name=name, mean=mean_of(_values(rows, name, *sites))) for name in _present(rows)]
-        for panel, sites in ((f"mean without {HARMFUL}", honest), *((site, (site,)) for site in honest))
-    }
-    if _present(rows):
-        plot_dots(path.with_suffix(".svg"), dots, title="Rules that see every site's vector", axis="accuracy")
-
-
-def _present(rows: list[Row]) -> list[str]:
-    names = [f"{name}{end}" for end in ("", SPOILT) for name in RULES]
-    return [name for name in names if any(row.variant == name for row in rows)]
-
-
-def _values(rows: list[Row], variant: str, *sites: str) -> list[float]:
-    """Return for each seed the unweighted mean over these sites."""
-    found = [by_seed(rows, variant, site, "accuracy") for site in sites]
-    seeds = sorted(set.intersection(*(set(values) for values in found)))
-    return [float(np.mean([values[seed] for values in found])) for seed in seeds]
-
-
-def _text(rows: list[Row], variant: str, *sites: str) -> str:
-    return mean_of(_values(rows, variant, *sites)).text(1.0, 3)

@@ -16,8 +16,6 @@ from benchmarks.experiments.single_vectors import (
     LayerMixtures,
     Median,
     PlainMean,
-    SumOfLayers,
-    SumOfUpdates,
     TrimmedMean,
     federate_vectors,
     reversed_and_tenfold,
@@ -125,23 +123,14 @@ def test_a_site_leans_towards_the_layers_that_help_it() -> None:
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0)
 
 
-def test_both_sums_by_hand() -> None:
-    """Two sites received (1, 2) and update by (1, 0) and (3, -1): layers sum to (6, 3), updates lead to (5, 1)."""
-    received = np.array([[1, 2], [1, 2]], np.float32)
-    updates = np.array([[1, 0], [3, -1]], np.float32)
-
-    np.testing.assert_array_equal(SumOfLayers().next_values(received, updates), [[6, 3], [6, 3]])
-    np.testing.assert_array_equal(SumOfUpdates().next_values(received, updates), [[5, 1], [5, 1]])
-
-
-def test_private_heads_stay_private_under_a_sum() -> None:
-    """For a method with private layers only the federated ones are summed, and every site keeps a model of its own."""
+def test_private_heads_stay_private_under_a_rule_of_vectors() -> None:
+    """Only the federated layers go through the rule, and every site keeps a model of its own."""
     sites = breast_cancer(1)
     same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
     plan = plan_of(same, 1, {"name": "fedper"})
 
     outcomes = federate_vectors(
-        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: SumOfUpdates()
+        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: PlainMean()
     )
 
     assert len({outcome.validation_outputs[0, 0].tobytes() for outcome in outcomes.values()}) == len(same)

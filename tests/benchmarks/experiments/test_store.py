@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.experiments import store
-from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, merge, read_costs, read_rows
+from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_costs, read_rows
 from benchmarks.experiments.variants import Row
 
 
@@ -56,18 +56,3 @@ def test_costs_come_back(tmp_path: Path) -> None:
 
     assert path.name == "table-cpu.csv"
     assert read_costs(path) == [cost, cost]
-
-
-def test_two_slices_that_cost_the_same_both_count(tmp_path: Path) -> None:
-    """Equal costs of different seeds are two costs, and a slice that is merged again adds none."""
-    cost = Cost(variant="a", seeds=1, processor_seconds=0.11, day="2026-01-31", libraries="these")
-    paths = [tmp_path / name for name in ("own.csv", "other.csv")]
-    for seed, path in enumerate(paths):
-        add_rows(path, rows_of("a", seed))
-        add_cost(costs_beside(path), cost)
-
-    merge(*paths)
-    merge(*paths)
-
-    assert read_rows(paths[0]) == rows_of("a", 0, 1)
-    assert read_costs(costs_beside(paths[0])) == [cost, cost]

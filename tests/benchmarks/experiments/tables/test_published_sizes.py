@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from benchmarks.experiments.tables import fed_heart, player
+from benchmarks.experiments.tables import fed_heart
 from protos.plan.architecture import Architecture, TensorSpec, network_tensors
 
 # FENDA-FL, table 6 and figure 3: 14 and 151 parameters; APFL's two networks together have 152.
@@ -34,13 +34,3 @@ def test_networks_of_fed_heart_have_the_published_size(name: str, parameters: in
 def test_apfl_has_two_networks_that_together_have_the_published_size() -> None:
     """Each of the two has 76 parameters."""
     assert 2 * sum(spec.number_count for spec in tensors_of(fed_heart.ENTRIES["apfl"].network, 13, 1)) == 152
-
-
-def test_the_page_of_player_divides_by_the_sizes_of_its_layers() -> None:
-    """Each layer's number of weights and biases, of ten columns and five classes."""
-    found: dict[str, int] = {}
-    for spec in tensors_of(player.NETWORK, 10, 5):
-        layer = spec.name.rpartition(".")[0]
-        found[layer] = found.get(layer, 0) + spec.number_count
-
-    assert tuple(found.values()) == player.SIZES
