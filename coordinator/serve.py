@@ -29,12 +29,11 @@ from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
-from coordinator.network.enrolment_calls import AUTHORITIES_FILE, Membership
+from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
 from coordinator.operations.coordinator_log import RunRecords, log_path
 from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
 from coordinator.rounds.engine import Engine
-from coordinator.rounds.taken_out import told_of_removal
 from host.address_checks import taken_addresses
 from host.durable import full_disk
 from host.local_server import serving_pages
@@ -89,7 +88,7 @@ def _put_together(
     log = AuditLog(log_path(state), site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
     stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
-    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write, state / AUTHORITIES_FILE)
+    membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
     identity_of, clock = membership.identity_of, time.monotonic
     engine = Engine(
         plans=plans,
@@ -107,7 +106,6 @@ def _put_together(
         identity_key_of=membership.identity_key_of,
         renew=membership.renew,
         confirm=membership.confirm,
-        roots=membership.roots,
     )
     service = FederationService(engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep)
     fetch, most = membership.credentials, max((len(plan.sites) for plan in plans), default=1)
@@ -244,19 +242,15 @@ def _stop_on_signals() -> asyncio.Task[bool]:
 
 
 # Any: every type that JSON has
-def _told(engine: Engine, membership: Membership, authority: Authority) -> dict[str, Any]:
-    """Return the engine's status, the remaining days of certificates, and the sites without an accepted certificate."""
+def _told(engine: Engine, authority: Authority) -> dict[str, Any]:
+    """Return the engine's status and the remaining days of certificates."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
-        shut_out = membership.shut_out()
         ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
     except OperatorError:  # a file is being replaced, or the disk has an error; `coordinator doctor` finds it
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
         site["certificate_days"] = _days(ends[name] - now) if name in ends else None
-        site["own_authority_removed"] = name in shut_out
-        if facts["run"] and name in shut_out:
-            facts["taken_out"].append(told_of_removal(name, waits=name in facts["waits_for"]))
     return facts | {"coordinator_certificate_days": _days(own - now)}
 
 
@@ -266,7 +260,7 @@ def _days(left: timedelta) -> float:
 
 async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps(_told(parts.engine, parts.membership, parts.authority)).encode())
+        writer.write(json.dumps(_told(parts.engine, parts.authority)).encode())
         await writer.drain()
         writer.close()
 

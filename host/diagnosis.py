@@ -28,7 +28,7 @@ AILMENTS: Final = (
           "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key."),
     Entry("D404", "certificate",
           "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while "
-          "agent and coordinator run. If a hospital's own authority issued a certificate, a person must renew it.",
+          "agent and coordinator run.",
           "At a site, start the agent. At the office, run `pki renew`. "
           "If the certificate has already expired, contact the federation office."),
     Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),

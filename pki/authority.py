@@ -95,9 +95,6 @@ class Authority:
     coordinator_key_path = store.FileIn("coordinator.key")  # for TLS, mode 0600
     identity_key_path = store.FileIn(IDENTITY_KEY)  # the coordinator's, mode 0600; it signs only log checkpoints
     register_path = store.FileIn("register.sqlite")
-    next_root_path = store.FileIn("next-root.crt")  # from `pki rotate begin` to `pki rotate complete`
-    previous_root_path = store.FileIn("previous-root.crt")  # from `pki rotate complete` to `pki rotate end`
-    vouching_path = store.FileIn("vouching.crt")  # with it the older of two roots signs the newer one
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
@@ -140,30 +137,6 @@ class Authority:
     def root_pem(self) -> bytes:
         """Return the federation's root certificate as PEM."""
         return store.read_public(self.root_certificate_path)
-
-    def trusted_roots_pem(self) -> bytes:
-        """Return the root certificates that sites receive, as PEM. During a change: both, and a link certificate."""
-        during_a_change = (self.next_root_path, self.vouching_path)
-        return _pem_in(self.previous_root_path) + self.root_pem() + b"".join(map(_pem_in, during_a_change))
-
-    def accepted_roots_pem(self) -> bytes:
-        """Return the root certificates that the coordinator trusts, as PEM. During a change, add the previous root."""
-        return self.root_pem() + _pem_in(self.previous_root_path)
-
-    def authorities(self) -> list[tuple[str, x509.Certificate]]:
-        """Return each existing authority of this federation (previous, current and next) with its title."""
-        places = (
-            (self.root_certificate_path, "the federation's root"),
-            (self.issuing_certificate_path, "the federation's issuing authority"),
-            (self.next_root_path, "the federation's next root"),
-            (self.directory / "next-issuing.crt", "the federation's next issuing authority"),
-            (self.previous_root_path, "the federation's root before"),
-        )
-        return [(name, one) for at, name in places if at.exists() for one in certificates_in(store.read_public(at))]
-
-    def is_changing(self) -> bool:
-        """Return whether the root is being replaced: a next root exists, or the previous root is still trusted."""
-        return self.next_root_path.exists() or self.previous_root_path.exists()
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Issue a certificate for a site's key. The register decides later whether the certificate is accepted."""
@@ -224,7 +197,3 @@ class Authority:
     def _issuing(self) -> certificates.Issuer:
         issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
         return certificates.Issuer(issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path)))
-
-
-def _pem_in(place: Path) -> bytes:
-    return store.read_public(place) if place.exists() else b""

@@ -140,22 +140,6 @@ def issuing_certificate(key: PublicKey, root: Issuer, federation: FederationName
     )
 
 
-def is_issuing(certificate: x509.Certificate, federation: FederationName) -> bool:
-    """Return whether a certificate has the issuing authority's name. No hospital's authority may have this name."""
-    return certificate.subject == _authority_name(federation, "issuing")
-
-
-def vouching_certificate(next_root: x509.Certificate, next_key: Key, root: Issuer, now: datetime) -> x509.Certificate:
-    """Return a certificate with the next root's name and key, signed by the current root."""
-    above = root.certificate
-    builder = _builder(next_root.subject, above.subject, next_key.public_key(), now, above.not_valid_after_utc)
-    return (
-        _authority(builder, path_length=0)
-        .add_extension(_issuer_identifier(above), critical=False)
-        .sign(root.key, hashes.SHA256())
-    )
-
-
 def site_certificate(
     key: PublicKey, issuing: Issuer, federation: FederationName, site: SiteName, now: datetime
 ) -> x509.Certificate:

@@ -3,11 +3,6 @@
 A site proves that it has three things: the token, the TLS key (which signs the signing request), and the identity key
 (which signs the request, the token's hash and the federation). So a token that was read on its way cannot be used with
 a changed request.
-
-A hospital's own certificate authority may issue its site's certificate. Then the identity key also signs the chain, and
-the authority that is registered for the site must have issued the chain for the TLS key. The federation's certificate
-stays valid until the site has connected with one of its own authority. Then the federation issues it no certificate
-until the authority is removed.
 """
 
 from __future__ import annotations
@@ -21,21 +16,17 @@ from typing import assert_never
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki.authority import Authority
-from pki.certificate_chain import certificates_in
-from pki.certificates import certificate_sha256, public_key_sha256, requested_key
+from pki.certificates import public_key_sha256, requested_key
 from pki.identity_key import public_bytes, sign, verify
 from pki.invitation import Invitation, new_token, token_sha256
 from pki.names import FederationName, SiteName, is_name
-from pki.own_authority import OwnCertificate, identify_own
-from pki.own_register import OwnAuthorities
-from pki.register import IssuedCertificate, Redemption, Register, SiteRecord, SiteState
+from pki.register import Redemption, Register, SiteRecord, SiteState
 from protos.errors import RefusedError
 from protos.fingerprints import fingerprint
 from protos.wire.upkeep_messages import EnrolmentRequest, RenewalAsked
 
 ENROLMENT_LABEL = "enrolment"
 RENEWAL_LABEL = "renewal"
-OWN_CERTIFICATE_LABEL = "own certificate"
 
 
 @dataclass(frozen=True)
@@ -117,18 +108,6 @@ def renewal_request(
     return RenewalAsked(site, signing_request, signature)
 
 
-def own_certificate_request(
-    federation: FederationName,
-    site: SiteName,
-    signing_request: bytes,
-    chain_pem: bytes,
-    identity_key: Ed25519PrivateKey,
-) -> RenewalAsked:
-    """Return a site's signed request to accept a certificate that its hospital's own authority issued."""
-    signature = sign(identity_key, OWN_CERTIFICATE_LABEL, *_renewal_parts(federation, site, signing_request, chain_pem))
-    return RenewalAsked(site, signing_request, signature, chain_pem)
-
-
 def handle_request(
     authority: Authority, register: Register, request: EnrolmentRequest, now: datetime
 ) -> Issued | Pending:
@@ -171,8 +150,7 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalAsk
     certificate that was issued for it, because a TLS key is certified once.
 
     Raises:
-        RefusedError: the site is no member, has certificates of its own authority, or its identity key has not signed
-            the request.
+        RefusedError: the site is no member, or its identity key has not signed the request.
     """
     if not is_name(request.site):
         raise _refused("its site name is not valid")
@@ -180,56 +158,18 @@ def handle_renewal(authority: Authority, register: Register, request: RenewalAsk
     key = requested_key(request.signing_request)
     parts = _renewal_parts(authority.federation, site, request.signing_request)
     verify(register.identity_key(site), request.signature, RENEWAL_LABEL, *parts)
-    if site in OwnAuthorities(register).sites_in_use():
-        raise _refused(f"{site} has an authority of its own, which issues its certificates")
     kept = register.chain_of(site, public_key_sha256(key))
     if kept is not None:
         return Issued(kept, site)
     return Issued(register.add_certificate(site, authority.issue_site(key, site, now), now), site)
 
 
-def handle_own_certificate(authority: Authority, register: Register, request: RenewalAsked, now: datetime) -> Issued:
-    """Accept a certificate of a site's own authority in addition to the current certificate.
-
-    A repeated request has the same result.
-
-    Raises:
-        ForeignNameError: a hospital's authority has issued the certificate in the name of another site.
-        RefusedError: the site is no member, the proof is invalid, or its own authority has not issued the certificate.
-    """
-    if not is_name(request.site):
-        raise _refused_own("its site name is not valid")
-    site, federation = SiteName(request.site), authority.federation
-    key = requested_key(request.signing_request)
-    parts = _renewal_parts(federation, site, request.signing_request, request.chain)
-    verify(register.identity_key(site), request.signature, OWN_CERTIFICATE_LABEL, *parts)
-    authorities = OwnAuthorities(register).valid(now)
-    found = identify_own(certificates_in(request.chain), authorities, federation, now)
-    if found is None:
-        raise _refused_own(f"it was not issued by the authority that is registered for {site}")
-    if found.identity.name != site:
-        raise _refused_own(f"it is in the name of {found.identity.name}, and {site} asks")
-    if found.leaf.public_key() != key:
-        raise _refused_own("it is for another key than the request")
-    return Issued(_accepted(register, found, public_key_sha256(key), now), site)
-
-
-def _accepted(register: Register, found: OwnCertificate, tls_key_sha256: str, now: datetime) -> bytes:
-    if register.chain_of(found.identity.name, tls_key_sha256) == found.chain_pem:
-        return found.chain_pem  # a repeated request writes nothing
-    issued = IssuedCertificate(found.identity.certificate_sha256, tls_key_sha256, found.chain_pem)
-    kept = register.add_certificate(found.identity.name, issued, now, certificate_sha256(found.authority))
-    if kept != issued.chain_pem:
-        raise _refused_own("its key has another certificate already")
-    return kept
-
-
 def _enrolment_parts(federation: str, token: bytes, signing_request: bytes) -> tuple[bytes, ...]:
     return federation.encode(), bytes.fromhex(token_sha256(token)), hashlib.sha256(signing_request).digest()
 
 
-def _renewal_parts(federation: str, site: str, *documents: bytes) -> tuple[bytes, ...]:
-    return federation.encode(), site.encode(), *(hashlib.sha256(document).digest() for document in documents)
+def _renewal_parts(federation: str, site: str, signing_request: bytes) -> tuple[bytes, ...]:
+    return federation.encode(), site.encode(), hashlib.sha256(signing_request).digest()
 
 
 def _refused(reason: str) -> RefusedError:
@@ -237,13 +177,4 @@ def _refused(reason: str) -> RefusedError:
         what=f"A request for a certificate was refused: {reason}.",
         consequence="No certificate was issued and no data was sent.",
         remedy="Ask the federation office for a new invitation.",
-    )
-
-
-def _refused_own(reason: str) -> RefusedError:
-    return RefusedError(
-        what=f"A certificate of a site's own authority was refused: {reason}.",
-        consequence="The accepted certificates are unchanged, and no data was sent.",
-        remedy="Compare `pki own-authority list` at the office with the certificates that the hospital's authority "
-        "has issued.",
     )

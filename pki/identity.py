@@ -38,20 +38,18 @@ class SiteIdentity:
     certificate_sha256: str
 
 
-def identify_site(leaf: bytes, federation: str, now: datetime, *, is_of_own_authority: bool = False) -> SiteIdentity:
+def identify_site(leaf: bytes, federation: str, now: datetime) -> SiteIdentity:
     """Return the identity of the site to which a leaf certificate belongs.
 
     Args:
         leaf: one certificate, PEM or DER, whose chain TLS has checked.
         now: an aware time.
-        is_of_own_authority: whether a hospital's authority has issued it. Such authorities add the addresses of their
-            lists and policies, so an unlisted extension is ignored if it is not critical.
 
     Raises:
         RefusedError: the certificate is not exactly that of a site of this federation, valid now.
     """
     certificate = _load(leaf)
-    names = _names(certificate, ignores_others=is_of_own_authority)
+    names = _names(certificate)
     if len(names) != 1:
         raise _refused(f"it has {len(names)} names, but a site's certificate must have exactly one name")
     name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
@@ -76,13 +74,12 @@ def _load(leaf: bytes) -> x509.Certificate:
     return found[0]
 
 
-def _names(certificate: x509.Certificate, *, ignores_others: bool) -> list[x509.GeneralName]:
+def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
     try:
         extensions = list(certificate.extensions)
     except Exception as cause:  # an extension is repeated or unreadable
         raise _refused("its extensions cannot be read") from cause
-    others = [one for one in extensions if not isinstance(one.value, _KNOWN_EXTENSIONS)]
-    if any(one.critical or not ignores_others for one in others):
+    if not all(isinstance(one.value, _KNOWN_EXTENSIONS) for one in extensions):
         raise _refused("it has an extension that certificates of a federation do not have")
     for extension in extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):

@@ -14,7 +14,6 @@ from cryptography import x509
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256
 from pki.invitation import Invitation
-from pki.own_authority import authority_fingerprint
 
 _TIME = "%Y-%m-%d %H:%M UTC"
 Extension = TypeVar("Extension", bound=x509.ExtensionType)
@@ -49,9 +48,6 @@ def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[str]:
     yield f"  issued by    {certificate.issuer.rfc4514_string()!a}"
     yield f"  valid        {start:{_TIME}} to {end:{_TIME}}{remark}"
     yield f"  sha256       {certificate_sha256(certificate)}"
-    constraints = _extension(certificate, x509.BasicConstraints)
-    if constraints is not None and constraints.ca:
-        yield f"  fingerprint  {authority_fingerprint(certificate)}"
 
 
 def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:

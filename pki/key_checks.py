@@ -1,7 +1,4 @@
-"""Checks directories, keys and certificates for the command `doctor`. The checks change nothing.
-
-For a hospital's own certificate authority the doctors warn early, because people renew by hand.
-"""
+"""Checks directories, keys and certificates for the command `doctor`. The checks change nothing."""
 
 from __future__ import annotations
 
@@ -11,25 +8,14 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
-from cryptography import x509
-
-from host.diagnosis import RENEWAL_IS_LATE_DAYS, Finding, failure, fine, judge_validity, warning
-from pki import own_keys, store
+from host.diagnosis import Finding, failure, fine, judge_validity, warning
+from pki import store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
-from pki.own_authority import AUTHORITY_WARNING_DAYS, WARNING_DAYS
-from pki.own_register import OwnAuthorities
 from pki.register import Register
 from pki.register_tables import newest_certificates
-from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
-
-_RENEWAL = (
-    "The hospital runs `site-agent request-certificate`, lets its authority issue the certificate, and then runs "
-    "`site-agent install-certificate`."
-)
-_CHANGE = "Register the hospital's next authority beside it: `pki own-authority add`."
 
 
 def judge_directory(place: Path) -> Finding:
@@ -74,7 +60,7 @@ def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> F
         leaf = certificates_in(store.read_public(place))[0]
     except OperatorError as wrong:
         return failure("D404", wrong.what, wrong.remedy)
-    return _judged(owner, leaf, now, renewal)
+    return judge_validity(owner, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal)
 
 
 def judge_invitation(place: Path, site: str, now: datetime) -> Finding:
@@ -120,61 +106,22 @@ def judge_authority(directory: Path, now: datetime) -> list[Finding]:
 
 
 def judge_members(directory: Path, now: datetime) -> list[Finding]:
-    """Check the remaining days of the root certificate, each site's certificate and each hospital's own authority."""
+    """Check the remaining days of the root certificate and of each site's certificate."""
     try:
         authority = Authority.load(directory)
         members = judge_sites(authority, now)
     except OperatorError:
         return []  # judge_authority has already reported this error
-    renewal = "Run `pki rotate begin` years before this date, because the change takes time."
-    found = [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
-    if authority.is_changing():
-        says = "The replacement of the root key has begun and is not complete."
-        found.append(warning("D420", says, "`pki rotate status` shows the next step."))
-    return found
+    renewal = "Found a federation with a new folder before this date (docs/security-officer.md)."
+    return [judge_certificate(authority.root_certificate_path, "The root certificate", renewal, now), *members]
 
 
 def judge_sites(authority: Authority, now: datetime) -> list[Finding]:
-    """Check each site's certificate and own authority. Raises OperatorError if the register cannot be read."""
-    with Register(authority.register_path) as register:
-        own = OwnAuthorities(register)
-        authorities, in_use = own.all(), own.sites_in_use()
-    found = []
-    for site, leaf in sorted(newest_certificates(authority.register_path).items()):
-        is_own = site in in_use
-        renewal = _RENEWAL if is_own else "Ask the site to start its agent, which renews by itself."
-        late_days = WARNING_DAYS if is_own else RENEWAL_IS_LATE_DAYS
-        found.append(_judged(f"The certificate of {site}", leaf, now, renewal, late_days))
-    return found + [_authority(f"The own authority of {one.site}", one.certificate, now) for one in authorities]
-
-
-def judge_own(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check the certificate from a site's own authority, if the site has one. Raises OperatorError if unreadable."""
-    if not own_keys.is_of_own_authority(keys):
-        return []
-    owner = "This site's certificate, of its hospital's own authority,"
-    certificate = _judged(owner, keys.leaf(), now, _RENEWAL, WARNING_DAYS)
-    return [certificate, _authority("The hospital's own authority", own_keys.authority_of(keys), now)]
-
-
-def judge_waiting(keys: SiteKeys) -> list[Finding]:
-    """Check whether the site's next TLS key or certificate still waits for the coordinator to accept it."""
-    if own_keys.staged_chain(keys) is not None:
-        says = "The coordinator has not yet accepted the next certificate of the hospital's own authority."
-        remedy = "Start the agent, or run `site-agent renew`. If it is refused, the log has the reason."
-        return [warning("D404", says, remedy)]
-    if own_keys.waiting_key_path(keys).exists():
-        says = "A requested certificate of the hospital's own authority is not installed yet."
-        return [warning("D404", says, "Install the issued certificate with `site-agent install-certificate`.")]
-    return []
-
-
-def _authority(owner: str, certificate: x509.Certificate, now: datetime) -> Finding:
-    return _judged(owner, certificate, now, _CHANGE, AUTHORITY_WARNING_DAYS)
-
-
-def _judged(
-    owner: str, certificate: x509.Certificate, now: datetime, renewal: str, late_days: float = RENEWAL_IS_LATE_DAYS
-) -> Finding:
-    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return judge_validity(owner, start, end, now=now, renewal=renewal, late_days=late_days)
+    """Check each site's certificate. Raises OperatorError if the register cannot be read."""
+    renewal = "Ask the site to start its agent, which renews by itself."
+    return [
+        judge_validity(
+            f"The certificate of {site}", leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal
+        )
+        for site, leaf in sorted(newest_certificates(authority.register_path).items())
+    ]

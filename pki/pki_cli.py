@@ -18,14 +18,12 @@ from audit.reading.log_keys import keys_text
 from host.command_line import PATH, finish, json_option
 from host.restoring import refuse_unfinished
 from host.support_bundle import report_findings
-from pki import inspection, key_checks, rotation, sealed_key, store
+from pki import inspection, key_checks, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import public_bytes
 from pki.names import Address, federation_name, site_name
-from pki.own_authority import OwnAuthority
-from pki.own_register import OwnAuthorities
 from pki.register import Register, SiteRecord, SiteState
 from protos.errors import ConfigurationError
 from protos.fingerprints import fingerprint
@@ -36,9 +34,6 @@ _directory = click.option(
     type=PATH,
     required=True,
     help="Directory of the federation's certificate authority, made by `pki init`.",
-)
-_site = click.option(
-    "--site", required=True, help="The site for which the certificate authority may issue certificates."
 )
 _passphrase_file = click.option(
     "--passphrase-file",
@@ -229,69 +224,6 @@ def inspect(file: Path) -> None:
         click.echo(line)
 
 
-@commands.group(epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
-def rotate() -> None:
-    """Replace the authority's root key in three steps, without interruption: begin, complete, end."""
-
-
-@rotate.command(name="begin", epilog="Example: pki rotate begin --directory /var/lib/coordinator/pki")
-@_directory
-@_passphrase_file
-@click.option("--next-passphrase-file", type=PATH, help="File (mode 0600) with the next root key's passphrase.")
-def rotate_begin(directory: Path, passphrase_file: Path | None, next_passphrase_file: Path | None) -> None:
-    """Create the next root key. The current root key signs the next root certificate.
-
-    Sites receive the next root certificate when they connect.
-    """
-    authority = Authority.load(directory)
-    following = "" if next_passphrase_file is None else _passphrase_in(next_passphrase_file)
-    made = "" if following else sealed_key.new_passphrase()
-    rotation.begin(authority, _passphrase(passphrase_file), following or made, _now())
-    if made:
-        click.echo(f"Passphrase of the next root key, shown only once: {made}")
-    click.echo(
-        f"After `pki rotate complete`, move {directory / 'next-root.key.sealed'} to a place that is not on this "
-        "computer, with the name root.key.sealed."
-    )
-
-
-@rotate.command(name="complete", epilog="Example: pki rotate complete --directory /var/lib/coordinator/pki")
-@_directory
-def rotate_complete(directory: Path) -> None:
-    """Issue all new certificates with the new root certificate. Both root certificates are trusted."""
-    rotation.complete(Authority.load(directory), _now())
-    click.echo("The next authority now issues the certificates. Each site receives one at its next renewal.")
-
-
-@rotate.command(name="end", epilog="Example: pki rotate end --directory /var/lib/coordinator/pki")
-@_directory
-def rotate_end(directory: Path) -> None:
-    """Stop trusting the old root certificate. Every site must have a certificate of the new authority."""
-    authority = Authority.load(directory)
-    with Register(authority.register_path) as register:
-        rotation.end(authority, register)
-    click.echo("The old root is no longer trusted.")
-
-
-@rotate.command(name="status", epilog="Example: pki rotate status --directory /var/lib/coordinator/pki")
-@_directory
-def rotate_status(directory: Path) -> None:
-    """Show the next step, and the sites that have not renewed their certificates yet."""
-    authority = Authority.load(directory)
-    if authority.next_root_path.exists():
-        click.echo("The change has begun. When every site has connected once since then, run `pki rotate complete`.")
-    elif authority.previous_root_path.exists():
-        with Register(authority.register_path) as register:
-            late = rotation.waiting(authority, register)
-        click.echo(
-            f"Completed. These sites have not renewed yet: {', '.join(late)}."
-            if late
-            else "Completed. Run `pki rotate end`."
-        )
-    else:
-        click.echo("No replacement of the root key has begun.")
-
-
 @commands.command(epilog="Example: pki doctor --directory /var/lib/coordinator/pki")
 @_directory
 @json_option
@@ -302,81 +234,6 @@ def doctor(directory: Path, as_json: bool) -> None:
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
     report_findings("pki", found, as_json=as_json)
-
-
-@commands.group("own-authority", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
-def own_authority() -> None:
-    """Manage certificate authorities of hospitals that issue the certificate of their own site."""
-
-
-@own_authority.command(
-    epilog="Example: pki own-authority add --site st-mary --directory /var/lib/coordinator/pki "
-    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567 st-mary-authority.pem"
-)
-@click.argument("certificate", type=PATH)
-@_site
-@_directory
-@click.option("--fingerprint", required=True, help="Fingerprint of CERTIFICATE, that the hospital read to you.")
-def add(certificate: Path, site: str, directory: Path, fingerprint: str) -> None:
-    """Trust the authority in CERTIFICATE for one site. The site must be a member. No restart is needed.
-
-    The hospital runs `pki inspect CERTIFICATE` and reads the fingerprint of the certificate to you. The site's current
-    certificate stays valid until the site connects with a certificate of its own authority.
-    """
-    authority = Authority.load(directory)
-    with Register(authority.register_path) as register:
-        added = OwnAuthorities(register).add(
-            site_name(site),
-            store.read_public(certificate),
-            fingerprint,
-            federation=authority.federation,
-            kin=authority.authorities(),
-            now=_now(),
-        )
-    ends = added.certificate.not_valid_after_utc
-    click.echo(f"This authority is accepted for {site}, and for no other site, until {ends:%Y-%m-%d %H:%M} UTC.")
-
-
-@own_authority.command(
-    epilog="Example: pki own-authority remove --site st-mary --directory /var/lib/coordinator/pki "
-    "--fingerprint abcd-efgh-ijkl-mnop-qrst-uvwx-yz23-4567"
-)
-@_site
-@_directory
-@click.option(
-    "--fingerprint",
-    help="Remove only the certificate authority with this fingerprint. Without this option, remove all certificate "
-    "authorities of the site.",
-)
-def remove(site: str, directory: Path, fingerprint: str | None) -> None:
-    """Stop trusting a site's own authority. A running coordinator applies the change within a second.
-
-    Certificates of this authority are no longer accepted, and streams with these certificates are closed. The site
-    stays a member. With `site-agent renew` the site receives a certificate of the federation.
-    """
-    with Register(Authority.load(directory).register_path) as register:
-        gone = OwnAuthorities(register).remove(site_name(site), fingerprint)
-    for one in gone:
-        click.echo(f"The authority {one.fingerprint} and its certificates are no longer accepted for {site}.")
-
-
-@own_authority.command(name="list", epilog="Example: pki own-authority list --directory /var/lib/coordinator/pki")
-@_directory
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-def list_authorities(directory: Path, as_json: bool) -> None:
-    """List the trusted certificate authorities of hospitals, each with its site and its expiry date."""
-    with Register(Authority.load(directory).register_path) as register:
-        own = OwnAuthorities(register)
-        found, in_use = own.all(), own.sites_in_use()
-    if as_json:
-        click.echo(json.dumps([_authority_facts(one) | {"in_use": one.site in in_use} for one in found], indent=2))
-        return
-    for one in found:
-        ends = one.certificate.not_valid_after_utc
-        used = "in use" if one.site in in_use else "not in use yet"
-        click.echo(f"{one.site}  {one.fingerprint}  until {ends:%Y-%m-%d}  {used}")
-    if not found:
-        click.echo("No hospital has registered its own authority.")
 
 
 def _now() -> datetime:
@@ -413,16 +270,6 @@ def _facts(site: SiteRecord) -> dict[str, object]:
         "identity": site.identity_fingerprint,
         "certificates": list(site.accepted_certificates),
         "changed": datetime.fromtimestamp(site.changed_at_seconds, UTC).isoformat(),
-    }
-
-
-def _authority_facts(one: OwnAuthority) -> dict[str, object]:
-    return {
-        "site": one.site,
-        "fingerprint": one.fingerprint,
-        "sha256": one.sha256,
-        "name": one.certificate.subject.rfc4514_string(),
-        "ends": one.certificate.not_valid_after_utc.isoformat(),
     }
 
 

@@ -198,31 +198,15 @@ class Register:
             database.execute("UPDATE sites SET state = 'active', changed_at = ? WHERE name = ?", (_seconds(now), name))
             return issued.chain_pem
 
-    def add_certificate(
-        self, name: SiteName, issued: IssuedCertificate, now: datetime, authority_sha256: str | None = None
-    ) -> bytes:
-        """Accept a site's renewed certificate in addition to the current one.
-
-        For a repeated request the first one is kept. `authority_sha256` is the site's own authority that has issued the
-        certificate; None means the federation's.
-        """
-        with self.changing() as database:
+    def add_certificate(self, name: SiteName, issued: IssuedCertificate, now: datetime) -> bytes:
+        """Accept a site's renewed certificate in addition to the current one. A repeated request keeps the first."""
+        with self.changing():
             if self._site(name).state is not SiteState.ACTIVE:
                 raise _refused(f"site {name} is not a member of the federation")
             kept = self._chain_of(name, issued.tls_key_sha256)
             if kept is not None:
                 return kept
             self._insert(name, issued, now)
-            if authority_sha256 is not None:
-                # Checked here, because it may have been removed since the chain was checked.
-                values = (issued.sha256, authority_sha256, name)
-                added = database.execute(
-                    "INSERT INTO own_certificates (sha256, authority_sha256)"
-                    " SELECT ?, sha256 FROM own_authorities WHERE sha256 = ? AND site = ?",
-                    values,
-                )
-                if added.rowcount != 1:
-                    raise _refused(f"the authority of site {name} was removed in the meantime")
             return issued.chain_pem
 
     def confirm(self, name: SiteName, certificate_sha256: str) -> None:
@@ -258,15 +242,6 @@ class Register:
             wanted = "SELECT 1 FROM certificates WHERE site = ? AND tls_key_sha256 != ?"
             return self._row(wanted, name, tls_key_sha256) is not None
 
-    def newest_chain(self, name: SiteName) -> bytes:
-        """Return the chain (PEM) of a site's newest accepted certificate. Raises RefusedError if the site has none."""
-        wanted = "SELECT chain_pem FROM certificates WHERE site = ? AND is_accepted = 1 ORDER BY rowid DESC"
-        with self.reading():
-            row = self._row(wanted, name)
-        if row is None:
-            raise _refused(f"site {name} has no certificate")
-        return bytes(row[0])
-
     def identity_key(self, name: SiteName) -> bytes:
         """Return the raw Ed25519 public key of an active site. Raises RefusedError if the site is not active."""
         site = self.site(name)
@@ -275,11 +250,10 @@ class Register:
         return site.identity_key
 
     def revoke(self, name: SiteName, now: datetime) -> None:
-        """Revoke a site at once: its membership, certificates, own authority and open invitation end."""
+        """Revoke a site at once: its membership, certificates and open invitation end."""
         with self.changing() as database:
             self._site(name)
             database.execute("UPDATE certificates SET is_accepted = 0 WHERE site = ?", (name,))
-            database.execute("DELETE FROM own_authorities WHERE site = ?", (name,))
             database.execute("DELETE FROM invitations WHERE site = ?", (name,))
             database.execute("UPDATE sites SET state = 'revoked', changed_at = ? WHERE name = ?", (_seconds(now), name))
 

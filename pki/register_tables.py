@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 
@@ -48,20 +47,6 @@ _SCHEMA = (
     "INSERT INTO counter VALUES (0)",
     f"PRAGMA user_version = {_VERSION}",
 )
-# Registers that were made earlier lack these tables. They are added when the register is opened. An older program
-# ignores them, and trusts no hospital's authority.
-_LATER: Final = (
-    """CREATE TABLE IF NOT EXISTS own_authorities (
-        sha256 TEXT PRIMARY KEY,
-        site TEXT NOT NULL REFERENCES sites (name),
-        certificate_pem BLOB NOT NULL,
-        added_at INTEGER NOT NULL
-    ) STRICT""",
-    """CREATE TABLE IF NOT EXISTS own_certificates (
-        sha256 TEXT PRIMARY KEY REFERENCES certificates (sha256),
-        authority_sha256 TEXT NOT NULL
-    ) STRICT""",
-)
 
 
 def create(path: Path) -> None:
@@ -70,7 +55,7 @@ def create(path: Path) -> None:
     with explained(path), closing(_open(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
-        for statement in (*_SCHEMA, *_LATER):
+        for statement in _SCHEMA:
             connection.execute(statement)
         connection.execute("COMMIT")
 
@@ -89,8 +74,6 @@ def connect(path: Path) -> sqlite3.Connection:
                 consequence="No site was admitted and the file is unchanged.",
                 remedy="Use the register.sqlite that `pki init` created, or restore this file from its backup.",
             )
-        for statement in _LATER:
-            connection.execute(statement)
         return connection
 
 

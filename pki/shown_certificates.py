@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pki import certificates
 from pki.certificate_chain import certificates_in, verified_leaf
 from pki.identity import identify_site
-from pki.names import FederationName, SiteName, site_name
+from pki.names import SiteName, site_name
 from protos.errors import RefusedError
 
 
@@ -21,20 +21,16 @@ class ShownCertificates:
 
     Attributes:
         previous: the chain before the last renewal, until the new one has worked.
-        staged_chain: the chain of the hospital's own authority, which waits for the coordinator.
-        staged_request: the signing request (PEM) for its key.
     """
 
     chain: bytes
-    roots: bytes
+    root: bytes
     previous: bytes = b""
-    staged_chain: bytes = b""
-    staged_request: bytes = b""
 
     @property
     def is_enrolled(self) -> bool:
         """Return whether the site's certificate and the trusted root certificate exist."""
-        return bool(self.chain and self.roots)
+        return bool(self.chain and self.root)
 
     def leaf(self) -> x509.Certificate:
         """Return the site's current certificate. Raises RefusedError if it cannot be read."""
@@ -59,10 +55,6 @@ class ShownCertificates:
     def is_renewal_due(self, now: datetime) -> bool:
         """Return whether the current certificate has reached its renewal day."""
         return certificates.is_renewal_due(self.leaf(), now)
-
-    def is_of_own_authority(self) -> bool:
-        """Return whether the hospital's own authority issued the current certificate."""
-        return not certificates.is_issuing(certificates_in(self.chain)[-1], FederationName(self.federation()))
 
 
 def federation_of(leaf: x509.Certificate) -> str:

@@ -18,7 +18,7 @@ from cryptography import x509
 
 from host.durable import sync_folder
 from pki import certificates, store
-from pki.certificate_chain import certificates_in, trusted_after
+from pki.certificate_chain import certificates_in
 from pki.names import SiteName
 from pki.shown_certificates import checked_leaf, federation_of
 from protos.errors import ConfigurationError
@@ -106,13 +106,6 @@ class SiteKeys:
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
-    def hear_roots(self, roots_pem: bytes, now: datetime) -> None:
-        """Trust the root certificates that the coordinator sent, if `trusted_after` accepts them."""
-        trusted = store.read_public(self.root_certificate_path)
-        after = trusted_after(trusted, roots_pem, now)
-        if after != trusted:
-            store.write_public(self.root_certificate_path, after)
-
     def signing_request(self) -> bytes:
         """Return a signing request (PEM) for the TLS key."""
         return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
@@ -135,34 +128,17 @@ class SiteKeys:
         store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
         return certificates.signing_request(key)
 
-    def install_next(
-        self, chain_pem: bytes, roots_pem: bytes, *, site: SiteName, federation: str, now: datetime
-    ) -> None:
+    def install_next(self, chain_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
         """Replace the TLS key and certificate by the renewed pair. A power cut leaves the old pair or the new pair.
 
-        The old pair is kept until `forget_previous`. The coordinator's `roots_pem` are accepted only as `trusted_after`
-        permits.
+        The old pair is kept until `forget_previous`.
 
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
-        root_pem = trusted_after(store.read_public(self.root_certificate_path), roots_pem, now)
+        root_pem = store.read_public(self.root_certificate_path)
         self._check(self._next(self.tls_key_path), chain_pem, root_pem, site=site, federation=federation, now=now)
         self._keep_previous()
-        store.write_public(self.root_certificate_path, root_pem)
-        store.write_public(self._next(self.certificate_path), chain_pem)
-        self._exchange()
-
-    def exchange(self, key: Path, chain_pem: bytes) -> None:
-        """Replace the TLS key and certificate chain by a checked pair. Keep the old pair until `forget_previous`.
-
-        `key` stays in its place until its owner removes it, so the call can be repeated after a power cut.
-        """
-        self._keep_previous()
-        next_key = self._next(self.tls_key_path)
-        with store.explained(next_key, "made"):
-            next_key.unlink(missing_ok=True)
-            next_key.hardlink_to(key)
         store.write_public(self._next(self.certificate_path), chain_pem)
         self._exchange()
 

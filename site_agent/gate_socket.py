@@ -32,7 +32,7 @@ STATUSES: Final = (
 )  # fmt: skip
 REFUSALS: Final = ("permission_denied", "unauthenticated")
 EXIT_STATUSES: Final = (1, 77, 78)
-KEYS: Final = ("first", "next", "own")
+KEYS: Final = ("first", "next")
 CALLS: Final = ("enrol", "renew")
 _LARGEST_ADDRESS: Final = 300
 
@@ -50,7 +50,7 @@ class Make:
 
     Attributes:
         key: `first` for the key of enrolment, which is created if missing; `next` for a new key, which waits for its
-            certificate; `own` for the key that waits for a certificate of the hospital's own authority.
+            certificate.
     """
 
     key: str
@@ -64,7 +64,7 @@ class Make:
 class Call:
     """The gate instructs the agent to send one request to the enrolment port. The agent replies Called or Unable.
 
-    The payload has two parts: the roots to trust (PEM), or none to use the trusted ones, and the request. An empty
+    The payload has two parts: the root to trust (PEM), or none to use the trusted one, and the request. An empty
     address means the one from enrolment.
     """
 
@@ -80,7 +80,7 @@ class Call:
 class Install:
     """The gate instructs the agent to install a certificate for a kind of key (see Make). The agent replies Shown.
 
-    The payload has two parts: the chain and the roots, both as PEM. Both addresses come with an invitation's
+    The payload has two parts: the chain and the root, both as PEM. Both addresses come with an invitation's
     certificate, and are empty otherwise.
     """
 
@@ -93,13 +93,6 @@ class Install:
 
     def __post_init__(self) -> None:
         require(self.key in KEYS, "a key of another kind")
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """The gate instructs the agent to trust the coordinator's root certificates (PEM). The agent replies Shown."""
-
-    payload: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +152,8 @@ class Shut:
 class Shown:
     """The agent reports to the gate the certificates that it presents and trusts.
 
-    The payload has five parts, each PEM or empty: the current chain, the roots, the chain before the last renewal
-    until the new one has worked, and a waiting chain of the hospital's own authority with its signing request.
+    The payload has three parts, each PEM or empty: the current chain, the root, and the chain before the last renewal
+    until the new one has worked.
     """
 
     coordinator: str
@@ -174,8 +167,8 @@ class Shown:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The five parts of the payload: current chain, roots, previous chain, waiting chain and waiting request."""
-        return unpacked(self.payload, 5)
+        """The three parts of the payload: current chain, root and previous chain."""
+        return unpacked(self.payload, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,22 +241,21 @@ class Ended:
         require(self.status in STATUSES, "an end of no known kind")
 
 
-Order: TypeAlias = Look | Make | Call | Install | Trust | Settle | Open | Up | Taken | Part | Shut
+Order: TypeAlias = Look | Make | Call | Install | Settle | Open | Up | Taken | Part | Shut
 Answer: TypeAlias = Shown | Requested | Called | Unable
 OfStream: TypeAlias = Opened | Down | Sent | Ended
 Report: TypeAlias = Answer | OfStream
 Message: TypeAlias = Order | Report
 _KINDS: Final[tuple[type[Message], ...]] = (
-    Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Part, Shut,
+    Look, Make, Call, Install, Settle, Open, Up, Taken, Part, Shut,
     Shown, Requested, Called, Unable, Opened, Down, Sent, Ended,
 )  # fmt: skip
 FRAMING: Final = Framing[Message](b"GLG1", _KINDS)
 _LARGEST: Final[dict[type[Message], int]] = {
     Call: LARGEST_PEM_BYTES + LARGEST_MESSAGE_BYTES,
     Install: 2 * LARGEST_PEM_BYTES + 8,
-    Trust: LARGEST_PEM_BYTES,
     Up: LARGEST_MESSAGE_BYTES,
-    Shown: 5 * LARGEST_PEM_BYTES + 20,
+    Shown: 3 * LARGEST_PEM_BYTES + 12,
     Requested: LARGEST_REQUEST_BYTES,
     Called: LARGEST_MESSAGE_BYTES,
     Down: LARGEST_MESSAGE_BYTES,

@@ -25,7 +25,7 @@ from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
-from site_agent.commands.certificate_commands import install_certificate, renew, request_certificate
+from site_agent.commands.certificate_commands import renew
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, card, export, predict, recalibrate
@@ -143,7 +143,7 @@ def check(path: Path) -> None:
 for command in (
     adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore,
     move_state, curves, data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
-    withdraw, release, renew, request_certificate, install_certificate,
+    withdraw, release, renew,
 ):  # fmt: skip
     cli.add_command(command)
 with extra("site_agent.console"):

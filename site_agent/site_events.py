@@ -69,11 +69,6 @@ EVENTS: Final = (
           "will confirm the checkpoints of the coordinator's own audit log later. Training continues. The log line "
           "shows the limit in bytes.",
           "If no study trains all day, ask the federation office why the coordinator's audit log grows so fast."),
-    Entry("W257", "own_certificate_ends_soon",
-          "The hospital's own authority issued this site's certificate, which expires within 30 days. The program "
-          "cannot renew a certificate of the hospital's own authority by itself.",
-          "Run `site-agent request-certificate`. The hospital's authority then issues the certificate. After that, "
-          "run `site-agent install-certificate`."),
     Entry("E280", "configuration_kept",
           "The site read hospital.yaml again and found mistakes. The site still uses the old settings.",
           "Run `site-agent check`, which lists every mistake. Correct the mistakes, then reload the configuration."),

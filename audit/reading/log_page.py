@@ -29,13 +29,13 @@ _GROUPS: Final = {
     )),
     _REFUSED: ("Requests that this program or its policy did not allow.", (
         "approval_refused", "plan_refused", "release_refused", "coordinator_refused", "renewal_refused", "peer_refused",
-        "foreign_name_refused", "log_refused", "refusals_counted", "site_state_refused",
+        "log_refused", "refusals_counted", "site_state_refused",
     )),
     _IDENTITY: ("Sites and programs that were accepted, with their keys.", (
-        "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed", "own_certificate_shown",
-        "certificate_in_use", "certificate_put_back", "renewal_requested", "trusted_roots_changed",
-        "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed", "own_authority_counts",
-        "own_authority_removed", "own_certificate_accepted", "site_connected", "site_revoked", "identity_replaced",
+        "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed",
+        "certificate_in_use", "certificate_put_back", "renewal_requested",
+        "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed",
+        "site_connected", "site_revoked", "identity_replaced",
     )),
     _LOG: ("Confirmations by the program at the other end, and changes of the log's files.", (
         "checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored",

@@ -41,16 +41,14 @@ class SiteUpkeep:
         identity_key_of: Callable[[str], bytes | None],
         renew: Callable[[RenewalAsked], RenewalAnswered],
         confirm: Callable[[str, str], None],
-        roots: Callable[[], RenewalAnswered | None] = lambda: None,
     ) -> None:
         """Create the sessions.
 
         Args:
             witness: the folder of stored checkpoints.
             confirm: records that a site has connected with a certificate.
-            roots: returns the root certificates while the authority changes, otherwise None.
         """
-        self._roots, self._party = roots, LogParty(log, witness, self._spent)
+        self._party = LogParty(log, witness, self._spent)
         self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
         self._sessions: dict[StreamPeer, LogSession] = {}
         self._refusals = Refusals(log.write)
@@ -76,9 +74,6 @@ class SiteUpkeep:
             session = LogSession(self._party, owner_of_site(site), key)
             self._sessions[peer] = session
             peer.send(session.standing())
-            roots = self._roots()
-            if roots is not None:
-                peer.send(roots)
 
     def received(self, peer: StreamPeer, site: str, message: Upkeep) -> None:
         """Handle a site's message that belongs to no round, such as a request for a new certificate.

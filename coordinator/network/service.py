@@ -95,7 +95,7 @@ class Next(Enum):
 
 @dataclass(frozen=True)
 class Credentials:
-    """The certificate that the coordinator presents and the roots that it trusts, as PEM."""
+    """The certificate that the coordinator presents and the root that it trusts, as PEM."""
 
     key: bytes = field(repr=False)
     chain: bytes
@@ -109,14 +109,14 @@ class FederationService:
         self,
         engine: Engine,
         *,
-        identify: Callable[[bytes, bytes], Caller],
+        identify: Callable[[bytes], Caller],
         is_accepted: Callable[[Caller], bool],
         upkeep: SiteUpkeep,
     ) -> None:
         """Store what the service needs.
 
         Args:
-            identify: converts a peer's certificate and those above it (PEM) to a caller, or raises RefusedError.
+            identify: converts a peer's certificate (PEM) to a caller, or raises RefusedError.
             upkeep: handles messages outside the rounds.
         """
         self._engine, self._identify, self._is_accepted, self._upkeep = engine, identify, is_accepted, upkeep
@@ -184,7 +184,7 @@ class FederationService:
                     consequence="The coordinator closed the connection of this program, and sent nothing to it.",
                     remedy="If the program belongs to a site, install the current version of the site agent there.",
                 )
-            caller = self._identify(certificates[0], b"".join(facts.get("x509_pem_cert_chain", ())))
+            caller = self._identify(certificates[0])
         except RefusedError as refusal:
             self._note_refusal("", refusal.what)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate was refused")

@@ -166,11 +166,6 @@ EVENTS: Final = (
           "The coordinator's certificate must be renewed. A new certificate would not be valid for longer, because "
           "the certificate of the authority that issues it expires too soon.",
           "Get the root key from its safe place, then run `pki renew` with `--authority`."),
-    Entry("E190", "foreign_name_refused",
-          "A hospital's own certificate authority issued a certificate in the name of another site. The coordinator "
-          "refused this certificate.",
-          "Call the security officer of this hospital. To stop trusting the hospital's certificate authority, run "
-          "`pki own-authority remove`."),
     Entry("E189", "certificate_unreadable",
           "The coordinator could not read the files of its own certificate or key. The coordinator used the "
           "certificate and key that it had read before.",

@@ -82,7 +82,6 @@ def _part(site: Mapping[str, Any]) -> str:
     words = {
         "revoked": "revoked",
         "withdrawn": "withdrawn",
-        "own_authority_removed": "own authority removed",
         "given_up": "given up",
     }
     taken_out = next((word for key, word in words.items() if site.get(key)), None)

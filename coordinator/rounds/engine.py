@@ -200,7 +200,7 @@ class Engine:
         self._tell_all_over()
 
     def removed(self, site: str) -> None:
-        """End a site's part in the run, after it was revoked or its hospital's certificate authority was removed."""
+        """End a site's part in the run, after it was revoked."""
         run, kept, revoked = self._run, self._kept, set(self._revoked())
         if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
             kept.note("revoked", site=site)

@@ -96,16 +96,6 @@ def told(state: State, history: History, *, clock_seconds: float, now: datetime)
     return told_of + [_told_of_giving_up(site) for site in sorted(history.given_up - taken_out)]
 
 
-def told_of_removal(site: str, *, waits: bool) -> str:
-    """Return a text about a site that is refused because its hospital's certificate authority was removed."""
-    waiting, round_ = ("The run waits for it", "this") if waits else ("The others continue without it", "a later")
-    return (
-        f"The hospital's own authority of {site} has been removed, so no certificate of {site} is accepted."
-        f" {waiting}. Ask the hospital to run `site-agent renew`, which requests a certificate of the federation."
-        f" With that certificate {site} returns to {round_} round."
-    )
-
-
 def _waits_for(state: State, site: str) -> bool:
     match state:
         case Gathering(joined=joined, declined=declined):

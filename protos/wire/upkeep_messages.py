@@ -56,36 +56,28 @@ class LogCosignature:
 class RenewalAsked:
     """A site requests its next certificate.
 
-    `signing_request` (PEM) has a new TLS key, and the identity key signs it. `chain` (PEM) is present if the hospital's
-    own authority has already issued the certificate. Then the site requests that it is accepted.
+    `signing_request` (PEM) has a new TLS key, and the identity key signs it.
     """
 
     site: str
     signing_request: bytes
     signature: bytes
-    chain: bytes = b""
 
     def __post_init__(self) -> None:
         require(0 < len(self.site) <= 200, "site name")
         require(0 < len(self.signing_request) <= _LARGEST_REQUEST_BYTES, "signing request size")
         require(len(self.signature) == 64, "signature size")
-        require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
 
 
 @dataclass(frozen=True, slots=True)
 class RenewalAnswered:
-    """The coordinator's reply to a renewal: the next certificate chain (PEM), or one line with a reason for refusal.
-
-    `roots` are the federation's root certificates (PEM): the current one and, during a change of the authority, the
-    next.
-    """
+    """The coordinator's reply to a renewal: the next certificate chain (PEM), or one line with a reason for refusal."""
 
     chain: bytes
-    roots: bytes
     refusal: str
 
     def __post_init__(self) -> None:
-        require(len(self.chain) <= _LARGEST_CHAIN_BYTES and len(self.roots) <= _LARGEST_CHAIN_BYTES, "chain size")
+        require(len(self.chain) <= _LARGEST_CHAIN_BYTES, "chain size")
         require_line(self.refusal, "refusal", longest=1000)
 
 

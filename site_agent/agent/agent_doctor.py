@@ -18,7 +18,7 @@ from cryptography import x509
 from host import address_checks, computer_checks
 from host.clock_words import at, spelled
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
-from pki import key_checks, own_keys, store
+from pki import key_checks, store
 from pki.invitation import Invitation
 from pki.names import Address
 from pki.site_keys import SiteKeys
@@ -41,12 +41,12 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [key_checks.judge_directory(keys.directory)]
-    found += key_checks.judge_secrets((keys.tls_key_path, own_keys.waiting_key_path(keys)))
+    found += key_checks.judge_secrets((keys.tls_key_path,))
     found.append(judge_address_rules(computer_checks.enforces_address_rules()))
     apart: float | None = None
     try:
         if keys.is_enrolled():
-            found += _certificate(keys, now)
+            found.append(key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now))
             reached, apart = await _coordinator(hospital, keys, environment)
             found += reached
         else:
@@ -56,15 +56,6 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
         found.append(failure("D403", getattr(cause, "what", "The keys cannot be read."), remedy))
     found.append(judge_clock(computer_checks.is_clock_synchronised(), apart))
     return found
-
-
-def _certificate(keys: SiteKeys, now: datetime) -> list[Finding]:
-    """Check the current certificate, and the new certificate that is not in use yet, if there is one."""
-    usual = key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now)
-    try:
-        return [*(key_checks.judge_own(keys, now) or [usual]), *key_checks.judge_waiting(keys)]
-    except OperatorError:  # unreadable, and reported already
-        return [usual]
 
 
 def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime) -> list[Finding]:

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pki import own_keys, store
+from pki import store
 from pki.names import site_name
-from pki.shown_certificates import site_of
 from pki.site_keys import SiteKeys
 from site_agent.agent.connection import Credentials
 from site_agent.framed_messages import packed, unpacked
@@ -33,20 +32,17 @@ class KeptCertificates:
         self._keys = SiteKeys.load(directory) if exists else SiteKeys.create(directory)
 
     def shown(self) -> Shown:
-        """Return this site's current certificates and the trusted root certificates, for the gate process."""
+        """Return this site's current certificates and the trusted root certificate, for the gate process."""
         keys, addresses = self._keys, self._addresses()
-        staged = own_keys.staged_chain(keys) if keys.is_enrolled() else None
         parts = (
             store.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
             store.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
             store.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
-            staged or b"",
-            own_keys.signing_request(keys, site_of(keys.leaf())) if staged else b"",
         )
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
     def credentials(self) -> Credentials:
-        """Return this site's current TLS key and certificate, and the trusted root certificates."""
+        """Return this site's current TLS key and certificate, and the trusted root certificate."""
         keys = self._keys
         return Credentials(
             key=store.read_secret(keys.tls_key_path),
@@ -54,8 +50,8 @@ class KeptCertificates:
             root=store.read_public(keys.root_certificate_path),
         )
 
-    def roots(self) -> bytes:
-        """Return the trusted root certificates as PEM text."""
+    def root(self) -> bytes:
+        """Return the trusted root certificate as PEM text."""
         return store.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
@@ -63,17 +59,8 @@ class KeptCertificates:
         return self._addresses().get(which, "")
 
     def make(self, key: str) -> bytes:
-        """Return a certificate signing request (PEM) for a new or waiting TLS key of this site.
-
-        The kind of the key is `first`, `next` or `own`. See gate_socket.Make.
-        """
-        match key:
-            case "first":
-                return self._keys.signing_request()
-            case "next":
-                return self._keys.next_signing_request()
-            case _:
-                return own_keys.signing_request(self._keys, site_of(self._keys.leaf()))
+        """Return a certificate signing request (PEM) for the `first` or `next` TLS key. See gate_socket.Make."""
+        return self._keys.signing_request() if key == "first" else self._keys.next_signing_request()
 
     def install(self, order: Install) -> None:
         """Start to use a new certificate. The previous key and certificate remain on disk until `settle` is called.
@@ -81,24 +68,16 @@ class KeptCertificates:
         Raises:
             RefusedError: the certificate is not for this key, site and root.
         """
-        (chain, roots), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
+        (chain, root), now, site = unpacked(order.payload, 2), self._now(), site_name(order.site)
         if order.coordinator:
             # The addresses of an invitation are written first, because a certificate without them could not be used
             # after a power cut.
             addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
             store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
-        match order.key:
-            case "first":
-                self._keys.install(chain, roots, site=site, federation=order.federation, now=now)
-            case "next":
-                self._keys.install_next(chain, roots, site=site, federation=order.federation, now=now)
-            case _:
-                self._keys.hear_roots(roots, now)
-                own_keys.put_in_force(self._keys)
-
-    def trust(self, roots: bytes) -> None:
-        """Trust the root certificates that the coordinator sent, if a root that is already trusted has signed them."""
-        self._keys.hear_roots(roots, self._now())
+        if order.key == "first":
+            self._keys.install(chain, root, site=site, federation=order.federation, now=now)
+        else:
+            self._keys.install_next(chain, site=site, federation=order.federation, now=now)
 
     def settle(self, *, works: bool) -> None:
         """Delete the previous key and certificate if the new ones work. Otherwise restore the previous ones."""

@@ -41,13 +41,12 @@ from site_agent.gate_socket import (
     Settle,
     Shut,
     Taken,
-    Trust,
     Unable,
     Up,
     largest_payload,
 )
 
-_ORDERS: Final = (Look, Make, Call, Install, Trust, Settle, Open, Up, Taken, Part, Shut)
+_ORDERS: Final = (Look, Make, Call, Install, Settle, Open, Up, Taken, Part, Shut)
 
 
 class Relay:
@@ -93,7 +92,7 @@ class Relay:
             case Shut(stream=number):
                 if self._stream is not None and self._stream.number == number:
                     await self._shut()
-            case Look() | Make() | Call() | Install() | Trust() | Settle():
+            case Look() | Make() | Call() | Install() | Settle():
                 self._gate.post(await answer_of(self._kept, order))
             case _:
                 assert_never(order)
@@ -173,7 +172,7 @@ class _Stream:
         self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
 
 
-async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Trust | Settle) -> Answer:
+async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Settle) -> Answer:
     """Carry out a command of the gate process about a certificate or an enrolment request, and log a failure."""
     try:
         match order:
@@ -185,8 +184,6 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install 
                 return await _call(kept, order)
             case Install():
                 kept.install(order)
-            case Trust(payload=roots):
-                kept.trust(bytes(roots))
             case Settle(works=works):
                 kept.settle(works=works)
             case _:
@@ -198,8 +195,8 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install 
 
 
 async def _call(kept: KeptCertificates, order: Call) -> Called | Unable:
-    roots, request = unpacked(order.payload, 2)
-    address, trusted = order.address or kept.address("enrolment"), roots or kept.roots()
+    root, request = unpacked(order.payload, 2)
+    address, trusted = order.address or kept.address("enrolment"), root or kept.root()
     try:
         call = call_enrol if order.call == "enrol" else call_renew
         return Called(await call(address, trusted, request))

@@ -2,9 +2,9 @@
 
 The gate verifies and records a certificate before it orders the agent to use it. The agent checks it again.
 
-A file of the gate stores its federation: the name, and the roots that it trusted before and trusts now. The gate signs
-nothing for another federation, whatever an invitation or the agent presents. A site with its identity key, its ledger
-and its approvals belongs to one federation permanently.
+A file of the gate stores its federation: the name and the root that it trusts. The gate signs nothing for another
+federation, whatever an invitation or the agent presents. A site with its identity key, its ledger and its approvals
+belongs to one federation permanently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from site_agent.gate_socket import (
     Requested,
     Settle,
     Shown,
-    Trust,
     Unable,
 )
 
@@ -55,29 +54,29 @@ class AgentUnable(OperatorError):
 
 
 class _Federation(Document):
-    """A federation's name, and the SHA-256 of the roots of its authority."""
+    """A federation's name, and the SHA-256 of the root of its authority."""
 
     name: str
-    roots: frozenset[str]
+    root: str
 
 
 class SiteCertificates:
-    """Has the agent's certificates and trusted roots, and sends the commands that change them."""
+    """Has the agent's certificates and trusted root, and sends the commands that change them."""
 
     def __init__(self, ask: Ask, folder: Path) -> None:
         """Start without certificates. `ask` sends an order to the agent; `folder` is the gate's own folder."""
         self._ask, self._memory = ask, folder / "pinned-federation.json"
-        self.shown = ShownCertificates(chain=b"", roots=b"")
+        self.shown = ShownCertificates(chain=b"", root=b"")
         self.coordinator = self.enrolment = ""  # the addresses that came with enrolment
 
-    def check(self, federation: str, roots: bytes) -> None:
+    def check(self, federation: str, root: bytes) -> None:
         """Check that a federation is the one to which this site belongs. A new site belongs to none.
 
         Raises:
             ConfigurationError: it is another federation, or the file with this site's federation cannot be read.
         """
-        known, shown = self._remembered(), _Federation(name=federation, roots=_fingerprints(roots))
-        if known is None or (shown.name == known.name and shown.roots <= known.roots):
+        known, shown = self._remembered(), _Federation(name=federation, root=_fingerprint(root))
+        if known is None or known == shown:
             return
         other = f"the federation {federation}" if shown.name != known.name else "another authority of that name"
         raise ConfigurationError(
@@ -88,10 +87,9 @@ class SiteCertificates:
             "`state` folder of its own for the other federation.",
         )
 
-    def remember(self, federation: str, roots: bytes) -> None:
-        """Record to which federation this site belongs, and the root certificates of this federation."""
-        known = _fingerprints(self.shown.roots) if self.shown.roots else frozenset()
-        kept = _Federation(name=federation, roots=_fingerprints(roots) | known)
+    def remember(self, federation: str, root: bytes) -> None:
+        """Record to which federation this site belongs, and the root certificate of this federation."""
+        kept = _Federation(name=federation, root=_fingerprint(root))
         if kept != self._remembered():
             replace_file(self._memory, kept.model_dump_json().encode())
 
@@ -122,19 +120,19 @@ class SiteCertificates:
             raise _failed(answer)
         return bytes(answer.payload)
 
-    async def call(self, name: str, address: Address | None, roots: bytes, request: bytes) -> bytes:
+    async def call(self, name: str, address: Address | None, root: bytes, request: bytes) -> bytes:
         """Send a request to the enrolment port through the agent, and return the bytes of the reply.
 
         Args:
             name: `enrol` or `renew`.
             address: of the port; None for the address that came with enrolment.
-            roots: the roots to trust there (PEM); empty for the roots that are trusted already.
+            root: the root to trust there (PEM); empty for the root that is trusted already.
 
         Raises:
             UnavailableError: the coordinator cannot be reached, or is not of this federation.
         """
         place = "" if address is None else str(address)
-        answer = await self._ask(Call(name, place, packed((roots, request))))
+        answer = await self._ask(Call(name, place, packed((root, request))))
         if isinstance(answer, Unable) and answer.status:
             at = place or self.enrolment
             raise of_certificate(at, answer.status, datetime.now(UTC), "E022") or _unreached(at, answer.status)
@@ -146,42 +144,36 @@ class SiteCertificates:
         self,
         key: str,
         chain: bytes,
-        roots: bytes,
+        root: bytes,
         *,
         site: str,
         federation: str,
         addresses: tuple[str, str] = ("", ""),
     ) -> None:
         """Let the agent start to use a new certificate, after the gate has verified and recorded it."""
-        await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, roots))))
-
-    async def trust(self, roots: bytes) -> None:
-        """Let the agent trust the coordinator's root certificates, after the audit log has recorded this."""
-        await self._shown(Trust(roots))
+        await self._shown(Install(key, site, federation, *addresses, payload=packed((chain, root))))
 
     async def settle(self, *, works: bool) -> None:
         """Let the agent delete the certificate that the last renewal replaced, or restore it if the new one fails."""
         await self._shown(Settle(works))
 
-    async def _shown(self, order: Look | Install | Trust | Settle) -> ShownCertificates:
+    async def _shown(self, order: Look | Install | Settle) -> ShownCertificates:
         answer = await self._ask(order)
         if not isinstance(answer, Shown):
             raise _failed(answer)
-        chain, roots, previous, staged_chain, staged_request = answer.parts
+        chain, root, previous = answer.parts
         self.coordinator, self.enrolment = answer.coordinator, answer.enrolment
-        shown = ShownCertificates(
-            chain=chain, roots=roots, previous=previous, staged_chain=staged_chain, staged_request=staged_request
-        )
+        shown = ShownCertificates(chain=chain, root=root, previous=previous)
         if shown.is_enrolled:
-            self.check(shown.federation(), shown.roots)
+            self.check(shown.federation(), shown.root)
+            self.remember(shown.federation(), shown.root)
         self.shown = shown
-        if shown.is_enrolled and self._remembered() is None:  # enrolled by an earlier version
-            self.remember(shown.federation(), shown.roots)
-        return self.shown
+        return shown
 
 
-def _fingerprints(roots: bytes) -> frozenset[str]:
-    return frozenset(certificate_sha256(root) for root in certificates_in(roots))
+def _fingerprint(root: bytes) -> str:
+    (certificate,) = certificates_in(root)
+    return certificate_sha256(certificate)
 
 
 def _failed(answer: Answer) -> OperatorError:

@@ -21,7 +21,6 @@ from audit.log_files import OLDER_STATE
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
 from audit.rolled_back import OwnLogRefused, lacks_confirmed
-from pki.own_authority import WARNING_DAYS
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.messages import MalformedMessage
@@ -33,7 +32,7 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
-from site_agent.gate.certificate_renewal import install_renewed, renewal_due, trust_roots, write_request
+from site_agent.gate.certificate_renewal import install_renewed, renewal_of, write_request
 from site_agent.gate.site_certificates import SiteCertificates
 
 PULSE_SECONDS: Final = 1.0
@@ -66,8 +65,6 @@ class SiteUpkeep:
         self._session: LogSession | None = None
         self._asked: RenewalAsked | None = None
         self._is_answered = False
-        self._roots: RenewalAnswered | None = None  # not handled yet
-        self._has_warned = self._is_own_refused = False
         self._log = structlog.get_logger()
 
     async def keep_up(self, send: Send) -> None:
@@ -80,8 +77,7 @@ class SiteUpkeep:
 
     def begin(self) -> None:
         """Prepare the messages about audit logs and certificates for a new stream to the coordinator."""
-        self._session, self._asked, self._roots = None, None, None
-        self._has_warned = self._is_own_refused = False
+        self._session, self._asked = None, None
 
     async def tell(self, send: Send, at_least: int = GROWTH) -> None:
         """Send the messages about audit logs and certificates that are due once the log has this many new records."""
@@ -132,7 +128,6 @@ class SiteUpkeep:
             logs = self._session.due(at_least)
         except CheckpointRefused as refused:
             raise _not_what_it_was(refused) from refused
-        await self._trust()
         return [*await self._renewal(), *logs]
 
     def _spent(self, _: str) -> None:
@@ -166,43 +161,19 @@ class SiteUpkeep:
         if self._asked is not None or not self._party.budget.allows(COORDINATOR):
             return []
         shown = await self._certificates.look()
-        asked = await renewal_due(
-            self._certificates, self._site, self._identity_key, self._now(), is_own_refused=self._is_own_refused
-        )
-        if asked is None:
-            if shown.is_of_own_authority():
-                self._warn()
+        if not shown.is_renewal_due(self._now()):
             return []
+        asked = await renewal_of(self._certificates, self._site, self._identity_key)
         self._asked, self._is_answered = asked, False
         with self._party.charged(COORDINATOR):
-            write_request(self._audit, shown, asked)
+            write_request(self._audit, shown)
         return [asked]
 
-    def _warn(self) -> None:
-        """Warn people in time about the end of a certificate of the hospital's own authority, which they renew."""
-        left = self._certificates.shown.expiry() - self._now()
-        if not self._has_warned and left.days < WARNING_DAYS:
-            self._has_warned = True
-            self._log.warning(
-                "own_certificate_ends_soon", days=left.days, expires=self._certificates.shown.expiry().isoformat()
-            )
-
     async def _answered(self, answer: RenewalAnswered) -> None:
-        if not answer.chain and not answer.refusal:
-            self._roots = answer
-            await self._trust()
-            return
         if self._asked is None or self._is_answered:  # each answer is a record
             raise MalformedMessage("a certificate that was not asked for")
         with self._party.charged(COORDINATOR):
             await self._renewed(self._asked, answer)
-
-    async def _trust(self) -> None:
-        """Trust the newest roots. The change is a record, so it waits while the budget is used up."""
-        if self._roots is not None and self._party.budget.allows(COORDINATOR):
-            told, self._roots = self._roots, None
-            with self._party.charged(COORDINATOR):
-                await trust_roots(self._certificates, told.roots, self._now(), self._audit)
 
     async def _renewed(self, asked: RenewalAsked, answer: RenewalAnswered) -> None:
         shown = self._certificates.shown
@@ -210,9 +181,6 @@ class SiteUpkeep:
             self._log.error("renewal_refused", reason=answer.refusal, expires=shown.expiry().isoformat())
             self._audit.write("renewal_refused", reason=answer.refusal)
             self._is_answered = True
-            if asked.chain and not self._is_own_refused:
-                # An unregistered certificate must not delay the renewal of the federation's certificate.
-                self._asked, self._is_own_refused = None, True
             return
         await install_renewed(self._certificates, asked, answer, self._site, self._now(), self._audit)
         self._log.info("certificate_renewed", expires=self._certificates.shown.expiry().isoformat())

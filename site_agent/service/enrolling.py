@@ -4,7 +4,7 @@ The gate reads the invitation, signs with the identity key and verifies the repl
 sends the calls.
 
 The gate records with which invitation this site enrolled. A site that was revoked gets a new invitation. The gate then
-enrols again with it, with a new TLS key and under the roots that it trusts already. Any other invitation changes
+enrols again with it, with a new TLS key and under the root that it trusts already. Any other invitation changes
 nothing.
 """
 
@@ -31,7 +31,7 @@ from protos.plan.documents import Document
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
-from site_agent.gate.certificate_renewal import install_renewed, own_certificate_of, renewal_of, write_request
+from site_agent.gate.certificate_renewal import install_renewed, renewal_of, write_request
 from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital
@@ -116,7 +116,7 @@ async def _enrol(
     invitation = _invitation(hospital)
     certificates.check(invitation.federation, invitation.root_pem)
     shown = certificates.shown
-    roots = shown.roots if shown.is_enrolled else invitation.root_pem
+    root = shown.root if shown.is_enrolled else invitation.root_pem
     signing_request = await _signing_request(hospital, certificates, invitation, key)
     site, federation, identity = hospital.site, invitation.federation, identity_fingerprint(identity_key)
     requested = requested_key(signing_request)
@@ -124,14 +124,14 @@ async def _enrol(
         request = enrolment_decisions.enrolment_request(invitation, signing_request, identity_key)
         audit.write("enrolment_requested", federation=federation, identity=identity)
         raw = encode_enrolment(request)
-        reply = await _answered(invitation, certificates, roots, raw, identity, is_member=key == "next")
-        checked_leaf(reply.chain, roots, requested, site=site_name(site), federation=federation, now=now())
+        reply = await _answered(invitation, certificates, root, raw, identity, is_member=key == "next")
+        checked_leaf(reply.chain, root, requested, site=site_name(site), federation=federation, now=now())
         addresses = (str(invitation.coordinator), str(invitation.enrolment))
         settle_ledger(hospital.state_path, audit, is_member=reply.was_member)
         sha256 = sha256_of_chain(reply.chain)
         audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
-        certificates.remember(federation, roots)
-        await certificates.install(key, reply.chain, roots, site=site, federation=federation, addresses=addresses)
+        certificates.remember(federation, root)
+        await certificates.install(key, reply.chain, root, site=site, federation=federation, addresses=addresses)
         structlog.get_logger().info("enrolled", federation=federation, identity=identity)
     _record_use(hospital, _Used(invitation=invitation.fingerprint))
 
@@ -176,7 +176,7 @@ def _used(hospital: Hospital) -> _Used | None:
 async def _answered(
     invitation: Invitation,
     certificates: SiteCertificates,
-    roots: bytes,
+    root: bytes,
     request: bytes,
     identity: str,
     *,
@@ -186,7 +186,7 @@ async def _answered(
     while True:
         invitation.check_not_expired(now())
         try:
-            raw = await certificates.call("enrol", invitation.enrolment, roots, request)
+            raw = await certificates.call("enrol", invitation.enrolment, root, request)
             reply = _reply(raw)
         except UnavailableError as gone:
             if is_member:
@@ -239,15 +239,9 @@ async def renew(
         UnavailableError: the enrolment port is closed or does not answer.
     """
     shown, site = certificates.shown, hospital.site
-    # A file of an earlier version does not have the address of the enrolment port.
-    missing = not certificates.enrolment and hospital.invitation is not None
-    address = Invitation.load(Path(str(hospital.invitation))).enrolment if missing else None
-    if shown.staged_chain:
-        asked = own_certificate_of(shown, site, identity_key)
-    else:
-        asked = await renewal_of(certificates, site, identity_key)
-    write_request(audit, shown, asked)
-    raw = await certificates.call("renew", address, b"", encode_enrolment(asked))
+    asked = await renewal_of(certificates, site, identity_key)
+    write_request(audit, shown)
+    raw = await certificates.call("renew", None, b"", encode_enrolment(asked))
     try:
         answer = decode_enrolment(RenewalAnswered, raw)
     except MalformedMessage as malformed:
@@ -257,9 +251,7 @@ async def renew(
         raise RefusedError(
             what=f"This site's certificate expires on {shown.expiry():%Y-%m-%d} and was not renewed: {answer.refusal}",
             consequence="The certificate of this site is unchanged. This site sent no data to the coordinator.",
-            remedy="If the hospital's own authority issues the certificate, run `site-agent request-certificate`, then "
-            "`site-agent install-certificate`. Otherwise ask the federation office whether this site is still "
-            "a member.",
+            remedy="Ask the federation office whether this site is still a member.",
         )
     await install_renewed(certificates, asked, answer, site, now(), audit)
 

@@ -17,6 +17,7 @@ from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
 from pki.authority import Authority
+from pki.certificates import certificate_pem
 from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
@@ -208,7 +209,7 @@ def test_a_revoked_sites_certificate_is_not_accepted(
     office: Office, register: Register, membership: Membership
 ) -> None:
     """Before revocation the certificate names an accepted caller, afterwards one that is not accepted."""
-    caller = membership.identify(office.enrol("a").certificate_path.read_bytes())
+    caller = membership.identify(certificate_pem(office.enrol("a").leaf()))
     assert membership.is_accepted(caller)
 
     office.revoke("a")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from coordinator.coordinator_cli import cli
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.phases import Over
-from coordinator.rounds.taken_out import explained, told_of_removal
+from coordinator.rounds.taken_out import explained
 from coordinator.storage.ending import FILE
 from coordinator.storage.history import History
 from protos.plan.plan import Plan
@@ -99,38 +99,6 @@ def test_where_the_plan_waits_the_operator_is_told_who_why_and_what_to_do(tmp_pa
         assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
 
     play(scene())
-
-
-def test_a_member_that_is_not_let_in_any_more_is_not_called_revoked(tmp_path: Path) -> None:
-    """Where only its hospital's own authority was removed, nobody reads that the office revoked it or may invite it."""
-
-    async def scene() -> None:
-        stage = at_work(tmp_path, WAITS)
-        stage.engine.removed("c")
-        stage.cut(stage.streams[2])
-        stage.engine.recheck()
-        status = stage.engine.status()
-
-        assert (status["run"]["phase"], status["waits_for"], status["taken_out"]) == ("interrupted", ["c"], [])
-        assert not status["sites"]["c"]["revoked"]
-
-        stage.connect(BehavingSite("c"))
-        stage.deliver()
-        assert [outcome.is_complete for outcome in stage.engine.outcomes] == [True]
-        happenings = stage.records()[0]["happenings"]
-        assert isinstance(happenings, list)
-        assert "revoked" not in {entry["kind"] for entry in happenings}
-
-    play(scene())
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_who_was_shut_out_comes_back_to_the_round_that_waits_or_to_a_later_one(waits: bool) -> None:
-    """Nobody reads that a site will come back to a round that the others make without it."""
-    text = told_of_removal("c", waits=waits)
-
-    assert ("waits for it" in text, "to this round" in text) == (waits, waits)
-    assert ("continue without it" in text, "to a later round" in text) == (not waits, not waits)
 
 
 def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:

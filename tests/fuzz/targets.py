@@ -27,7 +27,7 @@ from coordinator.rounds.course import Course
 from coordinator.rounds.rollbacks import RoundState
 from coordinator.storage.snapshots import Snapshot, read_snapshot, write_snapshot
 from pki import certificates
-from pki.certificate_chain import trusted_after, verified_leaf
+from pki.certificate_chain import verified_leaf
 from pki.identity import identify_site
 from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
@@ -286,12 +286,6 @@ class _Office:
             ),
             "certificates": Target(examples=leaves, decode=self._leaf, errors=(RefusedError,)),
             "certificate-chains": Target(examples=[chain], decode=self._chain, errors=(RefusedError,), is_text=True),
-            "told-roots": Target(
-                examples=[pem(self.root), pem(self.root) + pem(self.issuing)],
-                decode=self._told,
-                errors=(RefusedError,),
-                is_text=True,
-            ),
             "signing-requests": Target(
                 examples=[certificates.signing_request(self.site_key)], decode=_request, errors=(RefusedError,)
             ),
@@ -322,11 +316,6 @@ class _Office:
         # Signed by the authority, so whatever passes has to be the one leaf that it has signed.
         assert verified_leaf(raw, root, NOW).tbs_certificate_bytes == self.site.tbs_certificate_bytes
         return "chain"
-
-    def _told(self, raw: bytes) -> str:
-        root = certificates.certificate_pem(self.root)
-        assert trusted_after(root, raw, NOW) == root  # nobody vouches for another one
-        return "roots"
 
 
 def _der(certificate: x509.Certificate) -> bytes:

@@ -55,7 +55,7 @@ def test_no_decoder_ends_otherwise_than_it_says(tmp_path: Path) -> None:
     [
         (("site-messages", "coordinator-messages", "enrolment-requests", "enrolment-replies"), 1_000_000),
         (("chunk-frames", "contributions", "snapshots", "checkpoints"), 1_000_000),
-        (("plans-from-the-wire", "invitations", "certificates", "certificate-chains", "told-roots"), 50_000),
+        (("plans-from-the-wire", "invitations", "certificates", "certificate-chains"), 50_000),
         (("signing-requests", "private-keys", "plans", "hospitals", "coordinators", "contracts"), 50_000),
     ],
     ids=["messages", "vectors", "papers", "documents"],

@@ -1,7 +1,7 @@
-"""A thief of certificates, keys and invitations, and a hospital's own authority that misuses its power.
+"""A thief of certificates, keys and invitations.
 
 What the coordinator answers is asked of its own code (`Membership`), with a register, an authority and enrolled
-sites as in production. The attacker wants to be taken for a site, to enrol twice, or to have its own root trusted.
+sites as in production. The attacker wants to be taken for a site, or to enrol twice.
 `test_certificates.py` shows that TLS refuses most of these callers before this code sees them.
 """
 
@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 import coordinator.network.enrolment_calls as enrolment_calls
-import pki.certificate_chain
 import pki.certificates
 import pki.enrolment_decisions
 import pki.identity
@@ -31,7 +30,7 @@ import pki.register
 from coordinator.network.enrolment_calls import Membership
 from pki import certificates
 from pki.authority import Authority, FederationRecord
-from pki.certificate_chain import certificates_in, trusted_after
+from pki.certificate_chain import certificates_in
 from pki.enrolment_decisions import (
     Issued,
     enrolment_request,
@@ -42,12 +41,9 @@ from pki.enrolment_decisions import (
 )
 from pki.invitation import Invitation
 from pki.names import Address, FederationName, SiteName
-from pki.own_authority import authority_fingerprint, own_certificate_in
-from pki.own_register import OwnAuthorities
 from pki.register import Register
 from protos.errors import RefusedError
 from tests.hostile.attack import Attack, in_copy, scratch
-from tests.pki.hospital import Leaf, Wanted, found, issued, small_key
 from tests.pki.whole_site import SiteKeys
 
 NOW = datetime.now(UTC)
@@ -84,10 +80,8 @@ class Scene:
 
     def lets_in(self, chain: bytes, now: datetime = NOW) -> str | None:
         """Return the site for which the coordinator takes the caller of this chain, or None."""
-        leaf, *above = certificates_in(chain)
         membership = Membership(self.authority, self.register, lambda: now)
-        shown = certificates.certificate_pem(leaf), b"".join(map(certificates.certificate_pem, above))
-        caller = membership.identify(*shown)
+        caller = membership.identify(certificates.certificate_pem(certificates_in(chain)[0]))
         return caller.site if membership.is_accepted(caller) else None
 
     def forged(self, *uris: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH) -> bytes:
@@ -137,20 +131,10 @@ def without_the_register() -> Iterator[None]:
 
 
 @contextmanager
-def without_chains() -> Iterator[None]:
-    """A certificate is accepted, whoever signed it."""
-    with without_the_register(), patched(enrolment_calls, verified_leaf=lambda *facts: None):
-        yield
-
-
-@contextmanager
 def without_times() -> Iterator[None]:
     """An expired certificate is still accepted."""
     honest = enrolment_calls.identify_site
-    with (
-        patched(enrolment_calls, verified_leaf=lambda *facts: None),
-        patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW)),
-    ):
+    with patched(enrolment_calls, identify_site=lambda leaf, federation, now: honest(leaf, federation, NOW)):
         yield
 
 
@@ -158,18 +142,7 @@ def without_times() -> Iterator[None]:
 def without_one_name() -> Iterator[None]:
     """The first of several names is used."""
     honest = pki.identity._names
-    with without_the_register(), patched(pki.identity, _names=lambda leaf, **more: honest(leaf, **more)[:1]):
-        yield
-
-
-@contextmanager
-def without_own_names() -> Iterator[None]:
-    """A hospital's authority is accepted for every site's name."""
-
-    def identify(chain: Any, authorities: Any, federation: FederationName, now: datetime) -> Any:
-        return own_certificate_in(chain, [one.certificate for one in authorities], federation, now)
-
-    with without_the_register(), patched(enrolment_calls, identify_own=identify):
+    with without_the_register(), patched(pki.identity, _names=lambda leaf: honest(leaf)[:1]):
         yield
 
 
@@ -200,21 +173,6 @@ def stolen_issuing_key(scene: Scene) -> bool:
 def two_names(scene: Scene) -> bool:
     """Show a certificate that carries two sites' names."""
     return scene.lets_in(scene.forged(f"spiffe://heart/site/{MARY}", f"spiffe://heart/site/{LUKE}")) == MARY
-
-
-def another_hospitals_authority(scene: Scene) -> bool:
-    """Have the own authority of one hospital issue a certificate in another hospital's name."""
-    hospital = found(Wanted(start=NOW))
-    OwnAuthorities(scene.register).add(
-        MARY,
-        hospital.pem,
-        authority_fingerprint(hospital.certificate),
-        federation=HEART,
-        kin=scene.authority.authorities(),
-        now=NOW,
-    )
-    leaf = issued(hospital, small_key().public_key(), Leaf(uris=(f"spiffe://heart/site/{LUKE}",), start=NOW))
-    return scene.lets_in(certificates.certificate_pem(leaf) + hospital.pem) == LUKE
 
 
 def used_invitation(scene: Scene) -> bool:
@@ -271,13 +229,6 @@ def key_of_another_curve(scene: Scene) -> bool:
     return isinstance(handle_request(scene.authority, scene.register, asked, NOW), Issued)
 
 
-def root_of_the_coordinators_own(scene: Scene) -> bool:
-    """Announce a new root to the sites that the coordinator, which has the issuing key alone, has made itself."""
-    trusted = scene.authority.root_pem()
-    stranger = made(scene.folder / "stranger").root_pem()
-    return trusted_after(trusted, trusted + stranger, NOW) != trusted
-
-
 def _any_keys(self: Register, name: SiteName, asked: Any) -> Any:
     self._connection.execute(
         "UPDATE sites SET state = 'approved', identity_key = ?, tls_key_sha256 = ? WHERE name = ?",
@@ -306,8 +257,8 @@ ATTACKS = tuple(
             "foreign-certificate",
             "a caller shows a site's certificate by a foreign authority of the same name",
             foreign_authority,
-            "the check of chains and the register",
-            without_chains,
+            "the register",
+            without_the_register,
         ),
         (
             "expired-certificate",
@@ -336,13 +287,6 @@ ATTACKS = tuple(
             two_names,
             "the rule of one name and the register",
             without_one_name,
-        ),
-        (
-            "another-hospitals-authority",
-            "the own authority of one hospital issues a certificate in another hospital's name",
-            another_hospitals_authority,
-            "the rule that an authority counts for one site, and the register",
-            without_own_names,
         ),
         (
             "used-invitation",
@@ -385,13 +329,6 @@ ATTACKS = tuple(
             key_of_another_curve,
             "the check of the curve",
             lambda: patched(pki.certificates, is_p256=lambda key: True),
-        ),
-        (
-            "root-of-the-coordinators-own",
-            "the coordinator has sites trust a root that it has made itself",
-            root_of_the_coordinators_own,
-            "the certificate by which a trusted root vouches for the next",
-            lambda: patched(pki.certificate_chain, _vouches=lambda *facts: True),
         ),
     )
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pki.enrolment_decisions import OWN_CERTIFICATE_LABEL, RENEWAL_LABEL
+from pki.enrolment_decisions import ENROLMENT_LABEL, RENEWAL_LABEL
 from pki.identity_key import public_bytes, verify
 from protos.errors import OperatorError, RefusedError
 from protos.wire.codec import encode_coordinator_message
@@ -38,8 +38,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, ...]:
     """What the agent's folder of site a holds: a certificate that is due for renewal, and a request for a new key."""
     office = Office.found(tmp_path_factory.mktemp("office"), now=NOW - timedelta(days=40))
     keys = office.enrol("a", now=NOW - timedelta(days=35))
-    chain, roots = keys.certificate_path.read_bytes(), keys.root_certificate_path.read_bytes()
-    return chain, roots, b"", b"", keys.next_signing_request()
+    chain, root = keys.certificate_path.read_bytes(), keys.root_certificate_path.read_bytes()
+    return chain, root, b"", keys.next_signing_request()
 
 
 def played(folder: Path, files: tuple[bytes, ...], seed: int, *, is_approved: bool) -> tuple[Gate, TakenOverAgent]:
@@ -83,7 +83,7 @@ def test_under_an_approved_plan_no_number_leaves_without_a_set_of_sites(
 
 
 def test_the_identity_key_signs_this_sites_renewals_and_nothing_else(tmp_path: Path, files: tuple[bytes, ...]) -> None:
-    """Over all draws each signature that a request carries is one for site a, under one of two labels."""
+    """Over all draws each signature that a request carries is one for site a, under one label."""
     key, asked = public_bytes(identity_key("a")), list[RenewalAsked]()
     for seed in range(30):
         gate, _ = played(tmp_path / str(seed), files, seed, is_approved=False)
@@ -94,7 +94,7 @@ def test_the_identity_key_signs_this_sites_renewals_and_nothing_else(tmp_path: P
         request = hashlib.sha256(one.signing_request).digest()
         verify(key, one.signature, RENEWAL_LABEL, b"heart", b"a", request)
         with pytest.raises(RefusedError):
-            verify(key, one.signature, OWN_CERTIFICATE_LABEL, b"heart", b"a", request)
+            verify(key, one.signature, ENROLMENT_LABEL, b"heart", b"a", request)
         with pytest.raises(RefusedError):
             verify(key, one.signature, RENEWAL_LABEL, b"heart", b"b", request)
 
@@ -118,9 +118,9 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
                 for order in gate.read():
                     match order:
                         case Make():
-                            gate.write(whole(Requested(files[4])))
+                            gate.write(whole(Requested(files[3])))
                         case Look():
-                            gate.write(whole(Shown("", "", packed(files))))
+                            gate.write(whole(Shown("", "", packed(files[:3]))))
             assert gate.error() is None
             return gate.said
 

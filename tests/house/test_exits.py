@@ -329,7 +329,7 @@ PLAIN = (
     LogStanding(bytes(32), _CHECKPOINT),
     LogGrowth(_CHECKPOINT, 0, (bytes(32),)),
     LogCosignature(1, _COSIGNATURE),
-    RenewalAsked("a", b"-", bytes(64), b"-"),
+    RenewalAsked("a", b"-", bytes(64)),
     EnrolmentRequest(bytes(24), b"-", bytes(32), bytes(64)),
 )
 

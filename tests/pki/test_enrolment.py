@@ -150,7 +150,7 @@ def test_a_member_renews_with_its_identity_key(
     request = renewal_request(HEART, MARY, keys.next_signing_request(), keys.identity_key())
     renewed = handle_renewal(authority, register, request, later)
     assert handle_renewal(authority, register, request, later) == renewed
-    keys.install_next(renewed.chain_pem, b"", site=MARY, federation="heart", now=later)
+    keys.install_next(renewed.chain_pem, site=MARY, federation="heart", now=later)
 
     leaf = SiteKeys.load(keys.directory).leaf()
     assert leaf.public_key() != old_leaf.public_key()

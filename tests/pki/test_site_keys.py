@@ -115,13 +115,13 @@ def test_a_renewal_survives_a_crash_at_every_step(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", cut)
         try:
-            keys.install_next(chain, b"", site=MARY, federation="heart", now=now)
+            keys.install_next(chain, site=MARY, federation="heart", now=now)
         except KeyboardInterrupt:
             assert moves < 2
 
     assert (SiteKeys.load(keys.directory).leaf() == old) is (moves == 0)
     again = chain_for(authority, keys.next_signing_request(), now)
-    keys.install_next(again, b"", site=MARY, federation="heart", now=now)
+    keys.install_next(again, site=MARY, federation="heart", now=now)
     renewed = SiteKeys.load(keys.directory)
     assert renewed.leaf() != old
     assert renewed.has_previous()
@@ -135,8 +135,6 @@ def test_a_wrong_renewal_changes_nothing(authority: Authority, tmp_path: Path, n
     keys.next_signing_request()
 
     with pytest.raises(RefusedError):
-        keys.install_next(
-            chain_for(authority, keys.signing_request(), now), b"", site=MARY, federation="heart", now=now
-        )
+        keys.install_next(chain_for(authority, keys.signing_request(), now), site=MARY, federation="heart", now=now)
 
     assert SiteKeys.load(keys.directory).leaf() == keys.leaf()

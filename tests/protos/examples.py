@@ -174,7 +174,6 @@ UPKEEP: Final[tuple[Upkeep, ...]] = (
     LogGrowth(_HEAD, 0, (b"a" * 32, b"b" * 32)),
     LogCosignature(2, Cosignature("coordinator", "2026-03-01T12:00:01.000+00:00", b"k" * 32, b"s" * 64)),
     RenewalAsked("berlin", b"request", b"s" * 64),
-    RenewalAsked("berlin", b"request", b"s" * 64, b"chain of its own authority"),
-    RenewalAnswered(b"chain", b"roots", ""),
-    RenewalAnswered(b"", b"", "the site is not a member"),
+    RenewalAnswered(b"chain", ""),
+    RenewalAnswered(b"", "the site is not a member"),
 )

@@ -133,7 +133,6 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
             identity_key_of=membership.identity_key_of,
             renew=membership.renew,
             confirm=membership.confirm,
-            roots=membership.roots,
         )
         service = FederationService(
             engine, identify=membership.identify, is_accepted=membership.is_accepted, upkeep=upkeep

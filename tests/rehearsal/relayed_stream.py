@@ -17,7 +17,7 @@ from site_agent.agent.kept_certificates import KeptCertificates
 from site_agent.agent.relaying import Relay, answer_of
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate.agent_link import AgentLink, Stream
-from site_agent.gate.certificate_renewal import own_certificate_of, renewal_of
+from site_agent.gate.certificate_renewal import renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate_socket import FRAMING, Answer, Message, Order
 
@@ -96,9 +96,3 @@ async def request_of_renewal(keys: SiteKeys, site: str) -> RenewalAsked:
     certificates = certificates_in_process(keys)
     await certificates.look()
     return await renewal_of(certificates, site, read_identity_key(keys.directory))
-
-
-def shown_own_certificate(keys: SiteKeys, site: str) -> RenewalAsked | None:
-    """The certificate of the hospital's own authority that waits, as the gate shows it."""
-    shown = asyncio.run(certificates_in_process(keys).look())
-    return own_certificate_of(shown, site, read_identity_key(keys.directory)) if shown.staged_chain else None

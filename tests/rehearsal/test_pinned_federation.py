@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from audit.own_log import AuditLog
-from pki import rotation
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import make_identity_key
 from pki.names import SiteName
@@ -19,11 +18,9 @@ from site_agent.framed_messages import packed
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate_socket import Answer, Order, Shown
 from site_agent.service.enrolling import enrol_where_needed
-from site_agent.service.joining import renew_now
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office, utc_now
-from tests.rehearsal.test_renewal_by_hand import events, hospital_of, tell_port
-from tests.rehearsal.test_upkeep import enrolling
+from tests.rehearsal.test_renewal_by_hand import hospital_of
 
 
 class Agent:
@@ -38,7 +35,7 @@ class Agent:
         parts = [b"", b""]
         if self.keys is not None:
             parts = [self.keys.certificate_path.read_bytes(), self.keys.root_certificate_path.read_bytes()]
-        return Shown("localhost:1", "localhost:1", packed((*parts, b"", b"", b"")))
+        return Shown("localhost:1", "localhost:1", packed((*parts, b"")))
 
 
 def pin(folder: Path, office: Office) -> None:
@@ -79,28 +76,6 @@ def test_an_invitation_to_another_federation_is_refused_before_anything_is_made_
 
     assert len(agent.orders) == 1  # to look
     audit.close()
-
-
-def test_an_authority_that_the_trusted_one_vouches_for_is_remembered(tmp_path: Path) -> None:
-    """After a renewal that brings the next root, this root and the one before are the federation's."""
-    office = Office.found(tmp_path / "office")
-    hospital = hospital_of(office, tmp_path)
-
-    async def scene() -> None:
-        async with enrolling(office) as address:
-            tell_port(tmp_path, address)
-            rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
-            await renew_now(hospital, tmp_path / "hospital.yaml")
-            rotation.complete(office.authority, utc_now())
-            await renew_now(hospital, tmp_path / "hospital.yaml")
-
-    asyncio.run(scene())
-
-    assert "trusted_roots_changed" in events(tmp_path)
-    gate = SiteCertificates(Agent(None), tmp_path / "state" / "gate")
-    gate.check("heart", office.authority.root_pem())
-    with pytest.raises(ConfigurationError, match="another authority of that name"):
-        gate.check("heart", Office.found(tmp_path / "other").authority.root_pem())
 
 
 def test_a_damaged_file_stops_the_gate(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Certificates and roots change only after the log has recorded it. If the log cannot be written, nothing changes."""
+"""Certificates change only after the log has recorded it. If the log cannot be written, nothing changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import pytest
 
 from audit.own_log import AuditError, AuditLog
 from coordinator.network.enrolment_calls import Membership
-from pki import rotation
-from pki.certificate_chain import certificates_in
-from pki.certificates import certificate_sha256
 from pki.enrolment_decisions import handle_renewal
 from pki.register import Register
 from protos.errors import RefusedError, UnavailableError
@@ -68,35 +65,6 @@ def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(offi
     assert records == [("own_certificate_renewed", ends.isoformat())]
 
 
-def test_a_site_trusts_another_root_once_that_is_on_record(
-    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether a root arrives alone or with a certificate, the record is written before the root is trusted."""
-    keys = office.enrol("a", now=utc_now() - timedelta(days=31))
-    upkeep, audit = upkeep_of(keys, tmp_path)
-    rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
-    roots, trusted = office.authority.trusted_roots_pem(), keys.root_certificate_path.read_bytes()
-    (asked,) = asyncio.run(upkeep._renewal())
-    assert isinstance(asked, RenewalAsked)
-    with Register(office.authority.register_path) as register:
-        chain = handle_renewal(office.authority, register, asked, utc_now()).chain_pem
-
-    with monkeypatch.context() as full:
-        full.setattr(audit, "write", no_room)
-        for told in (b"", chain):
-            with pytest.raises(AuditError):
-                asyncio.run(upkeep.heard(RenewalAnswered(told, roots, "")))
-            assert keys.root_certificate_path.read_bytes() == trusted
-    with pytest.raises(UnavailableError, match="received its next certificate"):
-        asyncio.run(upkeep.heard(RenewalAnswered(chain, roots, "")))
-
-    (changed,) = audit.records("trusted_roots_changed")
-    trusting = certificates_in(keys.root_certificate_path.read_bytes())
-    assert changed["roots"] == [certificate_sha256(root) for root in trusting]
-    assert len(trusting) == 2
-    audit.close()
-
-
 def test_a_certificate_is_put_in_force_once_that_is_on_record(
     office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,11 +80,11 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
         with pytest.raises(AuditError):
-            asyncio.run(upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), "")))
+            asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
         assert not keys.has_previous()
     with pytest.raises(UnavailableError, match="received its next certificate"):
-        asyncio.run(upkeep.heard(RenewalAnswered(chain, office.authority.trusted_roots_pem(), "")))
+        asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
     renewed = keys.certificate_sha256()
     refused = RefusedError(what="It is refused.", consequence="Nothing was sent.", remedy="Renew it.", code="E021")
     with monkeypatch.context() as full:

@@ -24,12 +24,9 @@ from audit.reading.log_verification import KnownKeys
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
-from pki import rotation
-from pki.certificate_chain import certificates_in
-from pki.enrolment_decisions import handle_renewal
-from pki.names import Address, SiteName
+from pki.names import Address
 from pki.register import Register
-from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from protos.errors import RefusedError, UnavailableError
 from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import (
@@ -286,7 +283,7 @@ def test_a_second_refusal_of_one_request_is_no_second_record(tmp_path: Path, off
     site = Site.of(office, "a", tmp_path / "a")
     asyncio.run(site.upkeep._certificates.look())
     site.upkeep._asked = RenewalAsked("a", b"x", bytes(64))
-    refusal = RenewalAnswered(b"", b"", "not now")
+    refusal = RenewalAnswered(b"", "not now")
 
     asyncio.run(site.upkeep.heard(refusal))
     with pytest.raises(MalformedMessage, match="not asked for"):
@@ -356,68 +353,9 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
     site.audit.close()
 
 
-def leaf_root(keys: SiteKeys) -> bytes:
-    """The key of the authority that issued a site's present certificate."""
-    return certificates_in(keys.certificate_path.read_bytes())[-1].public_key().public_bytes(*DER)
-
-
-def test_the_authority_changes_while_the_federation_works(tmp_path: Path) -> None:
-    """A root is made, received, used, and the old one removed. At every step a site can connect."""
-    office = long_founded(tmp_path / "office")
-    keys = {name: office.enrol(name, now=utc_now() - timedelta(days=31)) for name in "abc"}
-    plan = plan_with({name: one.identity_fingerprint() for name, one in keys.items()})
-    site = Site.of(office, "a", tmp_path / "a")
-    before = leaf_root(keys["a"])
-
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path / "state") as running:
-            rotation.begin(office.authority, "correct horse battery", "battery horse correct", utc_now())
-            # Renewal is due as well, so that it comes with the first stream; the certificate is still an old one.
-            with pytest.raises(UnavailableError, match="received its next certificate"):
-                await site.talk(office, running.address, "a", until=9)
-            assert leaf_root(site.keys) == before
-            assert len(certificates_in(site.keys.root_certificate_path.read_bytes())) == 2
-
-            rotation.complete(office.authority, utc_now())
-            await site.talk(office, running.address, "a", until=1)
-            with Register(office.authority.register_path) as register:
-                assert "a" in rotation.waiting(office.authority, register)
-                with pytest.raises(ConfigurationError, match="still have certificates of the old authority"):
-                    rotation.end(office.authority, register)
-                for name in "bc":
-                    register.revoke(SiteName(name), utc_now())
-                renewed = handle_renewal(office.authority, register, await request_of(site.keys, "a"), utc_now())
-                roots = office.authority.trusted_roots_pem()
-                site.keys.install_next(renewed.chain_pem, roots, site=SiteName("a"), federation="heart", now=utc_now())
-                await site.talk(office, running.address, "a", until=1)
-                assert leaf_root(site.keys) != before
-                rotation.end(office.authority, register)
-            await site.talk(office, running.address, "a", until=1)
-
-    asyncio.run(scene())
-
-    assert not office.authority.is_changing()
-    assert office.authority.trusted_roots_pem() == office.authority.root_pem()
-    site.audit.close()
-
-
 async def request_of(keys: SiteKeys, site: str) -> RenewalAsked:
     """A site's request for its next certificate."""
     return await renewal_of(await looked(keys, site), site, keys.identity_key())
-
-
-def test_a_root_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
-    """If a coordinator names another root, with or without its own certificate for it, nothing changes."""
-    office, stranger = long_founded(tmp_path / "office"), long_founded(tmp_path / "stranger")
-    keys = office.enrol("a")
-    rotation.begin(stranger.authority, "correct horse battery", "battery horse correct", utc_now())
-    trusted = keys.root_certificate_path.read_bytes()
-
-    for told in (stranger.authority.root_pem(), office.authority.root_pem() + stranger.authority.trusted_roots_pem()):
-        with pytest.raises(RefusedError, match="has not signed the new root"):
-            keys.hear_roots(told, utc_now())
-
-    assert keys.root_certificate_path.read_bytes() == trusted
 
 
 async def looked(keys: SiteKeys, site: str) -> SiteCertificates:

@@ -333,23 +333,19 @@ class LogCosignature(_message.Message):
     def __init__(self, size: _Optional[int] = ..., witness: _Optional[str] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RenewalRequest(_message.Message):
-    __slots__ = ("site", "signing_request", "signature", "chain")
+    __slots__ = ("site", "signing_request", "signature")
     SITE_FIELD_NUMBER: _ClassVar[int]
     SIGNING_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    CHAIN_FIELD_NUMBER: _ClassVar[int]
     site: str
     signing_request: bytes
     signature: bytes
-    chain: bytes
-    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chain: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, site: _Optional[str] = ..., signing_request: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RenewalReply(_message.Message):
-    __slots__ = ("chain", "roots", "refusal")
+    __slots__ = ("chain", "refusal")
     CHAIN_FIELD_NUMBER: _ClassVar[int]
-    ROOTS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     chain: bytes
-    roots: bytes
     refusal: str
-    def __init__(self, chain: _Optional[bytes] = ..., roots: _Optional[bytes] = ..., refusal: _Optional[str] = ...) -> None: ...
+    def __init__(self, chain: _Optional[bytes] = ..., refusal: _Optional[str] = ...) -> None: ...
