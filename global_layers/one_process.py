@@ -91,7 +91,7 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
     """Run all rounds of a plan. Every site loads the result.
 
     Args:
-        plan: lists exactly these sites; without masking, and its gain private.
+        plan: lists exactly these sites; without masking.
         studies: each site's own.
 
     Raises:
@@ -114,7 +114,7 @@ def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
     return Asked(
         round=message.round,
         resample=resample,
-        stage=message.stage if isinstance(message, Offer) else Stage.REPORT,
+        stage=message.stage if isinstance(message, Offer) else None,
         layers=message.layers,
         best_round=message.best_round,
         returned_to=message.returned_to,

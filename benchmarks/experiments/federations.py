@@ -18,7 +18,7 @@ def federate(
     """Run all rounds of a plan. Return the chosen model of every site.
 
     Args:
-        plan: lists exactly these sites; without masking, and its gain private.
+        plan: lists exactly these sites; without masking.
         sites: each one's encoded rows.
         own_module: the file of the sites' own network, where the plan lists tensors.
 

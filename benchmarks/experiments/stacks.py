@@ -55,7 +55,6 @@ def can_stack(plan: Plan) -> bool:
         isinstance(method.federated, SensitivePrefix | Prefix)
         or isinstance(method.server_rule, KeptLayersMean | LayerIntervals)
         or plan.may_end_early
-        or plan.gain == "sums"
     )
 
 

@@ -27,7 +27,6 @@ from protos.numbers.newton_sums import OutOfBound, has_converged
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import is_synchronised, pack_layers, stage_at
 from protos.plan.federated_statistics import summed
-from protos.plan.gain_sums import GainOverSites, GainSums, gain_over_sites
 from protos.plan.ingredients import LayerIntervals, SensitivePrefix
 from protos.plan.manifest import (
     DISTANCE_SCALE,
@@ -35,7 +34,6 @@ from protos.plan.manifest import (
     LOSS_SCALE,
     SENSITIVITY_SCALE,
     Manifest,
-    Occasion,
     largest_weight,
     slices_of,
 )
@@ -73,7 +71,6 @@ class Course:
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of training rounds if the run ends early, otherwise None.
-        gain: mean, fairness and incentive from the report; None before it.
         statistics: the results for each declared cell; None before them.
         rollbacks: every time that the sites refused the received parameters.
     """
@@ -86,7 +83,6 @@ class Course:
     curve: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
-    gain: GainOverSites | None = None
     statistics: dict[str, dict[str, float | int | None]] | None = None
     rollbacks: tuple[Rollback, ...] = ()
 
@@ -148,8 +144,6 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
     match sums.exchange.stage:
         case Stage.PROBE:
             return _choose_layers(plan, course, sums)
-        case Stage.REPORT:
-            return replace(course, gain=_gain(sums))
         case Stage.STATISTICS:
             if plan.statistics is None:
                 return course
@@ -165,17 +159,6 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
             if stage is Stage.TRAINING and course.intervals and is_synchronised(plan, round_number):
                 after = replace(after, intervals=_intervals(plan, manifest, course.intervals, sums))
             return after if stage is Stage.VALIDATION else _end_early(plan, course, after, round_number, sums)
-
-
-def is_possible(sums: Sums) -> bool:
-    """Return whether honest sites could have sent numbers that add up to these sums."""
-    if all(scalar.occasion is not Occasion.REPORT for scalar in sums.exchange.scalars):
-        return True
-    try:
-        _gain(sums)
-    except ValueError:
-        return False
-    return True
 
 
 def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
@@ -257,10 +240,6 @@ def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
             # We avoid a dot product, because its last bits depend on the number of threads.
             found[tensor.layer] -= float(np.square(mean).sum())
     return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can make it negative
-
-
-def _gain(sums: Sums) -> GainOverSites:
-    return gain_over_sites(GainSums.from_names(sums.scalars))
 
 
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:

@@ -22,7 +22,6 @@ from coordinator.rounds.course import (
     begin_course,
     fitted,
     follow,
-    is_possible,
     layers_at,
     layers_of_result,
     rounds_of,
@@ -101,7 +100,6 @@ class Run:
             self.running_sum.is_consistent
             and all(sites * lowest <= total <= sites * largest for total, lowest, largest in limits)
             and self._fewest_rows <= sums.scalars.get(ROWS, self._fewest_rows)
-            and is_possible(sums)
             # If sites may refuse parameters, a sum that is out of range causes a rollback instead.
             and (self.plan.acceptance is not None or self._is_in_range(sums))
         )
@@ -207,8 +205,7 @@ class Run:
         """Return the last message of the run, and the vector of result parameters that follows this message."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
-        measured_last = self.rounds_made - 1 - (self.plan.gain == "sums")
-        returned_to = self.course.returned_to(self.rounds_made - 1, measured_last)
+        returned_to = self.course.returned_to(self.rounds_made - 1)
         digest = parameters_digest(values)
         return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to), values
 
@@ -243,7 +240,6 @@ class Run:
             "slow_layers": [name for name, interval in zip(layers, course.intervals, strict=False) if interval > 1],
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
-            "gain": asdict(course.gain) if course.gain else None,
             "validation_curve": thinned(course.curve),
             "statistics": course.statistics,
             "rollbacks": [asdict(rollback) for rollback in course.rollbacks],

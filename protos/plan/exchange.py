@@ -149,7 +149,6 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
         return Stage.NEWTON if round_number <= made else Stage.GUARD if round_number == made + 1 else None
     stages = [Stage.PROBE] if plan.has_probe else []
     after = [Stage.VALIDATION] if plan.has_validation_round else []
-    after += [Stage.REPORT] if plan.gain == "sums" else []
     if round_number < len(stages):
         return Stage.PROBE
     if round_number < len(stages) + made:
@@ -252,7 +251,7 @@ class Exchanges:
         if self._plan.prior is not None:  # the Newton rounds end when the coefficients no longer change
             return planned is Stage.NEWTON and stage is Stage.GUARD and round_number > 1
         ends_early = self._plan.may_end_early and round_number > self._plan.has_probe
-        closing = {Stage.VALIDATION: self._plan.has_validation_round, Stage.REPORT: self._plan.gain == "sums"}
+        closing = {Stage.VALIDATION: self._plan.has_validation_round}
         return ends_early and planned is not None and closing.get(stage, False)
 
     def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
@@ -283,8 +282,6 @@ class Exchanges:
                 return frozenset({Occasion.PROBE})
             case Stage.VALIDATION:
                 return frozenset({Occasion.MEASURED})
-            case Stage.REPORT:
-                return frozenset({Occasion.REPORT})
             case Stage.STATISTICS:
                 return frozenset({Occasion.STATISTICS})
             case Stage.NEWTON:

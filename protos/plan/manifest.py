@@ -43,9 +43,6 @@ LARGEST_DISTANCE: Final = float(1 << 22)
 LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
 DISTANCE_SCALE: Final = 1 << 32
-GAIN_SCALE: Final = 1 << 32
-# With this number of honest sites, a sum and a sum of squares do not reveal a single site's metric.
-_FEWEST_WITH_SQUARES: Final = 3
 
 
 class Occasion(StrEnum):
@@ -55,7 +52,6 @@ class Occasion(StrEnum):
     MEASURED = "training rounds that begin with an epoch, and the validation round"
     SYNCHRONISED = "training rounds in which all layers are aggregated"
     PROBE = "the probe"
-    REPORT = "the report"
     STATISTICS = "the statistics"
     NEWTON = "every Newton round"
     GUARD = "the guard"
@@ -260,13 +256,6 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         yield Scalar("still improving", 1, Occasion.MEASURED)
     for power in range(1, refusal_numbers(plan) + 1):
         yield Scalar(f"refusal {power}", PRIME - 1, Occasion.MEASURED)
-    if plan.gain == "sums":
-        yield Scalar("sites with a metric", 1, Occasion.REPORT)
-        yield Scalar("metric", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        # A report's sums may include only the quorum's number of sites.
-        if plan.quorum - max(1, plan.assumed_colluders) >= _FEWEST_WITH_SQUARES:
-            yield Scalar("metric squared", GAIN_SCALE, Occasion.REPORT, GAIN_SCALE)
-        yield Scalar("sites that gained", 1, Occasion.REPORT)
 
 
 def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:

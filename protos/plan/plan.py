@@ -134,7 +134,6 @@ class Plan(Document):
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
     acceptance: HeldOutLoss | None = None
-    gain: Literal["private", "sums"] = "private"
     expert: BaselineUse | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
@@ -182,11 +181,11 @@ class Plan(Document):
                 why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
                 yield f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {fewest}{why}"
         unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
-        others = (self.gain, self.weighting.name, self.columns)
-        if any(unused) or others != ("private", "equal", ()) or self.checkpoint == "global":
+        others = (self.weighting.name, self.columns)
+        if any(unused) or others != ("equal", ()) or self.checkpoint == "global":
             yield (
                 "federated-prior trains no network. Remove columns, statistics, expert, early_stopping, acceptance, "
-                "gain and checkpoint from the plan, and set weighting to {name: equal}"
+                "and checkpoint from the plan, and set weighting to {name: equal}"
             )
 
     def _of_privacy(self) -> Iterator[str]:
@@ -218,7 +217,6 @@ class Plan(Document):
             "acceptance": self.acceptance is not None,
             "checkpoint": self.checkpoint == "global",
             "early_stopping": self.early_stopping is not None,
-            "gain": self.gain == "sums",
             "expert": self.expert is not None,
             "loss": self.loss != TaskDefault(name="task-default"),
             "start": self.start != "equal",
@@ -328,9 +326,9 @@ class Plan(Document):
     def _of_tiers(self) -> Iterator[str]:
         yield from self._of_weighting()
         if self.statistics is not None:
-            bare = (self.gain, self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
+            bare = (self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
             if self.method.name != "local" or bare not in (
-                ("private", "local", None, None, "equal"), ("private", "latest", None, None, "equal"),
+                ("local", None, None, "equal"), ("latest", None, None, "equal"),
             ):  # fmt: skip
                 yield "statistics need the method local, equal weights, and no setting that measures a model"
             if self.on_lost_site != "wait":
@@ -480,8 +478,7 @@ class Plan(Document):
             return 1
         if self.prior is not None:
             return 1 if self.privacy is not None else 1 + self.training_rounds + 1
-        closing = self.has_validation_round + (self.gain == "sums")
-        return self.has_probe + self.schedule.rounds + closing
+        return self.has_probe + self.schedule.rounds + self.has_validation_round
 
     @property
     def reads_concepts(self) -> bool:

@@ -12,7 +12,7 @@ noisy sum as the mean update. Every site receives the same parameters. The rules
   other site adds to them. The noisy sums of a step stay at the site;
 * the sum is divided by the number of patients that the plan declares, because a count would cost privacy;
 * inputs are concepts. Their encoding follows from the plan's declarations and never from a site's rows;
-* no other number is sent: no loss, weight, vote, gain or choice of a checkpoint over all sites.
+* no other number is sent: no loss, weight, vote or choice of a checkpoint over all sites.
 """
 
 from __future__ import annotations
@@ -227,9 +227,6 @@ UNPAID: Final[Mapping[str, str]] = {
         "checkpoint: global sums losses that the privacy budget does not cover. Set checkpoint to local or latest"
     ),
     "early_stopping": "early_stopping sums losses that the privacy budget does not cover. Remove early_stopping",
-    "gain": (
-        "gain: sums uses measurements on patients' data that the privacy budget does not cover. Set gain to private"
-    ),
     "expert": "a baseline's soft targets are computed from all patients of a site without noise. Remove expert",
     "loss": "the program cannot clip the gradients of class weights and of other losses yet. Remove loss",
     "start": "in training with privacy all sites start from the same values. Remove start",

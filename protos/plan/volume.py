@@ -25,8 +25,6 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
         return int(plan.prior is not None and plan.privacy is None)
     if occasion is Occasion.PROBE:
         return int(plan.has_probe)
-    if occasion is Occasion.REPORT:
-        return int(plan.gain == "sums")
     if occasion is Occasion.MEASURED:
         return (schedule.rounds - 1) // schedule.rounds_per_measurement + plan.has_validation_round
     if occasion is Occasion.SYNCHRONISED and isinstance(rule, LayerIntervals):

@@ -45,10 +45,9 @@ class Stage(IntEnum):
     TRAINING = 0  # sites send updates of the federated parameters
     PROBE = 1  # one local epoch is measured and undone; sites send only the measurements
     VALIDATION = 2  # the last aggregate is measured; sites send only the measurements
-    REPORT = 3  # every site chooses and tests its model; sites send only sums of their gain
-    STATISTICS = 4  # declared columns are counted and added up; nothing is trained
-    NEWTON = 5  # sites send the sums of a regression on concepts at common coefficients
-    GUARD = 6  # sites send the effect of the others' score on the loss, as one number
+    STATISTICS = 3  # declared columns are counted and added up; nothing is trained
+    NEWTON = 4  # sites send the sums of a regression on concepts at common coefficients
+    GUARD = 5  # sites send the effect of the others' score on the loss, as one number
 
 
 class SiteReason(IntEnum):

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from host.starting_files import starting_values
-from protos.plan.gain_sums import GainSums
 from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
@@ -135,14 +134,15 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.N
     receiving.receive(hospital, plan, run, rounds, vector)
 
 
-def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> GainSums:
-    """Save and compare the models of a run, and write the report. Return the numbers that the site may send."""
+def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> None:
+    """Save and compare the models of a run, and write the report."""
     from site_agent.desk.results import prior_report, run_report
     from site_agent.trainer.prior.prior_study import PriorStudy
 
     if isinstance(study, PriorStudy):
-        return prior_report.make_prior_report(hospital, study, preprocessing, run).gain
-    return run_report.make_report(hospital, study, preprocessing, run).gain
+        prior_report.make_prior_report(hospital, study, preprocessing, run)
+    else:
+        run_report.make_report(hospital, study, preprocessing, run)
 
 
 def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:

@@ -39,10 +39,6 @@ _MEANING: Final = {
     "validation loss": "the loss of the received model on this site's validation rows, times this site's weight",
     "still improving": "1 if this site's own validation loss fell in the latest measurements, otherwise 0",
     "refusal": "a power of a secret number if this site refuses the received parameters, otherwise 0",
-    "sites with a metric": "1 if the metric is defined on this site's test rows, otherwise 0",
-    "metric": "the AUROC of this site's chosen model on this site's own test rows",
-    "metric squared": "the square of that AUROC",
-    "sites that gained": "1 if this site's chosen model has a larger AUROC than the network trained alone, otherwise 0",
     "count": "how many rows of this site are in this group, or 0 if they are too few",
     "sum": "the sum of these rows' values, each converted from the declared range to 0..1",
     "squares": "the sum of the squares of these values",
@@ -209,8 +205,6 @@ def _rounds(plan: Plan) -> Iterator[str]:
     yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends {sent}."
     if plan.has_validation_round:
         yield f"1 round of validation: the site tests the last shared model. {_TABLES}"
-    if plan.gain == "sums":
-        yield f"1 report round: every site tests its chosen model. {_TABLES}"
 
 
 def _updates(plan: Plan, manifest: Manifest) -> Section:
@@ -416,11 +410,7 @@ def _choices(plan: Plan) -> Iterator[str]:
             f"{accepted.patience} such returns, one directly after the other, the training ends."
         )
     yield from network_terms(plan)
-    if plan.gain == "private":
-        yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
-    else:
-        yield ("Each site sends how much it gained by joining. These numbers are added over all sites.")
-        yield "This site's own report about the gain is not sent and stays at this site."
+    yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
     if plan.expert is not None:
         yield "Every site also fits a simple model (the baseline) to its own training rows. The baseline is never sent."
 

@@ -25,7 +25,7 @@ from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import position
 
 _ORDER: Final = (
-    Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.NEWTON, Stage.VALIDATION, Stage.REPORT, Stage.GUARD,
+    Stage.STATISTICS, Stage.PROBE, Stage.TRAINING, Stage.NEWTON, Stage.VALIDATION, Stage.GUARD,
 )  # fmt: skip
 _REPEATED: Final = (Stage.TRAINING, Stage.NEWTON)
 
@@ -96,7 +96,6 @@ class Itinerary:
             MalformedMessage: the result comes too early, or names other layers or a round that was not measured.
         """
         closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
-        closing += [Stage.REPORT] if self._plan.gain == "sums" else []
         closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
         if self._plan.prior is not None:
             closing.append(Stage.GUARD if self._plan.privacy is None else Stage.STATISTICS)

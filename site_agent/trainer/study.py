@@ -61,13 +61,14 @@ class Asked:
     """The work that the coordinator requires from a site in one round. See messages.Offer.
 
     `resample` is 0 for the ordinary draw of batches and dropout. Any other number, together with the round, selects
-    another draw (docs/design/protocol.md, "The ledger", rule 3). `own_sums` has the noisy sums of private layers over
-    all earlier rounds, see PrivateTraining. An empty tuple stands for zeros.
+    another draw (docs/design/protocol.md, "The ledger", rule 3). `stage` is None for the result after the last round.
+    `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
+    for zeros.
     """
 
     round: int
     resample: int = 0
-    stage: Stage = Stage.TRAINING
+    stage: Stage | None = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
     returned_to: int | None = None
@@ -173,6 +174,7 @@ class Study:
 
     def exchange(self, asked: Asked) -> Exchange:
         """Return the tensors and scalars of a round. Raise MalformedMessage if the plan allows no such round."""
+        assert asked.stage is not None
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:
@@ -197,8 +199,8 @@ class Study:
                 return Answer(updates=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
             case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
                 raise MalformedMessage("sums under a plan that trains a network")
-            case Stage.REPORT:
-                raise ValueError("reports are made where the site's report is")
+            case None:
+                raise ValueError("a result is no round")
 
     def close(self, asked: Asked, received: Vector) -> None:
         """Load the final shared parameters and measure their loss once. Raise MalformedMessage if they do not fit."""
@@ -211,8 +213,8 @@ class Study:
             self._follow_own_sums(asked)
             self.choice.follow(asked.best_round)  # before the next measurement replaces the waiting model
             self._take_in(asked, values)
-            # If this site missed the validation round, the report's round sends the same model.
-            has_passed = asked.stage is Stage.REPORT and self.plan.has_validation_round
+            # If this site missed the validation round, the result is the same model.
+            has_passed = asked.stage is None and self.plan.has_validation_round
             self._measure(asked.round - has_passed, values, is_last=True)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
         self.choice.follow(asked.best_round)

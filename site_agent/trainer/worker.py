@@ -29,7 +29,6 @@ import structlog
 
 from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
 from protos.plan.announced_plan import plan_from_wire
-from protos.plan.gain_sums import GainSums
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
 from protos.plan.weighting import RowWeights
@@ -90,8 +89,8 @@ class AroundRounds(Protocol):
 
     def make_report(
         self, hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str, /
-    ) -> GainSums:
-        """Save and compare the models, and write the report. Return the only numbers of the report that are sent."""
+    ) -> None:
+        """Save and compare the models, and write the report."""
 
 
 class Worker:
@@ -111,7 +110,7 @@ class Worker:
         self._state = rehearsal or hospital.state_path
         self._study: Study | PriorStudy | None = None
         self._preprocessing: Preprocessing | None = None
-        self._gain: GainSums | None = None
+        self._is_reported = False
         self._run = ""
         self._suspected: set[tuple[str, str]] = set()  # columns that were logged in this run
         self._plan: Plan | None = None
@@ -266,15 +265,10 @@ class Worker:
         if self._plan is not None and self._plan.statistics is not None:
             return self._count(self._plan, question)
         asked, received = self._parted(question)
-        exchange = self._ready().exchange(asked)  # raises an error if the plan does not allow this round
+        self._ready().exchange(asked)  # raises an error if the plan does not allow this round
         assert self._answered is not None
         self._answered.admit(question)
         study = self._study_before(question.round)
-        if asked.stage is Stage.REPORT:
-            study.close(asked, received)
-            self._took(study, question)  # the report's fine-tuning belongs to no later round
-            gain = self._concluded(asked, received).by_name
-            return Trained(question.round, 0, _packed([gain[scalar.name] for scalar in exchange.scalars]))
         answer = study.train(asked, received)
         self._compare_columns(study)
         self._took(study, question)
@@ -284,7 +278,7 @@ class Worker:
 
     def _parted(self, question: Train | Conclude) -> tuple[Asked, npt.NDArray[np.float32]]:
         asked, payload, own = _asked(question), memoryview(question.payload), 0
-        if self._plan is not None and asked.stage in (Stage.TRAINING, Stage.REPORT):
+        if self._plan is not None and asked.stage in (Stage.TRAINING, None):
             own = 8 * self._plan.own_numbers
         if len(payload) < own:
             raise MalformedMessage("no sums of private layers")
@@ -327,7 +321,7 @@ class Worker:
         """Record that a round was answered. If the plan requires it, save the state before the answer is sent."""
         assert self._saves is not None
         self._next = question.round + 1
-        if question.saves and self._gain is None:
+        if question.saves:
             self._saves.write(Saved(self._next, question.resample), study.saved())
         self._saves.forget_before(question.oldest)
 
@@ -366,17 +360,17 @@ class Worker:
             self._study, self._preprocessing = self._begin(self._plan)
         else:
             self._ready().restore(found)
-        self._gain, self._next = None, number
+        self._is_reported, self._next = False, number
         return self._ready()
 
-    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> GainSums:
-        """Make the report on the first call only. Always return the numbers that this site adds to the sites' sums."""
+    def _concluded(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
+        """Make the report, on the first call only."""
         study = self._ready()
         study.close(asked, received)
-        if self._gain is None:
+        if not self._is_reported:
             assert self._preprocessing is not None
-            self._gain = self._around.make_report(self._hospital, study, self._preprocessing, self._run)
-        return self._gain
+            self._around.make_report(self._hospital, study, self._preprocessing, self._run)
+            self._is_reported = True
 
     def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:
         """Make the report of a private run. Print errors that depend on patients' data, but do not return these errors.
@@ -406,7 +400,7 @@ def _asked(question: Train | Conclude) -> Asked:
 
     try:
         layers = bytes.fromhex(question.layers)
-        stage = Stage(question.stage) if isinstance(question, Train) else Stage.REPORT
+        stage = Stage(question.stage) if isinstance(question, Train) else None
     except ValueError as cause:
         raise MalformedMessage("a stage or layers that there are not") from cause
     if question.round < 0:

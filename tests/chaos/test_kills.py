@@ -25,7 +25,6 @@ from tests.laws.catalogue import NAMES
 Strikes = Callable[[str, str], bool]
 MEASURING: dict[str, Any] = {
     "checkpoint": "global",
-    "gain": "sums",
     "early_stopping": {"signal": "global", "patience": 1},
 }
 # Options that a method cannot be planned with: training alone sums nothing, a layer that waits needs the planned last

@@ -12,14 +12,12 @@ from coordinator.rounds.course import (
     Course,
     begin_course,
     follow,
-    is_possible,
     layers_at,
     layers_of_result,
     news,
     rounds_of,
 )
-from protos.plan.gain_sums import GainOverSites
-from protos.plan.manifest import DISTANCE_SCALE, GAIN_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.manifest import DISTANCE_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from tests.coordinator.totals import plan_of, sums_of
@@ -260,41 +258,13 @@ def test_silence_after_a_fresh_draw_is_no_sign_of_the_end() -> None:
 
 
 def test_an_early_end_keeps_the_rounds_that_measure() -> None:
-    """Training that ends after 5 of 8 rounds is followed by validation and report: 7 rounds in all."""
-    plan = measuring(gain="sums", early_stopping={"signal": "global", "patience": 1})
+    """Training that ends after 5 of 8 rounds is followed by the validation: 6 rounds in all."""
+    plan = measuring(early_stopping={"signal": "global", "patience": 1})
 
     course = told(plan, [5.0, 4.0, 4.0])
 
-    assert rounds_of(plan, course) == 7
-    assert layers_at(plan, course, 6) == b""
-
-
-def test_the_report_gives_mean_fairness_and_incentive() -> None:
-    """Four sites with 0.5, 0.5, 1, 1 of which two gained: mean 3/4, variance 1/16, and half of them won."""
-    plan = plan_of({"name": "fedavg"}, gain="sums", sites="abcd", schedule=rounds(8))
-    scalars = {
-        "sites with a metric": 4,
-        "metric": 3 * GAIN_SCALE,
-        "metric squared": int(2.5 * GAIN_SCALE),
-        "sites that gained": 2,
-    }
-
-    course = follow(plan, manifest_of(plan), Course(), 8, sums_of(plan, (), scalars, number=8))
-
-    assert course.gain == GainOverSites(sites=4, mean=0.75, fairness=0.0625, incentive=0.5)
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_fine"),
-    [({}, True), ({"metric": 2 * GAIN_SCALE + 1}, False), ({"sites that gained": 3}, False)],
-)
-def test_a_report_that_no_sites_can_send_is_told_from_one_they_can(changed: dict[str, int], is_fine: bool) -> None:
-    """Two sites with a metric cannot have three winners, nor more than twice the largest metric."""
-    plan = plan_of({"name": "fedavg"}, gain="sums", sites="abcd", schedule=rounds(8))
-    scalars = {"sites with a metric": 2, "metric": 5, "metric squared": 5, "sites that gained": 2} | changed
-
-    assert is_possible(sums_of(plan, (), scalars, number=8)) is is_fine
-    assert is_possible(sums_of(plan, np.zeros(4)))
+    assert rounds_of(plan, course) == 6
+    assert layers_at(plan, course, 5) == b""
 
 
 COURSES = [
@@ -302,7 +272,6 @@ COURSES = [
     probed([1.0, 3.0, 4.0, 5.0]),
     Course(intervals=(1, 3, 1)),
     told(measuring(early_stopping={"signal": "global", "patience": 1}), [5.0, 1 / 3, 4.0]),
-    Course(gain=GainOverSites(sites=4, mean=0.1, fairness=1e-300, incentive=None)),
 ]
 
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coordinator.storage.run_record import sha256_of
-from protos.plan.manifest import GAIN_SCALE, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.manifest import LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Offer, Stage
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite
@@ -123,7 +123,7 @@ def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(t
 
 
 @pytest.mark.parametrize("aggregate", ["every-epoch", "every-batch"])
-@pytest.mark.parametrize("closing", [{}, {"checkpoint": "global"}, {"checkpoint": "global", "gain": "sums"}])
+@pytest.mark.parametrize("closing", [{}, {"checkpoint": "global"}])
 def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
     tmp_path: Path, aggregate: str, closing: dict[str, Any]
 ) -> None:
@@ -133,7 +133,7 @@ def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
 
     scene, sites = run_of(tmp_path, a_plan(**stopping | closing), measured({1: 3.0, 2: 2.0, 3: 2.5, 4: 2.5, 5: 2.5}))
 
-    last = [Stage.VALIDATION] * ("checkpoint" in closing) + [Stage.REPORT] * ("gain" in closing)
+    last = [Stage.VALIDATION] * ("checkpoint" in closing)
     for site in sites:
         assert [offer.stage for offer in site.offers] == [Stage.TRAINING] * 5 + last
         assert site.finish is not None
@@ -141,40 +141,6 @@ def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
     record = record_of(tmp_path)
     assert (record["training_rounds"], record["rounds"], record["rounds_made"]) == (5, 5 + len(last), 5 + len(last))
     np.testing.assert_array_equal(scene.vector(sites[0].plan), np.full(10, 5 * MEAN, np.float32))
-
-
-def test_a_report_is_summed_and_its_figures_are_on_record(tmp_path: Path) -> None:
-    """Each of three sites has 0.75 and gained: the mean is 0.75, and of three sites no variance is reported."""
-    scalars = {
-        "sites with a metric": 1,
-        "metric": 3 * GAIN_SCALE // 4,
-        "metric squared": 9 * GAIN_SCALE // 16,
-        "sites that gained": 1,
-    }
-
-    _, sites = run_of(tmp_path, a_plan(gain="sums"), lambda offer: scalars if offer.stage is Stage.REPORT else {})
-
-    assert [offer.stage for offer in sites[0].offers] == [Stage.TRAINING] * 4 + [Stage.REPORT]
-    assert record_of(tmp_path)["gain"] == {"sites": 3, "mean": 0.75, "fairness": None, "incentive": 1.0}
-
-
-def test_an_impossible_report_voids_the_attempt_and_ends_the_run(tmp_path: Path) -> None:
-    """Sites that report a gain without a metric are detected, three times, and then the run is over."""
-
-    async def scene() -> None:
-        plan = a_plan(gain="sums")
-        stage = Scene(tmp_path, plan)
-        stage.engine.start()
-        for name in "abc":
-            stage.connect(
-                BehavingSite(name, scalars=lambda offer: {"sites that gained": 1} if offer.round == 4 else {})
-            )
-        stage.deliver()
-
-        (outcome,) = stage.engine.outcomes
-        assert (outcome.is_complete, outcome.reason) == (False, "the contributions do not add up")
-
-    play(scene())
 
 
 @pytest.mark.parametrize(
@@ -223,10 +189,10 @@ def test_slow_layers_wait_for_the_round_of_all(tmp_path: Path) -> None:
 
 
 def test_a_method_that_shares_nothing_still_counts_its_rounds(tmp_path: Path) -> None:
-    """Local training sends no number down and none up, and its report may still be summed."""
-    plan = a_plan("local", rounds=2, gain="sums")
+    """Local training sends no number down and none up."""
+    plan = a_plan("local", rounds=2)
 
     _, sites = run_of(tmp_path, plan)
 
-    assert [vector.size for vector in sites[0].vectors] == [0, 0, 0, 0]
-    assert record_of(tmp_path)["rounds_made"] == 3
+    assert [vector.size for vector in sites[0].vectors] == [0, 0, 0]
+    assert record_of(tmp_path)["rounds_made"] == 2

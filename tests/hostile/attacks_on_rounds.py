@@ -41,12 +41,11 @@ from tests.rehearsal.study import parameter_chunks
 
 NOTHING, ZEROS = np.zeros(0, np.float32), np.zeros(10, np.float32)
 ALL = ("a", "b", "c")
-TRAINING, VALIDATION, REPORT = Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+TRAINING, VALIDATION = Stage.TRAINING, Stage.VALIDATION
 PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
     "measuring": {
         "checkpoint": "global",
-        "gain": "sums",
         "early_stopping": {"signal": "local", "patience": 1},
         "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1},
     },

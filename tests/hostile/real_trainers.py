@@ -97,7 +97,7 @@ class RealTrainer(MadeUpTrainer):
             case Conclude(payload=payload) if self.study is not None:
                 best = None if message.best_round < 0 else message.best_round
                 layers = bytes.fromhex(message.layers)
-                asked = Asked(round=message.round, stage=Stage.REPORT, layers=layers, best_round=best)
+                asked = Asked(round=message.round, stage=None, layers=layers, best_round=best)
                 self.study.close(asked, np.frombuffer(payload, "<f4").copy())
                 return Agreed()
             case _:

@@ -43,7 +43,7 @@ ALLOWED = {"methods": ["fedavg", "player-fl", "fedlama"]}
 
 def plans(office: Office, name: str) -> Plan:
     """The hospital's approval."""
-    measuring = {"checkpoint": "global", "gain": "sums", "early_stopping": {"signal": "local", "patience": 1}}
+    measuring = {"checkpoint": "global", "early_stopping": {"signal": "local", "patience": 1}}
     schedule = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
     methods: dict[str, dict[str, Any]] = {
         "plain": {},
@@ -69,21 +69,22 @@ def finish(number: int, vector: Any = ZEROS, layers: bytes = b"") -> list[Coordi
 
 def with_stage(number: int) -> bytes:
     """An offer of a stage that this version does not have."""
-    return encode_coordinator_message(Offer(0, 0, bytes(32), Stage.REPORT)).replace(b"\x20\x03", bytes([0x20, number]))
+    return encode_coordinator_message(Offer(0, 0, bytes(32), Stage.STATISTICS)).replace(
+        b"\x20\x03", bytes([0x20, number])
+    )
 
 
-PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
 LIES: dict[str, tuple[str, list[list[Any]], int]] = {
-    "a report under a plan without": ("plain", [asked(0, REPORT)], 0),
     "a probe under a plan without": ("plain", [asked(0, PROBE, NOTHING)], 0),
     "a validation under a plan without": ("plain", [asked(0, TRAINING), asked(1, VALIDATION)], 1),
-    "a stage that this version does not have": ("plain", [[with_stage(4)]], 0),
+    "a stage that this version does not have": ("plain", [[with_stage(6)]], 0),
     "half of the layers": ("plain", [asked(0, TRAINING, ZEROS[:3], b"\x01")], 0),
     "layers with the whole vector": ("plain", [asked(0, TRAINING, ZEROS, b"\x01")], 0),
     "a validation before anything was trained": ("measuring", [asked(0, VALIDATION)], 0),
     "a second validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION), asked(2, VALIDATION)], 2),
     "training after the validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION), asked(2, TRAINING)], 2),
-    "a result before the report": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION), finish(2)], 2),
+    "a result before the validation": ("measuring", [asked(0, TRAINING), finish(1)], 1),
     "a best round that was never measured": ("measuring", [asked(0, TRAINING), asked(1, TRAINING, best=0)], 1),
     "parameters with the probe": ("probing", [asked(0, PROBE, FIRST_LAYER)], 0),
     "other layers in the second round": (
@@ -139,18 +140,18 @@ def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, office: Offic
 
 
 def test_an_honest_run_with_every_stage_is_answered_to_its_end(tmp_path: Path, office: Office) -> None:
-    """The same words in their turn: two rounds of training, an early end, validation, report, result."""
+    """The same words in their turn: two rounds of training, an early end, validation, result."""
     plan = plans(office, "measuring")
-    steps = [asked(0, TRAINING), asked(1, TRAINING), asked(2, VALIDATION, best=1), asked(3, REPORT, best=2), finish(4)]
+    steps = [asked(0, TRAINING), asked(1, TRAINING), asked(2, VALIDATION, best=1), finish(3)]
 
     evidence = evidence_of(office, tmp_path, _then_over(plan, steps), approved=(plan,))
 
     assert evidence.error is None
     released = evidence.events("contribution_released")
-    assert [entry["stage"] for entry in released] == ["training", "training", "validation", "report"]
-    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3, 3]
-    assert [len(chunk.body) for chunk in evidence.chunks] == [48, 72, 32, 32]
-    assert evidence.events("run_finished")[0]["rounds"] == 4
+    assert [entry["stage"] for entry in released] == ["training", "training", "validation"]
+    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3]
+    assert [len(chunk.body) for chunk in evidence.chunks] == [48, 72, 32]
+    assert evidence.events("run_finished")[0]["rounds"] == 3
 
 
 def _then_over(plan: Plan, steps: list[list[Any]]) -> Lie:

@@ -79,6 +79,5 @@ def decisions(network: Network) -> dict[str, Any]:
         "validation_curve",
         "best_round",
         "training_rounds",
-        "gain",
     )
     return {key: record[key] for key in keys}

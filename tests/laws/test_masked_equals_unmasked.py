@@ -55,7 +55,6 @@ async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None
 SMALL = {"name": "dense", "hidden": [3, 2]}
 MEASURING: dict[str, Any] = {
     "checkpoint": "global",
-    "gain": "sums",
     "early_stopping": {"signal": "global", "patience": 1},
 }
 

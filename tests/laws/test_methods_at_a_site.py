@@ -210,7 +210,7 @@ def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
         is_part = isinstance(plan.ingredients.server_rule, LayerIntervals) and number == 2
         study.train(Asked(round=number, layers=b"\x05" if is_part else b""), own)
         own = flat.federated_values.numpy().copy()
-    study.close(Asked(round=plan.rounds, stage=Stage.REPORT), own)
+    study.close(Asked(round=plan.rounds, stage=None), own)
     local.local.train_round(schedule.rounds * schedule.steps_per_round, torch.empty(0))
 
     assert torch.equal(flat.federated.data, local.flat.federated.data)

@@ -177,7 +177,7 @@ def windows(data: bytes, width: int) -> set[bytes]:
 @by_method
 def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     """Over a whole run, they are neither in a frame to the process with the network nor in a released chunk."""
-    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", gain="sums", quorum=1)
+    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", quorum=1)
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
     worker = Worker(hospital, trainer_socket, around_rounds)  # type: ignore[arg-type]

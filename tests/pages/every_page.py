@@ -52,7 +52,7 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)
     yield "report-of-a-number", report_page(site_facts(number, None))
     yield "examination", _examination()
-    plan = plan_of_method({"name": "fedavg"}, checkpoint="global", gain="sums")
+    plan = plan_of_method({"name": "fedavg"}, checkpoint="global")
     manifest = manifest_of(plan)
     sections = [in_words(plan, manifest, 341), *review_sections(plan, manifest)]
     yield "review", review_page(f"{plan.study}, version 1: what st-mary would send", sections, signatures=2)

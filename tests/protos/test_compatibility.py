@@ -213,7 +213,6 @@ ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "shared values by half with a penalty": (of(HALF, "fedprox"), {}),
     "layers left out of a random prefix": (of("player-fl-random", "fedlp"), CHAIN),
     "waiting layers to the end": (of({"name": "fedlama", "slow_factor": 4}), {}),
-    "alone, with gains summed": (of("local"), {"gain": "sums"}),
     "an early end with a probe": (of("player-fl"), STOPPING | CHAIN),
     "logistic regression for all": (of("fedavg"), LOGISTIC),
     "shared inner layers of a network of one's own": (of("global-layers"), NAMED),

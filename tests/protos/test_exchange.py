@@ -19,9 +19,9 @@ from protos.wire.messages import MalformedMessage, Stage
 from tests.for_each import for_each
 from tests.protos.examples import METHODS, plan_of_method
 
-PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3, 2]}}  # four layers
-MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ def test_one_choice_has_one_spelling(raw: bytes, count: int) -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 def test_whatever_goes_up_is_in_the_manifest(method: dict[str, Any]) -> None:
     """Every tensor and scalar of every round is one that the hospital approved, in the manifest's order."""
-    plan = plan_of_method(method, gain="sums")
+    plan = plan_of_method(method)
     manifest = manifest_of(plan)
 
     for _, exchange in whole_run(plan):
@@ -91,7 +91,7 @@ def test_whatever_goes_up_is_in_the_manifest(method: dict[str, Any]) -> None:
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 def test_every_scalar_of_the_manifest_travels_at_some_time(method: dict[str, Any]) -> None:
     """A number that is approved and never sent would be a mistake of ours."""
-    measuring = {"gain": "sums"} if method["name"] == "local" else MEASURING
+    measuring = {} if method["name"] == "local" else MEASURING
     plan = plan_of_method(method, **measuring)
 
     sent = {scalar for _, exchange in whole_run(plan) for scalar in exchange.scalars}
@@ -100,25 +100,25 @@ def test_every_scalar_of_the_manifest_travels_at_some_time(method: dict[str, Any
 
 
 def test_a_run_has_its_stages_in_order() -> None:
-    """Probe, training, validation, report, and then nothing."""
+    """Probe, training, validation, and then nothing."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
 
     stages = [stage for stage, _ in whole_run(plan)]
 
-    assert stages == [PROBE, *4 * [TRAINING], VALIDATION, REPORT]
-    assert stage_at(plan, 7) is None
+    assert stages == [PROBE, *4 * [TRAINING], VALIDATION]
+    assert stage_at(plan, 6) is None
     assert stage_at(plan, 1 << 31) is None
 
 
 @for_each("training_rounds", range(1, 5))
 def test_a_run_that_ends_early_has_what_measures_sooner(training_rounds: int) -> None:
-    """This number of training rounds, then validation and report."""
+    """This number of training rounds, then the validation."""
     plan = a_plan("player-fl", **CHAIN | MEASURING)
 
     stages = [stage_at(plan, number, training_rounds) for number in range(9)]
 
-    assert stages[: training_rounds + 3] == [PROBE, *training_rounds * [TRAINING], VALIDATION, REPORT]
-    assert set(stages[training_rounds + 3 :]) == {None}
+    assert stages[: training_rounds + 2] == [PROBE, *training_rounds * [TRAINING], VALIDATION]
+    assert set(stages[training_rounds + 2 :]) == {None}
 
 
 def test_only_training_takes_changes_up() -> None:
@@ -225,13 +225,9 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan(), 0, PROBE, b""),
     (a_plan(), 0, TRAINING, b"\x01"),
     (a_plan(**MEASURING), 4, TRAINING, b""),
-    (a_plan(**MEASURING), 4, REPORT, b""),
-    (a_plan(**MEASURING), 6, REPORT, b""),
     (a_plan(**MEASURING), 3, VALIDATION, b""),
     (a_plan(**MEASURING | STOPPING), 0, VALIDATION, b""),
-    (a_plan(**MEASURING | STOPPING), 6, REPORT, b""),
     (a_plan(**STOPPING), 2, VALIDATION, b""),
-    (a_plan(checkpoint="global", **STOPPING), 2, REPORT, b""),
     (a_plan("player-fl", **CHAIN), 0, TRAINING, b""),
     (a_plan("player-fl", **CHAIN), 0, PROBE, b"\x01"),
     (a_plan("player-fl", **CHAIN), 1, PROBE, b""),
@@ -258,13 +254,12 @@ def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage
         exchanges_of(plan).of(number, stage, layers)
 
 
-@for_each("number", range(1, 6))
+@for_each("number", range(1, 5))
 def test_where_training_may_end_early_measuring_may_come_early(number: int) -> None:
-    """With early stopping, validation and report are allowed after the first training round, whenever it ends."""
+    """With early stopping, validation is allowed after the first training round, whenever it ends."""
     exchanges = exchanges_of(a_plan(**MEASURING | STOPPING))
 
     assert exchanges.of(number, VALIDATION, b"").up == ()
-    assert names(exchanges.of(number, REPORT, b""))[0] == "sites with a metric"
 
 
 @pytest.mark.parametrize(("method", "layers"), [("fedlama", b"\x05"), ("fedavg", b"\x01"), ("player-fl", b"\x02")])
@@ -329,7 +324,7 @@ def test_all_tensors_are_one_span() -> None:
 def test_the_volume_of_a_run_is_counted_without_walking_through_it(method: dict[str, Any], schedule: str) -> None:
     """The most bytes, and how often each kind of number travels, are those of all rounds added up."""
     name = method["name"]
-    measuring = {"gain": "sums"} if name == "local" else MEASURING
+    measuring = {} if name == "local" else MEASURING
     if name == "fedrep" and schedule not in {"every-epoch", "every-round"}:
         pytest.skip("the method cannot be planned so")
     plan = a_plan(name, schedule, **measuring)

@@ -53,7 +53,7 @@ def test_local_training_sends_no_number() -> None:
 
 
 WEIGHED = [method for method in METHODS if method["name"] != "scaffold"]
-MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
 
 
 @pytest.mark.parametrize("method", WEIGHED, ids=lambda method: method["name"])
@@ -76,32 +76,14 @@ def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
 
 
 def test_what_a_plan_measures_is_in_its_manifest() -> None:
-    """Every number that a global checkpoint and a summed gain need is named, bounded and dated."""
+    """Every number that a global checkpoint needs is named, bounded and dated."""
     manifest = manifest_of(plan_with(**MEASURING))
 
     assert [(scalar.name, scalar.bound / scalar.scale, scalar.occasion) for scalar in manifest.scalars] == [
         ("validation weight", 1, Occasion.MEASURED),
         ("validation loss", 1024, Occasion.MEASURED),
         ("still improving", 1, Occasion.MEASURED),
-        ("sites with a metric", 1, Occasion.REPORT),
-        ("metric", 1, Occasion.REPORT),
-        ("sites that gained", 1, Occasion.REPORT),
     ]
-
-
-@pytest.mark.parametrize(
-    ("sites", "quorum", "colluders", "has_squares"),
-    [(3, 3, 1, False), (4, 4, 1, True), (4, 3, 1, False), (5, 4, 1, True), (4, 4, 2, False), (5, 5, 2, True)],
-)
-def test_squares_travel_where_colluders_leave_three_sites_of_a_quorum(
-    sites: int, quorum: int, colluders: int, has_squares: bool
-) -> None:
-    """Of two unknown figures a sum and a sum of squares would tell each, and a quorum may be all that is summed."""
-    names = [f"site-{number}" for number in range(sites)]
-    listed = [{"name": name, "identity": "-".join([f"aaa{'abcde'[place]}"] * 8)} for place, name in enumerate(names)]
-    plan = plan_with(gain="sums", sites=listed, quorum=quorum, assumed_colluders=colluders)
-
-    assert ("metric squared" in {scalar.name for scalar in manifest_of(plan).scalars}) is has_squares
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ OTHER_VALUES: dict[str, Any] = {
     "loss": {"name": "focal"},
     "early_stopping": {"signal": "local", "patience": 3},
     "acceptance": {"rule": "held-out-loss", "quorum": 2, "standard_errors": 3.0, "largest_rise": 0.2},
-    "gain": "sums",
     "expert": {"path_start": 0.0},
     "question": dict.fromkeys(("outcome", "population", "time", "use", "responsible", "approval_number"), "as agreed"),
     "concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}],
@@ -271,17 +270,15 @@ STOPPING = {"early_stopping": {"signal": "global", "patience": 2}}
         ({"name": "global-layers"}, {"checkpoint": "latest"}, 8),
         ({"name": "global-layers"}, {"checkpoint": "global"}, 9),
         ({"name": "global-layers"}, STOPPING, 8),
-        ({"name": "global-layers"}, {"gain": "sums"} | STOPPING, 9),
-        ({"name": "global-layers"}, {"checkpoint": "global", "gain": "sums"}, 10),
         ({"name": "player-fl"}, {}, 9),
-        ({"name": "player-fl"}, {"checkpoint": "global", "gain": "sums"}, 11),
+        ({"name": "player-fl"}, {"checkpoint": "global"}, 10),
         ({"name": "player-fl-random"}, {}, 8),
     ],
 )
 def test_rounds_that_measure_come_beside_those_of_training(
     method: dict[str, Any], changes: dict[str, Any], rounds: int
 ) -> None:
-    """A probe, a validation of the last model and a report add one round each, where the plan has them."""
+    """A probe and a validation of the last model add one round each, where the plan has them."""
     assert plan_of_method(method, **changes).rounds == rounds
 
 

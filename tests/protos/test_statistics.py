@@ -13,7 +13,6 @@ from protos.plan.federated_statistics import MOMENT_SCALE, Statistics, numbers_o
 from protos.plan.manifest import Occasion, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.volume import most_bytes, rounds_with
-from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import plan_of_method
 
@@ -41,7 +40,6 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
     assert (rounds_with(plan, Occasion.STATISTICS), rounds_with(plan, Occasion.TRAINING)) == (1, 0)
     assert most_bytes(plan, manifest) == 8 * (1 + 5)
     assert Occasion.STATISTICS.travels_once
-    assert Stage.STATISTICS not in {Stage.TRAINING, Stage.PROBE, Stage.VALIDATION, Stage.REPORT}
 
 
 @for_each("seed", range(5))
@@ -81,7 +79,6 @@ def test_a_cell_that_no_site_fills_has_no_moments() -> None:
         {"statistics": {"smallest_cell": 5, "columns": []}},
         {"statistics": {"smallest_cell": 5, "columns": [COLUMNS[0], COLUMNS[0]]}},
         {"statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 1.0, "high": 1.0}]}},
-        {"gain": "sums"},
         {"on_lost_site": "continue"},
         {"weighting": {"name": "rows", "largest_rows": 64}},
         {"early_stopping": {"signal": "local", "patience": 1}},

@@ -22,7 +22,6 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from protos.plan.gain_sums import GainSums, gain_sums
 from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, Difference, Interval, compare
 from site_agent.desk.comparison.calibration import Calibration, calibrations
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
@@ -117,13 +116,6 @@ class Assessment:
     compared: Compared
     calibrations: Mapping[str, Mapping[str, Calibration]]
     gain: Gain
-
-    @property
-    def sums(self) -> GainSums:
-        """Return the numbers about the gain that this site adds to sums over all sites. Without an AUROC they are 0."""
-        if self.gain.metric != "auroc":
-            return gain_sums(None, ())
-        return gain_sums(self.gain.federated, (self.gain.siloed,))
 
     @property
     def names(self) -> tuple[str, ...]:

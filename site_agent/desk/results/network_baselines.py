@@ -78,7 +78,7 @@ def train_placebo(study: Study) -> Outcome | None:
     parameters = manifest.initial_parameters(plan.seed)
     try:
         _train_together(plan, manifest, members, parameters)
-        members[0].close(Asked(round=plan.rounds, stage=Stage.REPORT), parameters)
+        members[0].close(Asked(round=plan.rounds, stage=None), parameters)
         return members[0].conclude()
     except (NotFinite, TrainingDiverged):
         return None  # as in a run, where the gate refuses such an update

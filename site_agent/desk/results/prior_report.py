@@ -17,7 +17,7 @@ from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
 from site_agent.desk.results.joining_models import FittedJoin, OwnModels, fit_own_models, join_models
 from site_agent.desk.results.receiving import coefficient_facts
-from site_agent.desk.results.run_report import Ended, Report, facts_of, promise_facts, written_report
+from site_agent.desk.results.run_report import Ended, facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
@@ -29,7 +29,7 @@ from site_agent.trainer.site_network import Seeds
 _WORDS = {"own regression": "your regression", "own forest": "your forest", "others": "the other hospitals' score"}
 
 
-def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> Report:
+def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Preprocessing, run: str) -> dict[str, Json]:
     """Combine the models of a federated-prior study, save the joined model, test it, and write this site's report.
 
     Raises:

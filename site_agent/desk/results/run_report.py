@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 import structlog
 
-from protos.plan.gain_sums import GainSums
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.column_profile import profile_in
@@ -36,15 +35,7 @@ from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.trainer_files import write_whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """The written report of a study at this site. Only `gain` may be sent, for sums over all sites."""
-
-    facts: dict[str, Json]
-    gain: GainSums
-
-
-def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> Report:
+def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> dict[str, Json]:
     """Save the chosen model, compare it with other models, then write the site's report and log its main result.
 
     The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
@@ -113,7 +104,7 @@ class Ended:
     baselines: Baselines
 
 
-def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> Report:
+def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: Ended) -> dict[str, Json]:
     """Add the simple models to a study's result, compare all models, and write the report.
 
     `facts` becomes the content of the report.
@@ -145,7 +136,7 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     content = json.dumps(written, indent=2, allow_nan=False).encode()
     write_whole(hospital.state_path / "reports" / f"{run}.json", content)
     log_report(run, assessment.gain)
-    return Report(facts=facts, gain=assessment.sums)
+    return facts
 
 
 def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> tuple[Scores, Scores]:

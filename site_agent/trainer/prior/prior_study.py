@@ -118,6 +118,7 @@ class PriorStudy:
 
     def exchange(self, asked: Asked) -> Exchange:
         """Return the numbers that this site sends in a round. Raise MalformedMessage if the plan lacks the round."""
+        assert asked.stage is not None
         return self._exchanges.of(asked.round, asked.stage, asked.layers)
 
     def train(self, asked: Asked, received: Vector) -> Answer:

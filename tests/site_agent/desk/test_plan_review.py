@@ -21,7 +21,7 @@ from tests.protos.examples import METHODS, plan_of_method
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
-MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
 FILE: dict[str, Any] = {"sha256": "5" * 64}
 OWN: dict[str, Any] = {
     "name": "named-tensors",
@@ -51,7 +51,7 @@ def table(plan: Plan, heading: str) -> tuple[tuple[str, ...], ...]:
 
 def widest(method: dict[str, Any], **keys: Any) -> Plan:
     """A plan of the method in which as much travels as it can bear."""
-    measuring = {"gain": "sums"} if method["name"] == "local" else MEASURING
+    measuring = {} if method["name"] == "local" else MEASURING
     return plan_of_method(method, **measuring | ({} if method["name"] == "scaffold" else ROWS) | keys)
 
 
@@ -115,12 +115,11 @@ these few sites. This is possible once for each unit of lost_site_budget.
     assert (
         """\
 When numbers are sent
-  The run has at most 11 rounds:
+  The run has at most 10 rounds:
   1 probe round: the site trains one pass over its rows, measures the result and discards it. Only the numbers in the \
 tables below are sent.
   8 rounds of training: this site sends updates of parameters.
   1 round of validation: the site tests the last shared model. Only the numbers in the tables below are sent.
-  1 report round: every site tests its chosen model. Only the numbers in the tables below are sent.
 Updates of parameters
   In each round of training this site sends how much the values of 4 tensors (blocks of the model's numbers) \
 changed. In the probe round, each site measures how much the model's loss depends on each layer. After this \
@@ -142,8 +141,7 @@ What else the plan decides
   Every site sees the names of all columns that the network reads: age, chol, cp.
   Every site keeps the model with the lowest validation loss, summed over sites (checkpoint: global).
   Training ends early when the validation loss over all sites has not fallen in the last 3 measurements.
-  Each site sends how much it gained by joining. These numbers are added over all sites.
-  This site's own report about the gain is not sent and stays at this site.
+  A report shows how much this site gained by joining. The report is not sent and stays at this site.
 In all
   This site sends 64 bytes of updates in each round of training. In the whole run this site sends at most \
 {most_bytes(plan, manifest)} bytes.
@@ -182,7 +180,10 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     ("keys", "said"),
     [
         ({"secure_aggregation": "off"}, "so the coordinator sees the numbers of each single site, not only sums."),
-        ({"gain": "sums"}, "The coordinator and the other sites see only the sums of these numbers over the sites."),
+        (
+            {"checkpoint": "global"},
+            "The coordinator and the other sites see only the sums of these numbers over the sites.",
+        ),
         ({}, "The same sites take part in every round. If a site loses its connection, all others wait"),
         ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
@@ -203,7 +204,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     ],
 )
 def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -> None:
-    """Masking, losses, checkpoint, early end and gain each have a sentence."""
+    """Masking, losses, checkpoint, and an early end each have a sentence."""
     assert said in page(plan_of_method({"name": "global-layers"}, **keys))
 
 

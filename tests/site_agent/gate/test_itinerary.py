@@ -16,7 +16,7 @@ from protos.wire.positions import parameters_digest
 from site_agent.gate.itinerary import Itinerary
 from tests.rehearsal.study import made_up_identities, plan_with
 
-PROBE, TRAINING, VALIDATION, REPORT = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION, Stage.REPORT
+PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
 DIGEST = bytes(32)
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2, 2]}, "columns": ["x"], "outputs": 1}
 
@@ -27,7 +27,7 @@ def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
     return plan_with(made_up_identities(), changes={"method": {"name": method}, "schedule": schedule} | changes)
 
 
-MEASURING: dict[str, Any] = {"checkpoint": "global", "gain": "sums"}
+MEASURING: dict[str, Any] = {"checkpoint": "global"}
 STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
 PLANS = {
     "plain": a_plan(),
@@ -106,14 +106,11 @@ LIES: dict[str, tuple[str, list[Offer], str]] = {
     "a validation that the plan does not have": ("plain", [offer(4, VALIDATION)], "the plan does not have"),
     "a probe that the plan does not have": ("plain", [offer(0, PROBE)], "the plan does not have"),
     "a validation instead of training": ("measuring", [offer(2, VALIDATION)], "the plan does not have"),
-    "a report instead of the validation": ("measuring", [offer(4, REPORT)], "the plan does not have"),
     "training instead of the probe": ("probing", [offer(0)], "the plan does not have"),
     "a second probe": ("probing", [offer(0, PROBE), offer(1, PROBE)], "the plan does not have"),
     "a validation before anything was trained": ("stopping", [offer(0, VALIDATION)], "the plan does not have"),
     "training after the validation": ("stopping", [offer(2, VALIDATION), offer(3)], "a stage that is over"),
     "a second validation": ("stopping", [offer(2, VALIDATION), offer(3, VALIDATION)], "a stage that is over"),
-    "a second report": ("stopping", [offer(3, REPORT), offer(4, REPORT)], "a stage that is over"),
-    "a validation after the report": ("stopping", [offer(3, REPORT), offer(4, VALIDATION)], "a stage that is over"),
     "a round that is over": ("plain", [offer(2), offer(1)], "a round that is over"),
     "the same round as another stage": ("stopping", [offer(2), offer(2, VALIDATION)], "other parameters"),
     "the same round with another best": ("measuring", [offer(2, best=1), offer(2)], "other parameters"),
@@ -204,11 +201,10 @@ def test_what_was_released_is_remembered_over_a_restart() -> None:
     plan = PLANS["probing and measuring"]
 
     with pytest.raises(MalformedMessage, match="probe has chosen"):
-        begun(plan, released=before).accept(offer(3, REPORT, b"\x01"))
+        begun(plan, released=before[:2]).accept(offer(2, TRAINING, b"\x01"))
     with pytest.raises(MalformedMessage, match="a stage that is over"):
         begun(plan, released=before).accept(offer(3, TRAINING, b"\x03"))
     assert begun(plan, released=before).accept(offer(2, VALIDATION, b"\x03")).up == ()
-    assert begun(plan, released=before).accept(offer(3, REPORT, b"\x03")).up == ()
 
 
 def test_the_result_is_taken_in_after_a_restart() -> None:

@@ -18,7 +18,6 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
 from site_agent.approving import approve
 from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
@@ -195,7 +194,7 @@ def run_rounds(plan: Plan, studies: list[Study]) -> Vector:
 
 def at_the_end(plan: Plan, best_round: int | None = None) -> Asked:
     """What comes with the last aggregate."""
-    return Asked(round=plan.rounds, stage=Stage.REPORT, best_round=best_round)
+    return Asked(round=plan.rounds, stage=None, best_round=best_round)
 
 
 def conclude(study: Study, last: Vector) -> Outcome:

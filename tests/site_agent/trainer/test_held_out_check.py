@@ -192,7 +192,7 @@ def test_the_result_is_the_accepted_model_where_the_last_one_was_refused() -> No
 
     study.train(Asked(round=last, stage=Stage.VALIDATION), bad)
     for _ in range(2):  # a result may come twice
-        study.close(Asked(round=last + 1, stage=Stage.REPORT, returned_to=last - 1), good)
+        study.close(Asked(round=last + 1, stage=None, returned_to=last - 1), good)
 
     outcome = study.conclude()
     kept = np.concatenate([outcome.values[tensor.name].ravel() for tensor in study.manifest.tensors])

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.wire.messages import MalformedMessage, Stage
+from global_layers.one_process import asked_by
+from protos.wire.messages import MalformedMessage
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.for_each import for_each
@@ -123,16 +124,15 @@ def test_a_site_that_entered_late_ends_with_what_it_has_seen() -> None:
     assert chosen["berlin"] == 4
 
 
-def test_a_site_that_was_away_for_the_validation_round_measures_with_the_report() -> None:
+def test_a_site_that_was_away_for_the_validation_round_measures_with_the_result() -> None:
     """The model is the same one, so it is called by the same round, and can be the best."""
-    federation = Federation(tiny_plan("fedavg", checkpoint="global", gain="sums", schedule=schedule(3, steps=1)))
+    federation = Federation(tiny_plan("fedavg", checkpoint="global", schedule=schedule(3, steps=1)))
     for number in range(3):
         federation.round(number)
     federation.round(3, of=("ahus",))
-    last, study = federation.run.result()[1], federation.studies["berlin"]
-    assert federation.asked(4).stage is Stage.REPORT
+    (finish, last), study = federation.run.result(), federation.studies["berlin"]
 
-    study.close(federation.asked(4), np.array(last))
+    study.close(asked_by(finish), np.array(last))
 
     assert federation.run.course.best_round == 3
     assert [measured.round for measured in study.choice.curve] == [1, 2, 3]
@@ -208,7 +208,7 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
         with pytest.raises(MalformedMessage):
             study.train(Asked(round=2, layers=changed), values)
         with pytest.raises(MalformedMessage):
-            study.close(Asked(round=5, stage=Stage.REPORT, layers=changed), values)
+            study.close(Asked(round=5, stage=None, layers=changed), values)
 
     after = study._training.flat.state()
     assert all(np.array_equal(after[name].numpy(), before[name].numpy()) for name in before)
@@ -236,7 +236,7 @@ def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
     late = Study(federation.plan, dataset(AHUS), seeds=Seeds.published(federation.plan.seed, "ahus"))
     finish, values = federation.run.result()
 
-    late.close(Asked(round=finish.round, stage=Stage.REPORT, layers=finish.layers), np.array(values))
+    late.close(Asked(round=finish.round, stage=None, layers=finish.layers), np.array(values))
 
     outcome = late.conclude()
     assert finish.layers == b"\x01"
@@ -248,14 +248,14 @@ def test_the_last_aggregate_is_taken_in_once() -> None:
     """Whether it comes with the validation round, the report, the result, or with all of them."""
     method = {"name": "global-layers", "update_rate": 0.3}
     changes: dict[str, Any] = {"architecture": DEEP, "columns": None, "outputs": None}
-    federation = Federation(tiny_plan(method, checkpoint="global", gain="sums", **changes))
+    federation = Federation(tiny_plan(method, checkpoint="global", **changes))
     for number in range(4):
         federation.round(number)
     study, last = federation.studies["ahus"], np.array(federation.run.result()[1])
     before = federation.own("ahus")
 
     for number in (4, 5):
-        study.close(Asked(round=number, stage=Stage.REPORT), last)
+        study.close(Asked(round=number, stage=None), last)
 
     check(federation.own("ahus"), before, 0.0)
     assert [measured.round for measured in study.choice.curve] == [1, 2, 3]

@@ -118,7 +118,7 @@ def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "again", "resampled", "beyond", "before", "stage", "layers", "report", "probe", "early end", "short", "odd",
+        "again", "resampled", "beyond", "before", "stage", "layers", "probe", "early end", "short", "odd",
         "nan", "unprepared", "answer", "run", "plan",
     ],
 )  # fmt: skip
@@ -138,7 +138,6 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
         "before": (prepare, question(-1, int(Stage.PROBE), b"")),
         "stage": (prepare, question(0, 9, as_bytes(first))),
         "layers": (prepare, question(0, int(Stage.TRAINING), as_bytes(first), "zz")),
-        "report": (prepare, question(plan.rounds, int(Stage.REPORT), as_bytes(first))),
         "probe": (prepare, question(0, int(Stage.PROBE), b"")),
         "early end": (prepare, conclude(1, as_bytes(first))),
         "short": (prepare, train(0, as_bytes(first[:-1]))),

@@ -12,13 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from protos.errors import ConfigurationError, OperatorError, UsageError
-from protos.plan.gain_sums import gain_sums
 from site_agent.desk.comparison.evaluation import held_out_rows, scores_of
 from site_agent.desk.results import run_report, saved_model, simple_models
-from site_agent.desk.results.run_report import Report, make_report
+from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
+from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
@@ -32,7 +32,7 @@ def trained(folder: Path, **site: object) -> tuple[Hospital, Study, Preprocessin
     return hospital, study, preprocessing
 
 
-def report_of(folder: Path, **site: object) -> Report:
+def report_of(folder: Path, **site: object) -> dict[str, Json]:
     """The report of such a site."""
     hospital, study, preprocessing = trained(folder, **site)
     return make_report(hospital, study, preprocessing, "law-1")
@@ -47,8 +47,8 @@ def test_report_and_model_hold_what_was_reached(tmp_path: Path) -> None:
     model = load_model(hospital.state_path, "law-1")
     written = json.loads((hospital.state_path / "reports" / "law-1.json").read_text())
     assert abs(datetime.now(UTC) - datetime.fromisoformat(written.pop("date"))) < timedelta(hours=1)
-    assert written == made.facts
-    assert made.facts.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task", "gain", "differences"}
+    assert written == made
+    assert made.keys() >= {"federated", "siloed", "rows", "columns", "plan_digest", "task", "gain", "differences"}
     assert model.plan == study.plan
     assert model.preprocessing == preprocessing
     assert model.columns == study.own.columns
@@ -59,7 +59,7 @@ def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its
     """The metrics are those of its scores on the test rows, and lie in their intervals."""
     hospital, study, preprocessing = trained(tmp_path)
 
-    facts = make_report(hospital, study, preprocessing, "law-1").facts
+    facts = make_report(hospital, study, preprocessing, "law-1")
 
     federated, siloed, differences = facts["federated"], facts["siloed"], facts["differences"]
     assert isinstance(federated, dict)
@@ -85,7 +85,7 @@ def test_simple_models_stand_beside_the_network(
     """With metrics, intervals and calibration of their own, and the federated model's difference to each."""
     monkeypatch.setattr(simple_models, "_TREES", 5)
 
-    facts = report_of(tmp_path, table=table, simple_models=True).facts
+    facts = report_of(tmp_path, table=table, simple_models=True)
 
     simple, differences = facts["simple_models"], facts["differences"]
     assert isinstance(simple, dict)
@@ -98,25 +98,9 @@ def test_simple_models_stand_beside_the_network(
 
 def test_a_report_can_be_repeated(tmp_path: Path) -> None:
     """Draws follow from the plan's seed and the site's name: equal studies, equal reports to the bit."""
-    reports = [report_of(tmp_path / name, simple_models=False).facts for name in ("one", "again")]
+    reports = [report_of(tmp_path / name, simple_models=False) for name in ("one", "again")]
 
     assert reports[0] == reports[1]
-
-
-def test_the_gain_leaves_as_sums_only(tmp_path: Path) -> None:
-    """A site with a metric counts once, and its metric stands for what the report says, to 32 bits."""
-    made = report_of(tmp_path)
-
-    gain = made.facts["gain"]
-    assert isinstance(gain, dict)
-    assert made.gain.measured == 1
-    assert made.gain.metric == round(gain["federated"] * 2**32)
-    assert made.gain.gained == int(gain["federated"] > gain["siloed"])
-
-
-def test_a_regression_has_nothing_to_sum(tmp_path: Path) -> None:
-    """An error in a unit of its own is no share."""
-    assert report_of(tmp_path, table="diabetes").gain == gain_sums(None, ())
 
 
 def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
@@ -125,7 +109,7 @@ def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
         made = report_of(tmp_path)
 
     (entry,) = [entry for entry in entries if entry["event"] == "study_reported"]
-    gain = made.facts["gain"]
+    gain = made["gain"]
     assert isinstance(gain, dict)
     assert entry == {
         "event": "study_reported",
@@ -156,18 +140,17 @@ def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
     """Then nothing is trained alone, the report has no such part, and says that there is no comparison."""
     made = report_of(tmp_path, siloed_baseline=False)
 
-    gain = made.facts["gain"]
+    gain = made["gain"]
     assert isinstance(gain, dict)
-    assert "siloed" not in made.facts
+    assert "siloed" not in made
     assert gain["sentence"] == "The federated model was not compared with a local model: this site did not train alone."
-    assert made.gain.gained == 0
 
 
 def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics keep their names, so that tables keep their columns."""
     monkeypatch.setattr(run_report, "train_alone", lambda study: None)
 
-    facts = report_of(tmp_path).facts
+    facts = report_of(tmp_path)
 
     federated, gain = facts["federated"], facts["gain"]
     assert isinstance(federated, dict)
