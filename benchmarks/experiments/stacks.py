@@ -25,7 +25,6 @@ from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteRows, begin_training, rows_of
-from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.bridge import FlatNetwork
 from site_agent.trainer.training.state import State
@@ -61,15 +60,12 @@ def can_stack(plan: Plan) -> bool:
 def federate_stack(
     plans: Sequence[Plan],
     sites: Mapping[str, Sequence[Dataset]],
-    soft_targets: Mapping[str, Sequence[SoftTargets]] | None = None,
 ) -> dict[str, StackOutcome]:
     """Run all rounds of plans that differ only in their seed. Return every site's chosen models.
 
     Args:
         plans: one for each copy; without masking.
         sites: each one's encoded rows, one data set for each copy, of equal sizes.
-        soft_targets: of each site's baselines if they were fitted before; otherwise they are fitted here if
-            the plans have the key.
 
     Raises:
         ValueError: the plans cannot be stacked.
@@ -79,10 +75,7 @@ def federate_stack(
     if not can_stack(plan) or any(other.model_copy(update={"seed": plan.seed}) != plan for other in plans):
         raise ValueError("plans that differ in their seed alone, and exchange the same layers")
     collections = [Collection(each) for each in plans]
-    members = {
-        name: StackedSite(plans, name, datasets, soft_targets[name] if soft_targets else None)
-        for name, datasets in sites.items()
-    }
+    members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
     for number in range(plan.rounds):
         offered = [collection.run.offered(number) for collection in collections]
         stage, best = offered[0].offer.stage, [each.offer.best_round for each in offered]
@@ -111,21 +104,18 @@ class StackedSite:
         plans: Sequence[Plan],
         site: str,
         datasets: Sequence[Dataset],
-        soft_targets: Sequence[SoftTargets] | None = None,
     ) -> None:
         plan, dataset = plans[0], datasets[0]
         self._plan = plan
         seeds = [Seeds.published(each.seed, site) for each in plans]
-        taught_by = soft_targets or [
-            soft_targets_of(plan, own, seed) for own, seed in zip(datasets, seeds, strict=True)
-        ]
         columns, common = input_columns(plan, dataset.columns)
         if plan.columns:
             datasets = [align(each, columns) for each in datasets]
-        read = len(columns) + added_columns(plan, dataset.outputs)
-        networks = SiteNetworks(plan=plan, columns=read, outputs=dataset.outputs, common=common, module_seed=plan.seed)
+        networks = SiteNetworks(
+            plan=plan, columns=len(columns), outputs=dataset.outputs, common=common, module_seed=plan.seed
+        )
         self._tensors = Collection(plan).run.manifest.tensors
-        rows = stack_rows([rows_of(own, said) for own, said in zip(datasets, taught_by, strict=True)])
+        rows = stack_rows([rows_of(own) for own in datasets])
         self._training = begin_training(networks, plan.ingredients, self._tensors, rows, seeds)
         self._measures = Measures(plan, len(rows.training), len(rows.validation))
         self._choice = _StackedChoice(plan.checkpoint, len(plans))
@@ -240,12 +230,9 @@ def stack_rows(many: Sequence[SiteRows]) -> SiteRows:
     def stacked(parts: list[Rows]) -> Rows:
         return Rows(torch.stack([p.features for p in parts]), torch.stack([p.targets for p in parts]))
 
-    said = [rows.predictions for rows in many if rows.predictions is not None]
-    first, second = ([pair[place] for pair in said] for place in (0, 1))
     return SiteRows(
         task=many[0].task,
         training=stacked([rows.training for rows in many]),
         validation=stacked([rows.validation for rows in many]),
         test=stacked([rows.test for rows in many]),
-        predictions=(np.stack(first), np.stack(second)) if said else None,
     )

@@ -1,21 +1,15 @@
-"""Defines the loss functions that a plan can name for a site's network, and the use of a baseline in its training.
+"""Defines the loss functions that a plan can name for a site's network.
 
 The target in a site's own contract decides the function, so the plan does not repeat it: binary cross-entropy,
 cross-entropy over several classes, squared error, or soft Dice with cross-entropy.
-
-A baseline is the model that the site's statistician would use: a linear model and a random forest. The out-of-fold
-losses of the two decide their shares (site_agent/trainer/baselines.py). The site fits the baseline to its own training
-rows and keeps it. None of its numbers is part of a sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from protos.plan.architecture import Architecture, GlobalLayersNetwork
 from protos.plan.documents import Document
 
 _Weight: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -46,42 +40,3 @@ class Focal(Document):
 
 
 Loss: TypeAlias = Annotated[TaskDefault | Focal, Field(discriminator="name")]
-
-
-class BaselineUse(Document):
-    """The settings by which a site's network uses the site's own baseline. A setting with the value 0 has no effect.
-
-    Attributes:
-        target_share: the baseline's share of a training row's target, from fits without the row's patient; the rest is
-            the label.
-        path_start: the first weight of the baseline's logit in the network's linear path. The logit is then one more
-            private column (one for each class if there are several).
-        result_share: the baseline's share of the site's result, on the scale of logits.
-    """
-
-    target_share: float = Field(default=0.5, ge=0, le=1)
-    path_start: float = Field(default=0.5, ge=0, le=2)
-    result_share: float = Field(default=0.5, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _does_something(self) -> BaselineUse:
-        if not (self.target_share or self.path_start or self.result_share):
-            raise ValueError(
-                "all three settings of expert are 0, so the baseline would have no effect. Write expert: null instead"
-            )
-        return self
-
-    def why_impossible(self, architecture: Architecture, *, agrees_on_columns: bool) -> Iterator[str]:
-        """Yield each reason why a plan cannot use a baseline's predictions in training, as a short text."""
-        if not self.path_start:
-            return
-        if agrees_on_columns:
-            yield (
-                "path_start makes the baseline's prediction a private column, but this method shares layers that "
-                "read all columns"
-            )
-        if not isinstance(architecture, GlobalLayersNetwork) or not architecture.linear_path:
-            yield (
-                "path_start adds the baseline's prediction to a linear path, so it needs global-layers-network with "
-                "linear_path"
-            )

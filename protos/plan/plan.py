@@ -31,7 +31,7 @@ from protos.plan.ingredients import (
     SensitivePrefix,
 )
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
-from protos.plan.losses import BaselineUse, Loss, TaskDefault
+from protos.plan.losses import Loss, TaskDefault
 from protos.plan.methods import MethodChoice, described
 from protos.plan.optimisers import Optimiser, StochasticGradientDescent, is_plain_descent
 from protos.plan.partly_recorded import Column, PartlyObserved, PartlyRecorded, why_refused
@@ -134,7 +134,6 @@ class Plan(Document):
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
     acceptance: HeldOutLoss | None = None
-    expert: BaselineUse | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
 
@@ -146,9 +145,7 @@ class Plan(Document):
         return self
 
     def _of_method(self) -> Iterator[str]:
-        reasons = [*why_impossible(self.ingredients, self.conditions)]
-        if self.expert is not None:
-            reasons += self.expert.why_impossible(self.architecture, agrees_on_columns=bool(self.shared_columns))
+        reasons = why_impossible(self.ingredients, self.conditions)
         yield from (f"the method {described(self.method)} is impossible in this plan: {reason}" for reason in reasons)
 
     def _of_concepts(self) -> Iterator[str]:
@@ -180,11 +177,11 @@ class Plan(Document):
                 fewest = prior.method.fewest_sites
                 why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
                 yield f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {fewest}{why}"
-        unused = (self.statistics, self.early_stopping, self.acceptance, self.expert)
+        unused = (self.statistics, self.early_stopping, self.acceptance)
         others = (self.weighting.name, self.columns)
         if any(unused) or others != ("equal", ()) or self.checkpoint == "global":
             yield (
-                "federated-prior trains no network. Remove columns, statistics, expert, early_stopping, acceptance, "
+                "federated-prior trains no network. Remove columns, statistics, early_stopping, acceptance, "
                 "and checkpoint from the plan, and set weighting to {name: equal}"
             )
 
@@ -217,7 +214,6 @@ class Plan(Document):
             "acceptance": self.acceptance is not None,
             "checkpoint": self.checkpoint == "global",
             "early_stopping": self.early_stopping is not None,
-            "expert": self.expert is not None,
             "loss": self.loss != TaskDefault(name="task-default"),
             "start": self.start != "equal",
             "on_lost_site": self.on_lost_site != "wait",
@@ -326,9 +322,9 @@ class Plan(Document):
     def _of_tiers(self) -> Iterator[str]:
         yield from self._of_weighting()
         if self.statistics is not None:
-            bare = (self.checkpoint, self.early_stopping, self.expert, self.weighting.name)
+            bare = (self.checkpoint, self.early_stopping, self.weighting.name)
             if self.method.name != "local" or bare not in (
-                ("local", None, None, "equal"), ("latest", None, None, "equal"),
+                ("local", None, "equal"), ("latest", None, "equal"),
             ):  # fmt: skip
                 yield "statistics need the method local, equal weights, and no setting that measures a model"
             if self.on_lost_site != "wait":

@@ -227,7 +227,6 @@ UNPAID: Final[Mapping[str, str]] = {
         "checkpoint: global sums losses that the privacy budget does not cover. Set checkpoint to local or latest"
     ),
     "early_stopping": "early_stopping sums losses that the privacy budget does not cover. Remove early_stopping",
-    "expert": "a baseline's soft targets are computed from all patients of a site without noise. Remove expert",
     "loss": "the program cannot clip the gradients of class weights and of other losses yet. Remove loss",
     "start": "in training with privacy all sites start from the same values. Remove start",
     "on_lost_site": (

@@ -22,7 +22,6 @@ from site_agent.desk.results.saved_model import SavedModel, other_version
 from site_agent.hospital import Training
 from site_agent.trainer.data.dataset import place_columns
 from site_agent.trainer.site_network import SiteNetworks
-from site_agent.trainer.soft_target_training import added_columns, beside, joined
 from site_agent.trainer.training.local import predict, rows_at_once
 
 _DRAWS: Final = 8
@@ -38,7 +37,7 @@ class AppliedModel:
             return
         networks = SiteNetworks(
             plan=model.plan,
-            columns=len(model.columns) + added_columns(model.plan, model.outputs),
+            columns=len(model.columns),
             outputs=model.outputs,
             common=model.common,
             own_module=Path(training.own_module) if training.own_module else None,
@@ -53,7 +52,7 @@ class AppliedModel:
 
     @property
     def network(self) -> nn.Module:
-        """The model's neural network without the site's baseline, ready to predict and not to train."""
+        """The model's neural network, ready to predict and not to train."""
         return self._flat.network.eval()
 
     def rows_at_once(self, features: npt.NDArray[np.float32]) -> int:
@@ -63,7 +62,7 @@ class AppliedModel:
     def outputs(
         self, features: npt.NDArray[np.float32], compute: Callable[[Tensor], npt.NDArray[Any]] | None = None
     ) -> npt.NDArray[Any]:  # Any: float32, or the type of `compute`
-        """Return the weighted sum of network and baseline, (rows, outputs), for encoded rows, float32 (rows, columns).
+        """Return the outputs, (rows, outputs), for encoded rows, float32 (rows, columns).
 
         `compute` takes the place of the network; without it the result is float32. A simple model has no such outputs.
         """
@@ -71,13 +70,7 @@ class AppliedModel:
         if model.joined is not None:
             width = len(model.preprocessing.columns)
             return model.joined.outputs(features[:, :width], features[:, width:]).astype(np.float32)
-        placed = self._placed(features)
-        if model.baseline is None or model.plan.expert is None:
-            return compute(torch.from_numpy(placed))
-        own = features[:, : len(model.preprocessing.columns)]
-        said, use = model.baseline.predictions(own).astype(np.float32), model.plan.expert
-        read = beside(torch.from_numpy(placed), said) if use.path_start else torch.from_numpy(placed)
-        return joined(compute(read), said, use.result_share)
+        return compute(torch.from_numpy(self._placed(features)))
 
     def _placed(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         model, own = self.model, self.model.preprocessing.columns

@@ -76,7 +76,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
-        "has_baseline": model.baseline is not None,
         **_audit_position(hospital),
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
@@ -170,7 +169,6 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "rounds": _rounds(facts),
                 "differential privacy of what the sites sent": facts["privacy"] or "none",
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
-                "baseline of the site": "yes" if facts["has_baseline"] else "no",
                 "recalibrated here": facts["recalibration"] or "no",
             }
         ),

@@ -411,8 +411,6 @@ def _choices(plan: Plan) -> Iterator[str]:
         )
     yield from network_terms(plan)
     yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
-    if plan.expert is not None:
-        yield "Every site also fits a simple model (the baseline) to its own training rows. The baseline is never sent."
 
 
 def network_terms(plan: Plan) -> Iterator[str]:

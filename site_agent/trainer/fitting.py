@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
 from protos.plan.plan import Plan
-from site_agent.trainer.arithmetic import usable_memory_bytes
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.training.batches import check_batches
-
-# Bytes that a baseline needs for each number of the training rows. Measured with 8 million numbers: 15.7 to 18.6
-# bytes for classes, 24.1 to 29.3 for a number as outcome.
-_FIT_BYTES: Final = 15
-_FIT_BYTES_OF_NUMBERS: Final = 24
 
 
 def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
@@ -35,7 +28,6 @@ def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
         lambda: check_columns(dataset.columns, (*input_columns(plan, dataset.columns)[0], *plan.unused_columns)),
         lambda: _check_recorded(plan, dataset, site),
         lambda: _check_private(plan, dataset),
-        lambda: _check_baseline(plan, dataset),
         lambda: check_batches(plan.schedule, len(dataset.training)),
     )
     found = [error for check in checks if (error := _refusal(check)) is not None]
@@ -136,25 +128,6 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
             what=f"The plan trains the network {plan.architecture.name}, but this site's outcome is {own}.",
             remedy="Correct the task of the target in the contract, or ask the researcher for another network. Only "
             "the network u-net can predict masks, and it cannot predict anything else.",
-        )
-    if is_mask and plan.expert is not None:
-        raise unfit(
-            what="The plan has the key `expert`, and this site's outcome is a mask. A baseline cannot predict masks.",
-            remedy="Ask the researcher for a plan without the key `expert`.",
-        )
-
-
-def _check_baseline(plan: Plan, dataset: Dataset) -> None:
-    """Refuse a plan if its baseline needs too much memory here. A baseline is fitted to all training rows at once."""
-    each = _FIT_BYTES_OF_NUMBERS if dataset.task == "regression" else _FIT_BYTES
-    needed, there = each * dataset.training.features.size, usable_memory_bytes()
-    if plan.expert is not None and needed > there:
-        raise unfit(
-            what=f"The plan has the key `expert`. The baseline of the plan reads {len(dataset.training)} training rows "
-            f"with {dataset.training.features.shape[1]} columns at once, which needs at least {needed / 1e9:.2f} GB of "
-            f"memory. The trainer may use {there / 1e9:.2f} GB.",
-            remedy="Ask the researcher for a plan without the key `expert`, or for smaller images. Or train on a "
-            "computer with more memory.",
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,7 +22,6 @@ from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.soft_target_training import Predictions, SoftTargets, beside, joined, start_path, taught
 from site_agent.trainer.training.augmented import Augmenting
 from site_agent.trainer.training.batches import Batches, Rows, check_batches
 from site_agent.trainer.training.bridge import FlatNetwork
@@ -35,31 +35,25 @@ _FEWEST_TRAINING_ROWS_TESTED: Final = 200  # so many rows that a small site can 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteRows:
-    """A site's encoded rows. If several copies of a network train together, each array has a first axis (copies,).
-
-    `predictions` are the baseline's on validation and on test rows, None if the plan has no baseline.
-    """
+    """A site's encoded rows. If several copies of a network train together, each array has a first axis (copies,)."""
 
     task: Task
     training: Rows
     validation: Rows
     test: Rows
-    predictions: tuple[Predictions, Predictions] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SiteTraining:
     """A network that is ready for training, with its procedure and its rows.
 
-    A round sends the update of `flat`, which `local` trains. `result_share` is the baseline's share in the result, from
-    0 to 1.
+    A round sends the update of `flat`, which `local` trains.
     """
 
     flat: FlatNetwork
     local: LocalTraining
     recipe: Recipe
     rows: SiteRows
-    result_share: float
 
     def validation_losses(self) -> Tensor:
         """Return the validation loss of the network that the site would use for predictions: shape (), or (copies,)."""
@@ -92,14 +86,9 @@ class SiteTraining:
         # Each row is a copy of a stack, so that the loss of each row is computed by the same code as in training.
         return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
-    def results(self, flat: FlatNetwork) -> tuple[Predictions, Predictions]:
+    def results(self, flat: FlatNetwork) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return the outputs of a network for the validation and the test rows: float32 (rows, outputs)."""
-        validation, test = (predict(flat, part.features) for part in (self.rows.validation, self.rows.test))
-        if self.rows.predictions is None:
-            return validation, test
-        said_of_validation, said_of_test = self.rows.predictions
-        share = self.result_share
-        return joined(validation, said_of_validation, share), joined(test, said_of_test, share)
+        return predict(flat, self.rows.validation.features), predict(flat, self.rows.test.features)
 
 
 def begin_training(
@@ -121,8 +110,6 @@ def begin_training(
     for number, own in enumerate(each):
         copy = None if copies is None else number
         networks.start(flat, federated, own, copy)
-        if plan.expert is not None and plan.expert.path_start:
-            start_path(flat, plan.expert.path_start, networks.outputs, copy)
     orders = [np.random.default_rng(own.own("batch order")) for own in each]
     schedule = plan.schedule
     check_batches(schedule, len(rows.training))
@@ -144,8 +131,7 @@ def begin_training(
         dropout_seed=each[0].own("dropout"),
         augmenting=_augmenting(plan, each),
     )
-    share = plan.expert.result_share if plan.expert is not None else 0.0
-    return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows, result_share=share)
+    return SiteTraining(flat=flat, local=local, recipe=recipe, rows=rows)
 
 
 def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteRows, copies: int | None) -> Recipe:
@@ -167,17 +153,10 @@ def _augmenting(plan: Plan, seeds: Sequence[Seeds]) -> Augmenting | None:
     return Augmenting(image=network.image, steps=plan.augmentation, seeds=each, has_masks=has_masks)
 
 
-def rows_of(dataset: Dataset, soft_targets: SoftTargets | None = None) -> SiteRows:
-    """Return a site's data set as tensors, with its baseline's predictions if the plan uses one."""
+def rows_of(dataset: Dataset) -> SiteRows:
+    """Return a site's data set as tensors."""
     training, validation, test = (_rows(part) for part in (dataset.training, dataset.validation, dataset.test))
-    if soft_targets is None:
-        return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
-    training = taught(training, soft_targets.training, dataset.task, soft_targets.use.target_share)
-    said = soft_targets.training, soft_targets.validation, soft_targets.test
-    if soft_targets.use.path_start:
-        parts = zip((training, validation, test), said, strict=True)
-        training, validation, test = (Rows(beside(rows.features, one), rows.targets) for rows, one in parts)
-    return SiteRows(task=dataset.task, training=training, validation=validation, test=test, predictions=said[1:])
+    return SiteRows(task=dataset.task, training=training, validation=validation, test=test)
 
 
 def _rows(examples: Examples) -> Rows:

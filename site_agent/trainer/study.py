@@ -48,7 +48,6 @@ from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
-from site_agent.trainer.soft_target_training import SoftTargets, added_columns, soft_targets_of
 from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.private_gradient import PrivateRows
 from site_agent.trainer.training.private_steps import private_sums
@@ -111,7 +110,6 @@ class Study:
         seeds: Seeds,
         resample_budget: int = 0,
         own_module: Path | None = None,
-        soft_targets: SoftTargets | None = None,
         inputs: ConceptInputs | None = None,
         starts: Starts | None = None,
         device: str = "cpu",
@@ -119,7 +117,7 @@ class Study:
         """Build the network, and prepare its training.
 
         The policy allows `resample_budget` rounds to be resampled. `own_module` is the file of the hospital's own
-        network. Without `soft_targets` a baseline is fitted, if the plan has one. `inputs` are for a network that reads
+        network. `inputs` are for a network that reads
         concepts; others read the site's own columns. `device` is `cpu` or `cuda`.
 
         Raises:
@@ -132,7 +130,7 @@ class Study:
         self.dataset, common = _read(plan, dataset, inputs)
         self.networks = SiteNetworks(
             plan=plan,
-            columns=len(self.dataset.columns) + added_columns(plan, dataset.outputs),
+            columns=len(self.dataset.columns),
             outputs=dataset.outputs,
             common=common,
             own_module=own_module,
@@ -140,7 +138,6 @@ class Study:
             starts=starts,
             device=device,
         )
-        self.soft_targets = soft_targets or soft_targets_of(plan, dataset, self.seeds)
         self._measures = Measures(plan, len(self.dataset.training), len(self.dataset.validation))
         self._training = self._begin_training(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
@@ -417,8 +414,7 @@ class Study:
             check.take(round_number, values, rows, training.loss_of_zeros())
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
-        rows = rows_of(self.dataset, self.soft_targets)
-        return begin_training(self.networks, self.plan.ingredients, federated, rows, self.seeds)
+        return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)
 
 
 def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:

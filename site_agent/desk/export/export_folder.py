@@ -50,7 +50,6 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.image_files import in_window
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.soft_target_training import added_columns
 
 # The scores of an exact copy may differ by this much: about 100 units in the last place of float32 at 1. For a network
 # that amplifies rounding, it is ROUNDINGS times the effect of one rounding of all its numbers. Roundings of a long
@@ -199,8 +198,7 @@ def _own_network(applied: AppliedModel, path: str | None) -> OwnNetwork | None:
     model = applied.model
     if model.own is not None or not isinstance(model.plan.architecture, NamedTensors):
         return None
-    columns = len(model.columns) + added_columns(model.plan, model.outputs)
-    return own_network(path, applied.network, columns, model.outputs)
+    return own_network(path, applied.network, len(model.columns), model.outputs)
 
 
 def answers(

@@ -18,7 +18,6 @@ from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.recalibration import PlattMap, Recalibration
-from site_agent.trainer.baselines import Baseline
 from site_agent.trainer.data.cells import interval_rule
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
@@ -39,7 +38,6 @@ from site_agent.trainer.data.terms import TermWeights
 from site_agent.trainer.forest import Forest, Lines
 from site_agent.trainer.prior.concept_inputs import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
-from site_agent.trainer.soft_target_training import added_columns
 
 _TINIEST = 1e-8  # as in calibration.py
 _DISTANCE = 0.005  # as in baselines.py, which gives the reason
@@ -122,18 +120,10 @@ def _on_scale(task: Task, shares: Value, outputs: int) -> Value:
 
 
 def _of_network(model: SavedModel, own: Value) -> Value:
-    """Add the network to the graph, averaged with the baseline if the plan requires it; float32 (rows, outputs)."""
-    rows = _placed(model, own)
-    said = None if model.baseline is None else _predictions(model.baseline, own)
-    use = model.plan.expert
-    if said is not None and use is not None and use.path_start:
-        rows = rows.beside(said.cast("float32"))
-    columns = len(model.columns) + added_columns(model.plan, model.outputs)
+    """Add the network to the graph; float32 (rows, outputs)."""
+    rows, columns = _placed(model, own), len(model.columns)
     common = columns if model.common is None else model.common
-    outputs = network_outputs(Layers(own.graph, model.values), model.plan.architecture, rows, columns, common)
-    if said is None or use is None:
-        return outputs
-    return outputs * [1.0 - use.result_share] + said.cast("float32") * [use.result_share]
+    return network_outputs(Layers(own.graph, model.values), model.plan.architecture, rows, columns, common)
 
 
 def _placed(model: SavedModel, own: Value) -> Value:
@@ -150,15 +140,6 @@ def _placed(model: SavedModel, own: Value) -> Value:
     both = own.beside(own.columns(0, 1) * [[0.0]])
     places = {name: place for place, name in enumerate(mine)}
     return both.apply("gather", places=tuple(places.get(name, len(mine)) for name in model.columns))
-
-
-def _predictions(baseline: Baseline, features: Value) -> Value:
-    """Add the predictions of the site's baseline to the graph, float64 (rows, outputs). See `Baseline.predictions`."""
-    task, outputs = baseline.task, len(baseline.lines.starts)
-    linear = _on_scale(task, _scores(task, _of_lines(features.cast("float64"), baseline.lines)), outputs)
-    grown = _on_scale(task, _of_forest(baseline.forest, features), outputs)
-    both = linear * [[1.0 - baseline.forest_share]] + grown * [[baseline.forest_share]]
-    return both - both.apply("exp").apply("sum").apply("log") if task == "multi-class" else both
 
 
 def _joined(joined: JoinedModel, concepts: ConceptEncoding, contract: Contract, own: Value) -> Value:

@@ -27,7 +27,6 @@ _TITLES: Final = {
     FEDERATED: "federated",
     SILOED: "trained alone (siloed)",
     PLACEBO: "federated with copies of itself",
-    "expert": "linear model and forest, joined",
     "majority_guess": "guess by prevalence",
     "mean_guess": "guess by the mean",
     **TITLES,

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from protos.errors import DataError
 from site_agent.desk.results.joined_model import JoinedModel, of_others, on_scale, weighted
-from site_agent.trainer.baselines import FOLDS, MOST_ROWS, TREES, patient_folds
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of, on_bounded_scale
@@ -36,6 +36,10 @@ _SMALLEST_LEAF: Final = 3
 _SEEDS: Final = 1 << 32
 _GOLDEN: Final = (5**0.5 - 1) / 2
 _SECTIONS: Final = 40  # after this number of steps, an interval of length 1 is shortened to 5e-9
+FOLDS: Final = 5
+TREES: Final = 500
+# The largest number of rows that each tree draws, to limit the time.
+_MOST_ROWS: Final = 10_000
 _SWEEPS: Final = 60
 _STILL: Final = 1e-7
 
@@ -72,7 +76,7 @@ def fit_own_models(dataset: Dataset, seed: int) -> OwnModels:
     """
     task, targets = dataset.task, dataset.training.targets
     patients = np.arange(len(targets)) if dataset.training_patients is None else dataset.training_patients
-    folds = patient_folds(targets, patients, seed, has_classes=task != "regression")
+    folds = _patient_folds(targets, patients, seed, has_classes=task != "regression")
     regression, unseen = _own_regression(dataset, folds)
     forest, unseen_grown = _forest(dataset, folds, patients, seed)
     return OwnModels(
@@ -226,7 +230,7 @@ def _forest(
 def _trees(
     dataset: Dataset, rows: Examples, seed: int, *, has_votes: bool
 ) -> RandomForestClassifier | RandomForestRegressor:
-    sizes = {"n_estimators": TREES, "max_samples": MOST_ROWS if len(rows) > MOST_ROWS else None}
+    sizes = {"n_estimators": TREES, "max_samples": _MOST_ROWS if len(rows) > _MOST_ROWS else None}
     draws = {"min_samples_leaf": _SMALLEST_LEAF, "random_state": seed % _SEEDS, "oob_score": has_votes}
     if dataset.task == "regression":
         return RandomForestRegressor(**sizes, **draws).fit(rows.features, rows.targets)
@@ -262,3 +266,40 @@ def _loss(task: Task, outputs: Float64, targets: npt.NDArray[np.generic]) -> Flo
         return np.asarray(np.logaddexp(0.0, outputs[:, 0]) - targets.astype(np.float64) * outputs[:, 0])
     happened = outputs[np.arange(len(targets)), targets.astype(np.int64)]
     return np.asarray(np.log(np.exp(outputs).sum(axis=1)) - happened)
+
+
+def _patient_folds(
+    targets: npt.NDArray[np.generic], patients: npt.NDArray[np.int64], seed: int, *, has_classes: bool
+) -> npt.NDArray[np.int64]:
+    """Return the fold of each row for cross-validation, int64 of shape (rows,). All rows of a patient share a fold.
+
+    Patients are assigned to the folds in turn, sorted by their mean target. Ties are in random order.
+
+    Raises:
+        DataError: there are too few patients, or without one fold all rows would have one class.
+    """
+    _, owners = np.unique(patients, return_inverse=True)
+    counts = np.bincount(owners)
+    if len(counts) < FOLDS:
+        raise _too_few(f"It has training rows of {len(counts)} patients")
+    means = np.bincount(owners, weights=targets.astype(np.float64)) / counts
+    order = np.random.default_rng(seed).permutation(len(counts))
+    order = order[np.argsort(means[order], kind="stable")]
+    folds = np.empty(len(counts), dtype=np.int64)
+    folds[order] = np.arange(len(counts)) % FOLDS
+    of_rows = folds[owners]
+    if has_classes and any(len(np.unique(targets[of_rows != fold])) < 2 for fold in range(FOLDS)):
+        raise _too_few("All patients of one class would be in one of its folds")
+    return of_rows
+
+
+def _too_few(what: str) -> DataError:
+    return DataError(
+        what=(
+            f"This site's own baseline models cannot be fitted. {what}. To fit these models, the program divides the "
+            "training "
+            f"rows into {FOLDS} parts (folds), and there are too few rows."
+        ),
+        consequence="These models were not fitted, and nothing about them was sent.",
+        remedy=("Add rows to this hospital's table. The method federated-prior needs these models."),
+    )

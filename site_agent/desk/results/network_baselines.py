@@ -32,7 +32,6 @@ from protos.wire.messages import Stage
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.site_training import begin_training, rows_of
-from site_agent.trainer.soft_target_training import added_columns
 from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -57,7 +56,7 @@ def train_placebo(study: Study) -> Outcome | None:
     # If masking were on, the study would refuse columns that, according to the plan, other sites record. Here nothing
     # is sent.
     unmasked = {"secure_aggregation": "off"}
-    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None, "gain": "private"}
+    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None}
     plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
@@ -67,7 +66,6 @@ def train_placebo(study: Study) -> Outcome | None:
             study.own,
             seeds=own,
             own_module=study.own_module,
-            soft_targets=study.soft_targets,
             inputs=study.inputs,
             starts=study.networks.starts,
             device=study.networks.device,
@@ -132,8 +130,8 @@ def train_alone(study: Study) -> Outcome | None:
     if study.networks.common is not None:
         # This network treats common columns separately, even if no other site has these columns.
         dataset = study.dataset
-    networks = replace(networks, columns=len(dataset.columns) + added_columns(plan, dataset.outputs))
-    rows, seeds = rows_of(dataset, study.soft_targets), study.seeds
+    networks = replace(networks, columns=len(dataset.columns))
+    rows, seeds = rows_of(dataset), study.seeds
     training = begin_training(networks, Method(federated=Nothing()), (), rows, seeds)
     choice = Choice("latest" if plan.checkpoint == "latest" else "local")
     for number in range(plan.has_probe, plan.has_probe + plan.schedule.rounds + 1):

@@ -18,7 +18,7 @@ import structlog
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.column_profile import profile_in
-from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, scores_of, validation_rows
+from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, validation_rows
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.recommendation import recommend
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
@@ -40,13 +40,12 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
 
     The report has `siloed` unless the site switched it off. If training alone diverged, its metrics are null.
     `best_local` names the simple model that this site would have chosen on its training rows alone. `differences` are
-    the federated model's metrics minus those of each other model. If the plan has a baseline, it is among the simple
-    models, and `expert` shows how its two models were joined.
+    the federated model's metrics minus those of each other model.
 
     Raises:
         OperatorError: no finite model remains, or the result cannot be written to the disk.
     """
-    outcome, soft_targets, seeds = study.conclude(), study.soft_targets, study.seeds
+    outcome, seeds = study.conclude(), study.seeds
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
         facts["privacy"] = promise_facts(study.plan.privacy, study.own)
@@ -56,8 +55,6 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
     save_model(hospital.state_path, run, saved)
-    if soft_targets is not None:
-        models["expert"], facts["expert"] = scores_of(preprocessing, soft_targets.test), soft_targets.fitted.evidence
     reason = "this site did not train alone"
     if hospital.training.siloed_baseline:
         reason = "the network trained alone diverged"
@@ -76,7 +73,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo)[1], placebo.choice
     ended = Ended(
         dataset=study.own,
-        like=replace(saved, values={}, baseline=None, concepts=None),
+        like=replace(saved, values={}, concepts=None),
         seeds=seeds,
         models=models,
         validation=validation,
@@ -152,7 +149,6 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
         preprocessing=preprocessing,
         values=outcome.values,
         report=reached,
-        baseline=study.soft_targets.fitted.baseline if study.soft_targets is not None else None,
         concepts=None if study.inputs is None else study.inputs.encoding,
         profile=profile_in(study.own),
     )

@@ -25,11 +25,8 @@ from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
-from site_agent.desk.results.stored_arrays import baseline_arrays, baseline_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
-from site_agent.trainer.baselines import Baseline
 from site_agent.trainer.checkpoints import Json, Tensors, load, save
-from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing
 from site_agent.trainer.data.splits import Rows
@@ -37,8 +34,7 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.concept_inputs import ConceptEncoding, read_columns, read_places, shared_count
 
 _JOINED: Final = "joined "
-_OWN: Final = "own "
-_BASELINE: Final = "expert "  # no tensor of a network has a blank in its name
+_OWN: Final = "own "  # no tensor of a network has a blank in its name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +46,6 @@ class SavedModel:
         preprocessing: fitted on this site's training rows, with its contract.
         values: every parameter by name, float32.
         report: the model's result on the site's own test rows.
-        baseline: the site's own, if the plan has one.
         joined: the model of federated-prior, which has no network and no other values.
         concepts: the common columns that it reads, for federated-prior or a network on concepts.
         profile: of the training rows; None in a model that was saved before there were profiles.
@@ -64,7 +59,6 @@ class SavedModel:
     preprocessing: Preprocessing
     values: Mapping[str, npt.NDArray[np.generic]]
     report: Json
-    baseline: Baseline | None = None
     joined: JoinedModel | None = None
     concepts: ConceptEncoding | None = None
     profile: Profile | None = None
@@ -138,7 +132,6 @@ def save_model(state: Path, run: str, model: SavedModel, name: str = FEDERATED) 
         "is_alone": model.is_alone,
     }
     parts = {
-        _BASELINE: {} if model.baseline is None else baseline_arrays(model.baseline),
         _JOINED: {} if model.joined is None else model.joined.arrays(),
         _OWN: {} if model.own is None else arrays_of(model.own),
     }
@@ -165,9 +158,8 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,
-            values={name: one for name, one in tensors.items() if not name.startswith((_BASELINE, _JOINED, _OWN))},
+            values={name: one for name, one in tensors.items() if not name.startswith((_JOINED, _OWN))},
             report=facts["report"],
-            baseline=_baseline(plan, task, tensors),
             joined=joined_model_of(task, _under(_JOINED, tensors)) if has_join else None,
             concepts=None if concepts is None else ConceptEncoding.model_validate_json(str(concepts)),
             profile=None if profile is None else Profile.model_validate_json(str(profile)),
@@ -181,16 +173,6 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
 
 def _under(prefix: str, tensors: Tensors) -> Tensors:
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-
-
-def _baseline(plan: Plan, task: Task, tensors: Tensors) -> Baseline | None:
-    """Return the site's saved baseline, or None. Raises ValueError if file and plan disagree."""
-    arrays = _under(_BASELINE, tensors)
-    if not arrays and (plan.expert is None or _under(_OWN, tensors)):
-        return None
-    if plan.expert is None:
-        raise ValueError("a baseline that the plan does not have")
-    return baseline_of(task, arrays)
 
 
 def other_version(run: str) -> ConfigurationError:

@@ -13,7 +13,6 @@ from benchmarks.experiments.data.views import only_columns
 from benchmarks.experiments.federations import federate
 from benchmarks.experiments.plans import experiment_plan
 from benchmarks.experiments.stacks import can_stack, federate_stack
-from site_agent.trainer import baselines
 
 SEEDS = (3, 4)
 DENSE = {"name": "dense", "hidden": [6, 5]}
@@ -34,7 +33,6 @@ ROWS = {"weighting": {"name": "rows", "largest_rows": 128}}
 STACKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "global-layers": ({"name": "global-layers"}, LAYERS, {}),
     "global-layers, rate": ({"name": "global-layers", "update_rate": 0.5}, LAYERS, {"checkpoint": "global"}),
-    "global-layers, baseline": ({"name": "global-layers"}, LAYERS | {"linear_path": True}, {"expert": {}}),
     "chfl": ({"name": "chfl"}, COLUMNS, {}),
     "fenda-fl": ({"name": "fenda-fl"}, PARALLEL, ROWS),
     "perfcl": ({"name": "perfcl"}, PARALLEL, {}),
@@ -96,10 +94,8 @@ BY_NAME = [
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_stack_is_its_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_is_its_copies(name: str) -> None:
     """Outputs and chosen rounds of each copy are those of its federation alone, to 1e-5."""
-    for trees in ("TREES", "_TREES_IN_A_FOLD"):  # of baselines, which are fitted four times at each site
-        monkeypatch.setattr(baselines, trees, 10)
     data = {seed: federation(name, seed) for seed in SEEDS}
     plans = [plan_of(name, seed, data[seed]) for seed in SEEDS]
 

@@ -80,7 +80,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"acceptance": {"rule": "held-out-loss", "quorum": 3, "standard_errors": 1.5, "largest_rise": 0.2}}, "votes"),
         ({"checkpoint": "global"}, "checkpoint: global sums losses"),
         ({"early_stopping": {"signal": "local", "patience": 3}}, "early_stopping sums losses"),
-        ({"expert": {"path_start": 0.0}}, "soft targets are computed from all patients"),
         ({"on_lost_site": "continue"}, "Set on_lost_site to wait"),
         ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),

@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
+from protos.errors import DataError, OperatorError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk import trainer_doctor
 from site_agent.desk.applied import AppliedModel
@@ -307,14 +307,3 @@ def test_the_curves_of_a_run_have_the_dice_of_the_validation_images(tmp_path: Pa
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     page = asyncio.run(LivePage("ahus", hospital.state_path).respond(request))
     assert b"Dice coefficient on the validation rows" in page
-
-
-def test_a_plan_with_a_baseline_is_refused(tmp_path: Path) -> None:
-    """No linear model and no forest draws masks, so none can be joined with the network."""
-    config = make_site(tmp_path)
-    put_table(config.parent / "table.csv", config.parent, list(range(60)))
-    (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
-    plan = make_plan(method={"name": "local"}, architecture=U_NET, expert={"path_start": 0, "result_share": 0.5})
-
-    with pytest.raises(ConfigurationError, match="A baseline cannot predict masks"):
-        prepare(config, plan)

@@ -228,14 +228,6 @@ def test_layers_that_wait_are_announced() -> None:
     assert "only every 2 rounds" in page(plan_of_method({"name": "fedlama"}))
 
 
-def test_a_plan_with_a_baseline_says_that_it_stays() -> None:
-    """The page has a sentence on it where the plan has one, and none elsewhere."""
-    with_baseline = plan_of_method({"name": "global-layers"}, expert={"path_start": 0.0})
-
-    assert "The baseline is never sent" in page(with_baseline)
-    assert "expert" not in page(plan_of_method({"name": "global-layers"}))
-
-
 def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
     columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]

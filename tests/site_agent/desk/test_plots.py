@@ -103,7 +103,7 @@ def test_a_line_that_leaves_a_plot_ends_at_its_border() -> None:
 
 def test_every_model_has_a_line_or_is_named() -> None:
     """Seven models and a guess: seven lines of ranking, seven plots of calibration, and a sentence for the guess."""
-    names = ["federated", "siloed", "placebo", "expert", "logistic_regression", "random_forest", "gradient_boosting"]
+    names = ["federated", "siloed", "placebo", "logistic_regression", "random_forest", "gradient_boosting"]
     line = {"xs": [0.0, 1.0], "ys": [0.0, 1.0]}
     of_one = {
         "receiver_operating_characteristic": line,

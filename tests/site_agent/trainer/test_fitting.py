@@ -11,7 +11,6 @@ import pytest
 from benchmarks.experiments.plans import experiment_plan
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
-from site_agent.trainer import fitting
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.fitting import check_fit
 
@@ -101,19 +100,3 @@ def test_a_site_that_only_evaluates_is_not_compared() -> None:
     sites = (first.model_copy(update={"tier": "evaluation"}), *others)
 
     check_fit(plan().model_copy(update={"sites": sites}), LACKING["output 2"], first.name)
-
-
-def test_a_baseline_that_memory_cannot_hold_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is fitted. A plan without a baseline needs no such memory."""
-    own, with_baseline = table(), plan(expert={"path_start": 0})
-    needed = 15 * own.training.features.size
-    monkeypatch.setattr(fitting, "usable_memory_bytes", lambda: needed)
-    check_fit(with_baseline, own, "ahus")
-    monkeypatch.setattr(fitting, "usable_memory_bytes", lambda: needed - 1)
-    check_fit(plan(), own, "ahus")
-
-    both = rf"12 training rows with 2 columns .* at least {needed / 1e9:.2f} GB .* may use {(needed - 1) / 1e9:.2f} GB"
-    with pytest.raises(ConfigurationError, match=both) as refused:
-        check_fit(with_baseline, own, "ahus")
-
-    assert "without the key `expert`" in refused.value.remedy

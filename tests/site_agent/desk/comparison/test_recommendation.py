@@ -83,7 +83,7 @@ def test_test_rows_have_no_say(seed: int) -> None:
 
 def test_only_what_can_be_adopted_is_recommended() -> None:
     """Neither the placebo nor the guess nor a baseline, however good; a model without finite scores is left out."""
-    kept = rows_with(0, {LINE: 0.2, JOINED: 0.2, "placebo": 1.0, "expert": 1.0, "majority_guess": 1.0})
+    kept = rows_with(0, {LINE: 0.2, JOINED: 0.2, "placebo": 1.0, "majority_guess": 1.0})
     failed = {**kept.validation_scores, LINE: np.full(len(kept.validation), np.nan)}
 
     found = recommend(kept, 0)

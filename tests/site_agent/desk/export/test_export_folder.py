@@ -1,4 +1,4 @@
-"""An export for a hospital: a folder whose loader predicts as `predict` does, a baseline included."""
+"""An export for a hospital: a folder whose loader predicts as `predict` does."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from protos.errors import ConfigurationError, OperatorError, UsageError
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.prediction import predict_table
 from site_agent.hospital import Hospital
-from site_agent.trainer import baselines
 from tests.site_agent.trainer.after_a_run import site_after_run
 from tests.site_agent.trainer.sites import SMALL, Table, make_plan
 
 
 @pytest.mark.parametrize("table", ["breast-cancer", "wine"])
-def test_the_folder_answers_as_predictions_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
-    """With a baseline, for rows as text, abstentions included; ONNX agrees, and nothing is written over."""
+def test_the_folder_answers_as_predictions_do(tmp_path: Path, table: Table) -> None:
+    """For rows as text, abstentions included; ONNX agrees, and nothing is written over."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(baselines, "TREES", 20)
-    plan = make_plan(architecture=SMALL | {"linear_path": True}, expert={})
+    plan = make_plan(architecture=SMALL | {"linear_path": True})
     hospital = site_after_run(tmp_path / "site", table=table, plan=plan, siloed_baseline=False)
     own = Path(hospital.data.table)
 

@@ -39,7 +39,6 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.soft_target_training import added_columns
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import SMALL, make_plan
 
@@ -110,7 +109,7 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     )
     tensors = network_tensors(
         made.architecture,
-        columns=len(saved.columns) + added_columns(made, saved.outputs),
+        columns=len(saved.columns),
         outputs=saved.outputs,
         common=saved.common,
     )
