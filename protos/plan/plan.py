@@ -45,7 +45,7 @@ from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
-# The keys of a network and its training. federated-prior does not use them. All other methods need them.
+# The keys of a network and its training. A plan that trains a network needs them. Other plans do not use them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
 _SAME_SITES: Final = "So quorum must be the number of sites that contribute, and on_lost_site must be wait"
 
@@ -166,7 +166,8 @@ class Plan(Document):
         One set of sites is needed, because two sums reveal a site.
         """
         if (prior := self.prior) is None:
-            missing = [key for key in _OF_NETWORKS if key not in self.model_fields_set]
+            needed = _OF_NETWORKS if self.statistics is None else ()
+            missing = [key for key in needed if key not in self.model_fields_set]
             yield from (f"{key}: this key is missing" for key in missing)
             return
         yield from prior.method.why_impossible(len(self.site_names), tuple(concept.name for concept in self.concepts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -23,6 +24,21 @@ def plan_with_statistics(**keys: Any) -> Plan:
     """A plan that only counts."""
     asked = {"statistics": {"smallest_cell": 5, "columns": COLUMNS}}
     return plan_of_method({"name": "local"}, **asked | keys)
+
+
+def test_a_plan_of_statistics_needs_no_key_of_a_network() -> None:
+    """It trains nothing, so nobody has to write an architecture, a schedule, an optimiser, weights or a seed."""
+    keys = plan_with_statistics().model_dump(mode="json")
+    unused = ("architecture", "schedule", "optimiser", "weighting", "seed")
+
+    def read(*left_out: str) -> Plan:
+        return Plan.model_validate_json(json.dumps({key: keys[key] for key in keys if key not in left_out}))
+
+    plan = read(*unused)
+
+    assert plan.rounds == 1
+    with pytest.raises(ValidationError):
+        read(*unused, "statistics")
 
 
 def test_the_manifest_names_every_number_and_nothing_else() -> None:
