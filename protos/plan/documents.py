@@ -15,17 +15,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    SerializerFunctionWrapHandler,
     StringConstraints,
     ValidationError,
-    model_serializer,
 )
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -49,22 +47,6 @@ class Document(BaseModel):
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
-
-
-class GrownDocument(Document):
-    """A part of a plan with settings that earlier versions of the program did not have.
-
-    A plan's bytes omit such a setting while it has its default. So a plan that hospitals approved earlier keeps its
-    digest.
-    """
-
-    later: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _leave_out_what_came_later(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = type(self).model_fields
-        unset = {key for key in self.later if getattr(self, key) == fields[key].default}
-        return {key: value for key, value in serialise(self).items() if key not in unset}
 
 
 Record = TypeVar("Record", bound=BaseModel)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any, Final, Literal, Self, assert_never
+from typing import Final, Literal, Self, assert_never
 
-from pydantic import Field, SerializerFunctionWrapHandler, StrictInt, model_serializer, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from protos.plan.architecture import Part
 from protos.plan.averaging_methods import LocalOnly
@@ -90,12 +90,6 @@ class Privacy(Document):
     sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
     noise: Literal["shared", "local"] = "shared"
     bits: Literal[32, 64] = 64
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:  # Any: of each key
-        # Plans from the time before this key keep their digest, and with it their 64 bits.
-        content: dict[str, Any] = handler(self)
-        return {key: value for key, value in content.items() if key != "bits" or value != 64}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -85,17 +85,6 @@ def test_every_architecture_survives_its_plan(kind: str, seed: int) -> None:
     assert ADAPTER.dump_json(ADAPTER.validate_json(ADAPTER.dump_json(architecture))) == ADAPTER.dump_json(architecture)
 
 
-def test_a_plan_of_the_first_version_keeps_its_bytes() -> None:
-    """Keys that came later stay out of what is written while they hold their defaults."""
-    written = read(**HEART).model_dump(mode="json")
-
-    assert written == HEART | {
-        "entity_width": 16, "heads": 8, "transformer_blocks": 6, "normalisation": "affine", "dropout": 0.0,
-    }  # fmt: skip
-    later = {"input_dropout": 0.2, "entities": False, "transformer_blocks": 0, "linear_path": True}
-    assert read(**HEART, **later).model_dump(mode="json") == written | later
-
-
 def test_layers_of_the_global_layers_network() -> None:
     """The paper's blocks and layers, in the order in which the network computes."""
     network = read(**HEART | {"transformer_blocks": 2, "input_normalisation": True, "linear_path": True})

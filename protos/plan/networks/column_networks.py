@@ -18,21 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from protos.plan.documents import Document, GrownDocument
+from protos.plan.documents import Document
 from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Width, linear
 
 ExtractorWidths: TypeAlias = Annotated[tuple[Width, ...], Field(min_length=1, max_length=64)]
 
 
-class ParallelNetwork(GrownDocument):
+class ParallelNetwork(Document):
     """Hidden widths of the common extractor, the unique extractor and the head. Dropout is before the head."""
 
-    later: ClassVar = ("head",)
     name: Literal["parallel"]
     common: ExtractorWidths
     unique: ExtractorWidths

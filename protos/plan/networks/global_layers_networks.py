@@ -26,15 +26,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from protos.plan.documents import GrownDocument
+from protos.plan.documents import Document
 from protos.plan.networks.network_tensors import Constant, Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
 
-class GlobalLayersNetwork(GrownDocument):
+class GlobalLayersNetwork(Document):
     """The Global Layers paper's network: entities, transformer blocks, five layers. Widths are multiples of `latent`.
 
     `dropout` acts inside the layers and keeps SELU's mean and variance; `input_dropout` sets encoded inputs to 0.
@@ -42,7 +42,6 @@ class GlobalLayersNetwork(GrownDocument):
     the part unique. Every method that shares inner layers keeps the path private.
     """
 
-    later: ClassVar = ("input_dropout", "entities", "linear_path")
     name: Literal["global-layers-network"]
     latent: Annotated[StrictInt, Field(ge=8, le=65_536, multiple_of=8)]
     gate: StrictBool

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.documents import Document, GrownDocument
+from protos.plan.documents import Document
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, Width, linear, normalisation, spec
 
 LARGEST_NOTE_BUCKETS = 2048
@@ -50,10 +50,9 @@ class NoteSize(Document):
         return f"{self.longest} words in {self.buckets} buckets"
 
 
-class FeatureTokensNetwork(GrownDocument):
+class FeatureTokensNetwork(Document):
     """The width of a token, the numbers of heads and blocks, and the activation: the paper's ReGLU or GELU."""
 
-    later: ClassVar = ("note",)
     name: Literal["feature-tokens"]
     width: Annotated[StrictInt, Field(ge=1, le=4096)] = 96
     heads: Annotated[StrictInt, Field(ge=1, le=1024)] = 8

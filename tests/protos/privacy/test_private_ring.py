@@ -20,7 +20,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import mean_change
-from protos.plan.patient_privacy import Privacy, noise_multiplier
+from protos.plan.patient_privacy import noise_multiplier
 from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
@@ -33,7 +33,7 @@ from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows
 from site_agent.trainer.training.private_steps import private_sums
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan
 
 NARROW: dict[str, Any] = {"bits": 32}
 
@@ -333,18 +333,6 @@ def test_a_private_round_of_32_bits_has_the_bytes_of_a_plain_round() -> None:
     assert sizes[2] - 8 == 2 * (sizes[1] - 8)
     for plan, size in zip((narrow, wide), sizes[1:], strict=True):
         assert most_bytes(plan, manifest_of(plan)) == plan.rounds * size
-
-
-def test_a_plan_of_before_the_key_keeps_its_digest_and_its_64_bits() -> None:
-    """Its canonical bytes have no such key, are read as before, and name the scale as before."""
-    content = json.loads(private_network_plan().canonical)
-    plan = plan_from_wire(private_network_plan().canonical)
-
-    assert "bits" not in content["privacy"]
-    assert plan.digest.hex() == "aa59106c4ecaef1dbb653451053493ede64dbd5585edfe74ffed2d5664607b31"
-    assert manifest_of(plan).digest.hex() == "79ebc89d63dcb5192e35cb58c69b260b19bd103d9c03f2fd2170b5017ec19d03"
-    assert training_of(plan).scale == PRIVATE_SCALE
-    assert Privacy.model_validate(PROMISE | {"bits": 64}) == Privacy.model_validate(PROMISE)
 
 
 def test_the_key_is_part_of_what_a_hospital_approves() -> None:
