@@ -117,5 +117,4 @@ def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
         stage=message.stage if isinstance(message, Offer) else None,
         layers=message.layers,
         best_round=message.best_round,
-        returned_to=message.returned_to,
     )

@@ -59,11 +59,6 @@ EVENTS: Final = (
           "The clocks of this computer and the coordinator differ by more than a minute. The programs may then refuse "
           "valid certificates.",
           "To correct the clock, run `timedatectl set-ntp true`, or ask the administrator of the time server."),
-    Entry("W258", "run_rolled_back",
-          "Too few sites accepted the newest shared parameters of the model. The run returned to the parameters that "
-          "the sites accepted last.",
-          "If the run returns to earlier parameters again, compare labels, units and software with the other "
-          "hospitals."),
     Entry("W259", "coordinator_records_wait",
           "The coordinator has reached the daily limit of bytes that it may add to this site's audit log. This site "
           "will confirm the checkpoints of the coordinator's own audit log later. Training continues. The log line "

@@ -52,7 +52,6 @@ class Train:
             measured.
         saves: whether the state after this round is written to disk before the reply.
         oldest: states of earlier rounds are not needed any more.
-        returned_to: the round that was trained from these parameters before, if the run was rolled back; else -1.
     """
 
     round: int
@@ -63,7 +62,6 @@ class Train:
     payload: bytes | memoryview = field(repr=False)
     saves: bool = False
     oldest: int = 0
-    returned_to: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,6 @@ class Conclude:
     layers: str
     best_round: int
     payload: bytes | memoryview = field(repr=False)
-    returned_to: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,6 @@ _WORDS: Final = {
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
     "run_went_back": "The run {run} returned to round {round}.",
-    "run_rolled_back": "Too few sites accepted what they received. The run {run} returned to the parameters "
-    "after round {returned_to}.",
     "step_drawn_afresh": "Round {round} is trained again, because its contributors changed.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
     "privacy_ledger_begun": "This site began to record what it spends of patients' privacy.",

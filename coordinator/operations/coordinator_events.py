@@ -115,11 +115,6 @@ EVENTS: Final = (
           "The federation office revoked a site of this run. The plan sets whether the other sites wait for this site "
           "or continue without it.",
           "Run `coordinator status`. The output of this command names the site and shows what you can do."),
-    Entry("W164", "round_rolled_back",
-          "Too few sites accepted the newest shared parameters of the model. The run returned to the parameters that "
-          "the sites accepted last.",
-          "Run `coordinator status`. The training ends if the run returns to the same parameters too many times in a "
-          "row. The output of the command shows this limit."),
     Entry("W163", "site_given_up",
           "A site was missing in three attempts in a row to complete a round. The other sites continue without this "
           "site.",

@@ -21,7 +21,7 @@ def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: e
         console.print(line, soft_wrap=True)
     if answer["sites"]:
         print_wide(_table(answer["sites"]), max(map(len, answer["sites"])), console)
-    for text in (*answer.get("taken_out", ()), *answer.get("rollbacks", ())):
+    for text in answer.get("taken_out", ()):
         console.print(escape(text), soft_wrap=True)
 
 

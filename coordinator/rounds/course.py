@@ -46,20 +46,6 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollback:
-    """A round whose sum was dropped, because the sites refused the parameters from which it was trained.
-
-    Attributes:
-        returned_to: the round with whose parameters the next one begins again.
-        refusals: how many sites refused, at most the number needed; 0 if the sum itself was out of range.
-    """
-
-    round: int
-    returned_to: int
-    refusals: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Course:
     """The decisions of a run so far, which can be written as JSON.
 
@@ -72,7 +58,6 @@ class Course:
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of training rounds if the run ends early, otherwise None.
         statistics: the results for each declared cell; None before them.
-        rollbacks: every time that the sites refused the received parameters.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # applies to values that are read from disk
@@ -84,17 +69,11 @@ class Course:
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
     statistics: dict[str, dict[str, float | int | None]] | None = None
-    rollbacks: tuple[Rollback, ...] = ()
 
     @property
     def best_round(self) -> int | None:
         """Return the round at whose beginning the model had the lowest validation loss."""
         return None if self.best is None else self.best[0]
-
-    def returned_to(self, *closed: int) -> int | None:
-        """Return the round to whose parameters the run returned, if its newest rollback was in a round in `closed`."""
-        last = self.rollbacks[-1] if self.rollbacks else None
-        return last.returned_to if last is not None and last.round in closed else None
 
     def to_json(self) -> bytes:
         """Return all decisions about this run as JSON text."""

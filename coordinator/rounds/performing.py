@@ -6,7 +6,7 @@ A message to a site is sent only after the journal has stored the decision.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Protocol, assert_never
@@ -138,14 +138,10 @@ class Performer:
     def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
         before = run.course
         kept.before_change()
-        run.close_round(number, resample=kept.history.past[number].resample)
+        run.close_round(number)
         run.times.closed()
         kept.closed(number, contributors)
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
-        for rollback in run.course.rollbacks[len(before.rollbacks) :]:
-            facts = asdict(rollback)
-            self.log.warning("round_rolled_back", run=run.name, **facts | {"round": rollback.round + 1})
-            kept.note("rolled_back", **facts)
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 

@@ -27,9 +27,8 @@ from coordinator.rounds.course import (
     rounds_of,
 )
 from coordinator.rounds.phases import Collecting, State, Terms, Training
-from coordinator.rounds.rollbacks import RoundState, is_below_quorum, refusals_in, roll_back
 from coordinator.rounds.round_times import RoundTimes
-from coordinator.storage.snapshots import Snapshot
+from coordinator.storage.snapshots import RoundState, Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
@@ -63,7 +62,6 @@ class Run:
     Attributes:
         values: float32, the federated parameters in the manifest's order, followed by their control variates if the
             method has any. A message is a view of it whenever all layers take part.
-        accepted: the state to which the run returns, if the plan lets sites refuse parameters.
     """
 
     name: str
@@ -76,7 +74,6 @@ class Run:
     values: Float32 = field(repr=False)
     running_sum: RunningSum = field(repr=False)
     rule_state: RuleState = field(repr=False)
-    accepted: RoundState | None = None
     rounds_made: int = 0
     times: RoundTimes = field(default_factory=lambda: RoundTimes(time.monotonic), repr=False)
     adverts: dict[str, KeyAdvert] = field(default_factory=dict, repr=False)
@@ -100,8 +97,7 @@ class Run:
             self.running_sum.is_consistent
             and all(sites * lowest <= total <= sites * largest for total, lowest, largest in limits)
             and self._fewest_rows <= sums.scalars.get(ROWS, self._fewest_rows)
-            # If sites may refuse parameters, a sum that is out of range causes a rollback instead.
-            and (self.plan.acceptance is not None or self._is_in_range(sums))
+            and self._is_in_range(sums)
         )
 
     @property
@@ -127,19 +123,20 @@ class Run:
             layers = layers_at(self.plan, course, round_number)
             exchange = self.exchanges.of(round_number, stage, layers)
             values = self._sent(exchange.down, has_controls=exchange.has_controls)
-            returned_to = course.returned_to(round_number - 1)
-            digest = parameters_digest(values)
-            offer = Offer(round_number, 0, digest, stage, layers, course.best_round, returned_to=returned_to)
+            offer = Offer(round_number, 0, parameters_digest(values), stage, layers, course.best_round)
             self._offered = Offered(offer, exchange, values)
         return self._offered
 
     def go_back(self, snapshot: Snapshot | None) -> None:
         """Restore the run's state before a round from a snapshot, or without a snapshot that before the first round."""
-        if snapshot is None:
-            self._become(new_run(self.plan, self.terms, self.state, self.manifest).before(0))
-        else:
-            self._become(snapshot.state)
-        self.accepted = None if snapshot is None else snapshot.accepted
+        start = new_run(self.plan, self.terms, self.state, self.manifest)
+        state = start.before(0) if snapshot is None else snapshot.state
+        # New memory is used, because a slow peer may still be reading the offered values from the old memory.
+        self.values = state.values.copy()
+        for name, array in self.rule_state.items():
+            array[...] = state.rule_state[name]
+        self.course, self.rounds_made, self._offered = state.course, state.round, None
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
 
     def before(self, round_number: int) -> RoundState:
         """Return the run's current state, which is the state before this round. Its arrays are not copied."""
@@ -150,33 +147,15 @@ class Run:
         self.values = self.values.copy()
         self.rule_state = {name: array.copy() for name, array in self.rule_state.items()}
 
-    def _become(self, state: RoundState) -> None:
-        # New memory is used, because a slow peer may still be reading the offered values from the old memory.
-        self.values = state.values.copy()
-        for name, array in self.rule_state.items():
-            array[...] = state.rule_state[name]
-        self.course, self.rounds_made, self._offered = state.course, state.round, None
-        self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
-
     def begin_sum(self, round_number: int, contributors: Collection[str]) -> None:
         """Begin an empty sum for the contributions of an attempt at a round."""
         self.running_sum.reset(self.offered(round_number).exchange.layout, contributors)
         self._training_contributors = len(set(contributors) - self.plan.evaluating_sites)
 
-    def close_round(self, round_number: int, *, resample: int = 0) -> None:
-        """Compute new shared parameters from the complete sum by the server rule. Decide how the run continues.
-
-        If too few sites accept this round's starting parameters, the sum is dropped and the run returns to the
-        parameters accepted last. `resample` is the number of the draw of batches in this sum.
-        """
+    def close_round(self, round_number: int) -> None:
+        """Compute new shared parameters from the complete sum by the server rule. Decide how the run continues."""
         exchange = self.offered(round_number).exchange
         sums = self._sums(exchange)
-        refusals = self._refusals(round_number, sums, resample)
-        if refusals is not None:
-            assert self.accepted is not None
-            course = roll_back(self.plan, self.accepted, self.course, round_number, sums, refusals)
-            self._become(replace(self.accepted, round=self.rounds_made + 1, course=course))
-            return
         if exchange.stage is Stage.TRAINING:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
             if exchange.has_controls:
@@ -189,25 +168,12 @@ class Run:
             self.terms = replace(self.terms, rounds=rounds)
         self.rounds_made += 1
 
-    def _refusals(self, round_number: int, sums: Sums, resample: int) -> int | None:
-        """Return how many sites refused, if the sum must be dropped. Otherwise store the accepted state."""
-        if self.plan.acceptance is None or sums.exchange.stage not in (Stage.TRAINING, Stage.VALIDATION):
-            return None
-        contributors = self.running_sum.sites
-        refusals = refusals_in(self.plan, self.course, round_number, sums, resample=resample)
-        if refusals is not None and is_below_quorum(self.plan, refusals, contributors):
-            return refusals
-        if refusals is not None or round_number == self.plan.has_probe:
-            self.accepted = self.before(round_number).copied()
-        return None if self._is_in_range(sums) else 0
-
     def result(self) -> tuple[Finish, Float32]:
         """Return the last message of the run, and the vector of result parameters that follows this message."""
         layers = layers_of_result(self.course)
         values = self._sent(self.exchanges.result(layers), has_controls=False)
-        returned_to = self.course.returned_to(self.rounds_made - 1)
         digest = parameters_digest(values)
-        return Finish(self.rounds_made, digest, layers, self.course.best_round, returned_to), values
+        return Finish(self.rounds_made, digest, layers, self.course.best_round), values
 
     def views(self) -> dict[str, Float32]:
         """Return the shared parameters as named arrays, without copying them."""
@@ -242,7 +208,6 @@ class Run:
             "best_validation_loss": course.best[1] if course.best else None,
             "validation_curve": thinned(course.curve),
             "statistics": course.statistics,
-            "rollbacks": [asdict(rollback) for rollback in course.rollbacks],
         }
 
     def _sums(self, exchange: Exchange) -> Sums:

@@ -19,7 +19,6 @@ from coordinator.rounds.phases import (
     Terms,
     Training,
 )
-from coordinator.rounds.rollbacks import told_of_rollbacks
 from coordinator.rounds.run import Run
 from coordinator.rounds.taken_out import told
 from coordinator.storage.history import History
@@ -70,7 +69,6 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "pace": pace_facts(run, around.now, is_whole=_is_whole(run)) if run else None,
         "concluding": concluding_facts(run.state) if run else None,
         "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
-        "rollbacks": told_of_rollbacks(run.plan, run.course) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
         "happened": history.facts() if kept else None,
     }

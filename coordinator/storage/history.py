@@ -16,7 +16,7 @@ from coordinator.storage.journal import Entry, read_journal
 # The entries that an operator may need later. All other events are the normal course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
-    "given_up", "rolled_back",
+    "given_up",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both

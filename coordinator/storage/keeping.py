@@ -145,7 +145,7 @@ class Kept:
         self.journal.sync()
         resample = self.history.past[number].resample
         state, lines = self._run.before(number + 1), self.journal.lines
-        self._write(Snapshot(state, contributors, resample, lines, self._run.accepted))
+        self._write(Snapshot(state, contributors, resample, lines))
         self._saved_at, self._saved_for = self._clock(), contributors
         for site in contributors:
             self.hold(site, Saved(number + 1, resample))

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,14 +22,30 @@ from safetensors.numpy import load, save_file
 
 from coordinator.rounds.course import Course
 from coordinator.rounds.phases import Sites
-from coordinator.rounds.rollbacks import RoundState
 from host.durable import MODELS_RESERVE_BYTES, on_disk, require_room, sync_folder
+from protos.plan.server_rules import Float32, Float64
 from protos.wire.positions import arrays_digest
 
 FORMAT: Final = 1
 KEPT: Final = 2
 _KEY: Final = "global-layers"
-_ACCEPTED: Final = "accepted "  # begins the names of the accepted state's arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundState:
+    """The state of a run before a round.
+
+    Attributes:
+        round: the number of that round.
+        course: the decisions so far.
+        values: float32, as in Run.
+        rule_state: float64 arrays by name.
+    """
+
+    round: int
+    course: Course
+    values: Float32 = field(repr=False)
+    rule_state: Mapping[str, Float64] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -39,14 +55,12 @@ class Snapshot:
     Attributes:
         contributors: of the previous round; `resample` is the number of their draw.
         journal_lines: the least number of lines in the journal.
-        accepted: the state that the sites accepted last, if the plan lets them refuse.
     """
 
     state: RoundState
     contributors: Sites
     resample: int
     journal_lines: int = 0
-    accepted: RoundState | None = None
 
     @property
     def number_bytes(self) -> int:
@@ -56,7 +70,8 @@ class Snapshot:
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays of this snapshot, each with its name in the file."""
-        return _named(self.state, "") | ({} if self.accepted is None else _named(self.accepted, _ACCEPTED))
+        rule_state = {f"rule {name}": array for name, array in self.state.rule_state.items()}
+        return {"values": self.state.values} | rule_state
 
 
 def save_arrays(
@@ -101,8 +116,7 @@ def begin_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     Raises:
         UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
-    state, accepted = snapshot.state, snapshot.accepted
-    of_accepted = accepted and {"round": accepted.round, "course": accepted.course.to_json().decode()}
+    state = snapshot.state
     facts = json.dumps(
         {
             "version": FORMAT,
@@ -111,7 +125,6 @@ def begin_snapshot(folder: Path, snapshot: Snapshot) -> Path:
             "redraw": snapshot.resample,
             "course": state.course.to_json().decode(),
             "journal_lines": snapshot.journal_lines,
-            "accepted": of_accepted,  # None if the plan does not let sites refuse
         }
     )
     header = json.dumps({"facts": facts, "digest": arrays_digest(facts, snapshot.arrays).hex()})
@@ -147,13 +160,11 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
             raise ValueError("another version or another round")
         if header["digest"] != arrays_digest(header["facts"], arrays).hex():
             raise ValueError("not the bytes that were written")
-        accepted = facts.get("accepted")
         return Snapshot(
-            _state(facts, arrays, ""),
+            _state(facts, arrays),
             frozenset(facts["contributors"]),
             facts["redraw"],
             facts["journal_lines"],
-            None if accepted is None else _state(accepted, arrays, _ACCEPTED),
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -179,18 +190,12 @@ def rounds_in(folder: Path) -> list[int]:
     return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
 
 
-def _named(state: RoundState, prefix: str) -> dict[str, npt.NDArray[Any]]:
-    rule_state = {f"{prefix}rule {name}": array for name, array in state.rule_state.items()}
-    return {f"{prefix}values": state.values} | rule_state
-
-
-def _state(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> RoundState:
-    rule = f"{prefix}rule "
+def _state(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> RoundState:
     return RoundState(
         round=facts["round"],
         course=Course.from_json(facts["course"].encode()),
-        values=arrays[f"{prefix}values"],
-        rule_state={name.removeprefix(rule): array for name, array in arrays.items() if name.startswith(rule)},
+        values=arrays["values"],
+        rule_state={name.removeprefix("rule "): array for name, array in arrays.items() if name != "values"},
     )
 
 

@@ -19,9 +19,7 @@ from protos.plan.ingredients import (
     ColumnByColumn,
     ControlVariates,
     ExtractorContrast,
-    LayerIntervals,
     Method,
-    Nothing,
     Parts,
 )
 from protos.plan.methods import MethodChoice, described, method_names
@@ -101,10 +99,6 @@ def plan_of(
         "weighting": {"name": "rows", "largest_rows": 1024} if names == ("fedavg",) else {"name": "equal"},
         "checkpoint": "local",
     }
-    is_shared = not isinstance(method.federated, Nothing) and not isinstance(method.server_rule, LayerIntervals)
-    if is_shared and len(hospitals) > 2:
-        rule = {"rule": "held-out-loss", "standard_errors": 1.5, "largest_rise": 0.2}
-        plan["acceptance"] = rule | {"quorum": len(hospitals) - 1}
     if isinstance(method.procedure, ControlVariates):
         plan["optimiser"] = {"name": "sgd", "learning_rate": 0.01 if image is None else 0.1}
     if "columns" in agreed:

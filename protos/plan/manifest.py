@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import NEWTON_SCALE
-from protos.numbers.refusals import PRIME, numbers_for
 from protos.plan.architecture import FromFile, NamedTensors, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
@@ -254,8 +253,6 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         yield Scalar("validation weight", weight, Occasion.MEASURED)
         yield Scalar("validation loss", int(LARGEST_LOSS) * LOSS_SCALE, Occasion.MEASURED, LOSS_SCALE)
         yield Scalar("still improving", 1, Occasion.MEASURED)
-    for power in range(1, refusal_numbers(plan) + 1):
-        yield Scalar(f"refusal {power}", PRIME - 1, Occasion.MEASURED)
 
 
 def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
@@ -297,8 +294,3 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
 def largest_weight(plan: Plan) -> int:
     """Return the largest weight of a site as an integer. A site's factor is its weight divided by this integer."""
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
-
-
-def refusal_numbers(plan: Plan) -> int:
-    """Return how many numbers encode a site's refusal of received parameters; 0 if sites cannot refuse."""
-    return 0 if plan.acceptance is None else numbers_for(len(plan.sites) - plan.acceptance.quorum + 1)

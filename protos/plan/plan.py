@@ -27,7 +27,6 @@ from protos.plan.ingredients import (
     Blend,
     Mean,
     Method,
-    Nothing,
     SensitivePrefix,
 )
 from protos.plan.learning_rates import ConstantRate, ExponentialRate, RateSchedule, StepRate
@@ -40,7 +39,7 @@ from protos.plan.prior_method import FederatedPrior
 from protos.plan.prior_sums import Prior, prior_of
 from protos.plan.private_statistics import PrivateStatistics, why_not_counted_privately
 from protos.plan.private_training import PrivateTraining, TrainingKeys, private_training_of, why_not_trained_privately
-from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, HeldOutLoss, Schedule, Snapshots
+from protos.plan.schedules import Deadlines, EarlyStopping, EpochSchedule, Schedule, Snapshots
 from protos.plan.weighting import EqualWeights, RowWeights, Weighting
 
 LARGEST_PLAN_BYTES: Final = 1 << 20
@@ -133,13 +132,12 @@ class Plan(Document):
     snapshots: Snapshots = Snapshots()
     checkpoint: Literal["latest", "local", "global"] = "local"
     early_stopping: EarlyStopping | None = None
-    acceptance: HeldOutLoss | None = None
     statistics: Statistics | None = None
     privacy: Privacy | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_acceptance, self._of_method)
+        of_method = (self._of_sizes, self._of_rates, self._of_start, self._of_method)
         checks = (self._of_sites, self._of_tiers, *of_method, self._of_concepts, self._of_prior, self._of_privacy)
         refuse_for(reason for check in checks for reason in check())
         return self
@@ -178,11 +176,11 @@ class Plan(Document):
                 fewest = prior.method.fewest_sites
                 why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
                 yield f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {fewest}{why}"
-        unused = (self.statistics, self.early_stopping, self.acceptance)
+        unused = (self.statistics, self.early_stopping)
         others = (self.weighting.name, self.columns)
         if any(unused) or others != ("equal", ()) or self.checkpoint == "global":
             yield (
-                "federated-prior trains no network. Remove columns, statistics, early_stopping, acceptance, "
+                "federated-prior trains no network. Remove columns, statistics, early_stopping, "
                 "and checkpoint from the plan, and set weighting to {name: equal}"
             )
 
@@ -212,7 +210,6 @@ class Plan(Document):
     def _training_keys(self, promise: Privacy) -> TrainingKeys:
         unpaid = {
             "weighting": self.weighting.name != "equal",
-            "acceptance": self.acceptance is not None,
             "checkpoint": self.checkpoint == "global",
             "early_stopping": self.early_stopping is not None,
             "loss": self.loss != TaskDefault(name="task-default"),
@@ -243,20 +240,6 @@ class Plan(Document):
             yield "this plan trains no network. Remove starting_file from the plan"
         if self.start == "own" and self.has_probe:
             yield "with start: own, the sites start differently, so the method cannot measure the layers"
-
-    def _of_acceptance(self) -> Iterator[str]:
-        if self.acceptance is None:
-            return
-        most = min(self.quorum, len(self.sites) - 1)
-        if self.acceptance.quorum > most:
-            yield (
-                f"quorum under acceptance is {self.acceptance.quorum}, but {most} is the largest possible number. "
-                "This quorum must not exceed the plan's quorum, and must be smaller than the number of sites"
-            )
-        if isinstance(self.ingredients.federated, Nothing):
-            yield "acceptance needs a method that shares parameters, because sites vote on received parameters"
-        if self.start == "own":
-            yield "acceptance is impossible with start: own, because a run could not return to common first parameters"
 
     def _of_rates(self) -> Iterator[str]:
         rates = self.rate_schedule
@@ -460,13 +443,13 @@ class Plan(Document):
     @property
     def has_validation_round(self) -> bool:
         """Return whether a round after the last training round measures the final parameters."""
-        return self.checkpoint == "global" or self.acceptance is not None
+        return self.checkpoint == "global"
 
     @property
     def may_end_early(self) -> bool:
         """Return whether training can end before its last round."""
         is_prior = isinstance(self.method, FederatedPrior) and self.privacy is None
-        return self.early_stopping is not None or self.acceptance is not None or is_prior
+        return self.early_stopping is not None or is_prior
 
     @property
     def rounds(self) -> int:

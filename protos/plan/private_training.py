@@ -12,7 +12,7 @@ noisy sum as the mean update. Every site receives the same parameters. The rules
   other site adds to them. The noisy sums of a step stay at the site;
 * the sum is divided by the number of patients that the plan declares, because a count would cost privacy;
 * inputs are concepts. Their encoding follows from the plan's declarations and never from a site's rows;
-* no other number is sent: no loss, weight, vote or choice of a checkpoint over all sites.
+* no other number is sent: no loss, weight or choice of a checkpoint over all sites.
 """
 
 from __future__ import annotations
@@ -218,10 +218,6 @@ UNPAID: Final[Mapping[str, str]] = {
     "weighting": (
         "row weights are counts of patients, and the privacy budget does not cover these counts. Set weighting to "
         "{name: equal}"
-    ),
-    "acceptance": (
-        "acceptance votes are computed from patients' data, and the privacy budget does not cover them. Remove "
-        "acceptance"
     ),
     "checkpoint": (
         "checkpoint: global sums losses that the privacy budget does not cover. Set checkpoint to local or latest"

@@ -1,4 +1,4 @@
-"""Defines the course of a run: training at a site, rounds, deadlines, snapshots, early stopping and acceptance.
+"""Defines the course of a run: training at a site, rounds, deadlines, snapshots and early stopping.
 
 Every schedule gives every site the same number of steps in a round. So equal weights are fair, and control variates
 have one divisor.
@@ -118,30 +118,6 @@ class EarlyStopping(Document):
 
     signal: Literal["local", "global"]
     patience: int = Field(ge=1, le=100_000)
-
-
-class HeldOutLoss(Document):
-    """A site refuses received parameters if its loss on its own rows rises more than noise can explain.
-
-    Each site measures the received parameters before it trains on them. docs/design/acceptance.md has the reasons. The
-    site compares them with the parameters that were accepted last. It refuses if two conditions are true. The sum
-    of the rows' rises is at least `standard_errors` times the root of the sum of their squares. Their mean is more than
-    `largest_rise` times the loss of a network whose outputs are all 0. So a site with fewer rows than the square of
-    `standard_errors` never refuses because of its loss. A site also refuses parameters that moved further than the
-    plan's clipping range allows a server rule.
-
-    Attributes:
-        quorum: the fewest sites that must accept. With fewer the run returns to the parameters accepted last.
-        standard_errors: how far a rise must exceed noise, at each refusing site.
-        largest_rise: a share of the loss of a network that has not learned anything.
-        patience: this many returns in a row to the same parameters end the training.
-    """
-
-    rule: Literal["held-out-loss"]
-    quorum: int = Field(ge=2, le=100)
-    standard_errors: float = Field(ge=1, le=10)
-    largest_rise: float = Field(gt=0, le=10)
-    patience: int = Field(default=3, ge=2, le=1000)
 
 
 Schedule: TypeAlias = Annotated[EpochSchedule | StepSchedule, Field(discriminator="aggregate")]

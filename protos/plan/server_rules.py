@@ -28,10 +28,9 @@ from protos.plan.ingredients import (
     Moment,
     ServerRule,
 )
-from protos.plan.manifest import Manifest, largest_weight, slices_of
+from protos.plan.manifest import Manifest, slices_of
 from protos.plan.noisy_results import mean_change
 from protos.plan.plan import Plan
-from protos.plan.weighting import RowWeights
 
 _FEWEST_FOR_THREADS: Final = 64  # number of blocks; with fewer, threads cost more than they save
 _MOST_THREADS: Final = 4
@@ -137,32 +136,6 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
             place, part = slice(before.start, place.stop), slice(earlier.start, part.stop)
         found.append((place, part))
     return tuple(found)
-
-
-def largest_step(plan: Plan) -> float:
-    """Return how far one round can move a shared number if every update was clipped as the plan requires.
-
-    A mean of updates that were clipped to C after weighting is at most C over the smallest weight. Adam's step m /
-    sqrt(v) is bounded by the ratio of the two geometric series: by Cauchy and Schwarz, m^2 <= (1 - a)^2 / ((1 - b) (1 -
-    a^2 / b)) * v for the decays a of m and b of v, where a^2 < b. Adagrad's is bounded in the same way with v = sum of
-    d^2.
-    """
-    fewest = plan.weighting.fewest_rows if isinstance(plan.weighting, RowWeights) else 1
-    rule, reach = plan.ingredients.server_rule, plan.encoding.clipping_range * largest_weight(plan) / fewest
-    match rule:
-        case Mean() | KeptLayersMean() | LayerIntervals():
-            return reach
-        case Blend(rate=rate) | Controlled(rate=rate):
-            return rate * reach
-        case Adaptive(moment=moment, rate=rate, offset=offset, first_decay=first, second_decay=second):
-            ratio = reach / offset
-            if moment is Moment.ADAM and first**2 < second:
-                ratio = min(ratio, (1 - first) / ((1 - second) * (1 - first**2 / second)) ** 0.5)
-            elif moment is Moment.ADAGRAD:
-                ratio = min(ratio, (1 - first) / (1 - first**2) ** 0.5)
-            return rate * ratio
-        case _:
-            assert_never(rule)
 
 
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:

@@ -67,7 +67,7 @@ _OF_SITE: Final = _contents_of(generated.SiteMessage)
 _OF_COORDINATOR: Final = _contents_of(generated.CoordinatorMessage)
 _OF_UPKEEP: Final = _contents_of(generated.Upkeep)
 _NAMES: Final = {kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()}
-_ROUNDS: Final = frozenset({"next_round", "best_round", "returned_to"})
+_ROUNDS: Final = frozenset({"next_round", "best_round"})
 _LEAF_BYTES: Final = 32
 _NEWEST_TOGETHER: Final = deque[tuple[tuple[bytes, ...], bytes]](maxlen=2)
 _NEWEST: Final = deque[tuple[CoordinatorMessage | Upkeep, bytes]](maxlen=8)

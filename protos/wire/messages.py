@@ -177,8 +177,6 @@ class Offer:
             None if no round was measured.
         saves: whether every contributor saves its state after training, before it sends anything of the round.
         oldest: the oldest round to which this run may still return; a site deletes earlier states.
-        returned_to: the earlier round that was trained from these same parameters, if the sites refused its result;
-            otherwise None.
     """
 
     round: int
@@ -189,7 +187,6 @@ class Offer:
     best_round: int | None = None
     saves: bool = False
     oldest: int = 0
-    returned_to: int | None = None
 
     def __post_init__(self) -> None:
         require(0 <= self.oldest <= self.round, "oldest round")
@@ -197,7 +194,6 @@ class Offer:
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a round")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
-        require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +253,12 @@ class Finish:
     parameters_digest: bytes
     layers: bytes = b""
     best_round: int | None = None
-    returned_to: int | None = None
 
     def __post_init__(self) -> None:
         _require_position(self.round, 0)
         _require_digest(self.parameters_digest, "parameters digest")
         require(len(self.layers) <= _MOST_LAYER_BYTES, "layers of a result")
         require(self.best_round is None or 0 <= self.best_round < self.round, "best round")
-        require(self.returned_to is None or 0 <= self.returned_to < self.round, "round of the accepted parameters")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ def arrays_digest(subject: str, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes
 def position(run: str, offer: Offer) -> bytes:
     """Return the SHA-256 (32 bytes) of the run and of each part of an offer that decides a site's contribution."""
     best = 0 if offer.best_round is None else 1 + offer.best_round
-    returned = () if offer.returned_to is None else (offer.returned_to,)
-    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best, *returned)
+    return digest("position", run, offer.round, offer.parameters_digest, offer.stage, offer.layers, best)
 
 
 def down_chunks(parameters: int) -> int:

@@ -370,7 +370,7 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
         )
     yield (
         f"Each sum is divided by {training.patients}, the number of patients that the plan declares. A site sends no "
-        "other number: no count of patients, no loss, no vote and no gain."
+        "other number: no count of patients, no loss and no gain."
     )
     yield bits_in_words(training)
 
@@ -402,13 +402,6 @@ def _choices(plan: Plan) -> Iterator[str]:
         whose = "the validation loss over all sites" if stopping.signal == "global" else "no site's own validation loss"
         has = "has not fallen" if stopping.signal == "global" else "has fallen"
         yield f"Training ends early when {whose} {has} in the last {stopping.patience} measurements."
-    accepted = plan.acceptance
-    if accepted is not None:
-        yield (
-            f"Every site uses its own rows to test the model that it receives. If fewer than {accepted.quorum} sites "
-            "accept the received model, the run returns to the parameters that were accepted last. After "
-            f"{accepted.patience} such returns, one directly after the other, the training ends."
-        )
     yield from network_terms(plan)
     yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
 

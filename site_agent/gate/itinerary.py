@@ -80,7 +80,6 @@ class Itinerary:
         self._check_layers(offer.stage, offer.layers)
         self._check_best(offer.best_round)
         self._check_start(offer, exchange)
-        self._check_return(offer.returned_to)
         self._known[offer.round], self.newest = (offer.attempt, here), offer.round
         self._highest = max(newest, offer.round)
         if offer.oldest > self._oldest:  # not in each round, because a run may have many thousand
@@ -106,7 +105,6 @@ class Itinerary:
             raise MalformedMessage("a result before the last round")
         self._check_layers(None, finish.layers)
         self._check_best(finish.best_round)
-        self._check_return(finish.returned_to)
         return self._exchanges.result(finish.layers)
 
     def _check_stage(self, offer: Offer) -> None:
@@ -136,12 +134,6 @@ class Itinerary:
         may_be_validation = self._plan.has_validation_round and best_round > self._plan.has_probe
         if not self._plan.measures_validation or not (may_be_validation or is_measured(self._plan, best_round)):
             raise MalformedMessage("a best round that no site has measured")
-
-    def _check_return(self, returned_to: int | None) -> None:
-        if returned_to is None:
-            return
-        if self._plan.acceptance is None or returned_to < self._plan.has_probe:
-            raise MalformedMessage("a return to parameters that no site could accept")
 
     def _remember(self, round_number: int, stage: Stage, layers: bytes) -> None:
         if self._last is None or round_number >= self._last[0]:

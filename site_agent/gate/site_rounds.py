@@ -177,7 +177,6 @@ class Rounds:
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
         self._saved, self.next_round = {state.round: state for state in saved}, None if saved else 0
-        self._return: tuple[int, int | None] | None = None  # the newest rollback that was recorded
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
 
@@ -324,20 +323,11 @@ class Rounds:
             if self._masking.key_session == 0:
                 raise MalformedMessage("a round before the sites agreed on masking keys")
             self._masking.forget_before(offer.oldest)
-        self._note_return(offer)
         if before is not None and offer.round < before:
             self._audit.write("run_went_back", run=self.run, round=offer.round, attempt=offer.attempt, before=before)
         self._stop_upload()
         self._offer, self._exchange, self._bind = offer, exchange, None
         return exchange
-
-    def _note_return(self, message: Offer | Finish) -> None:
-        """Record, once in each round, that too few sites accepted the parameters that they had received."""
-        here = (message.round, message.returned_to)
-        if message.returned_to is not None and here != self._return:
-            self._return = here
-            self._audit.write("run_rolled_back", run=self.run, round=message.round, returned_to=message.returned_to)
-            self._log.warning("run_rolled_back", run=self.run, round=message.round + 1, returned_to=message.returned_to)
 
     def _accept_bind(self, bind: Bind) -> None:
         offer = self._offer
@@ -388,8 +378,7 @@ class Rounds:
         best = -1 if offer.best_round is None else offer.best_round
         payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
-        returned = -1 if offer.returned_to is None else offer.returned_to
-        question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest, returned)
+        question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest)
         if self.next_round in (None, 0) and not self._saved:
             self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
@@ -448,11 +437,9 @@ class Rounds:
         elif self._conclusion is None or self._conclusion.done():  # while the trainer loads a result, it gets no other
             best = -1 if message.best_round is None else message.best_round
             self._result_sha256 = hashlib.sha256(vector.view(np.uint8).data).hexdigest()
-            self._note_return(message)
-            returned = -1 if message.returned_to is None else message.returned_to
             payload = self._with_own_sums(vector, None)
             self._training = None
-            question = Conclude(message.round, message.layers.hex(), best, payload, returned)
+            question = Conclude(message.round, message.layers.hex(), best, payload)
             self._conclusion = self._around.spawn(self._conclude(question), self.run)
 
     async def _conclude(self, question: Conclude) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.fixed_point import round_rows
-from protos.numbers.refusals import refusal
 from protos.plan.manifest import (
     DISTANCE_SCALE,
     LARGEST_DISTANCE,
@@ -23,7 +22,6 @@ from protos.plan.manifest import (
     LARGEST_SENSITIVITY,
     LOSS_SCALE,
     SENSITIVITY_SCALE,
-    refusal_numbers,
 )
 from protos.plan.plan import Plan
 from protos.plan.weighting import EqualWeights, RowWeights
@@ -57,12 +55,6 @@ class Measures:
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
         """Return the sensitivity F of every layer, for PLayer-FL. All sites have equal weight (algorithm 3)."""
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
-
-    def refusals(self, secret: int | None) -> dict[str, int]:
-        """Return the numbers by which this site refuses the received parameters. Without a secret, it accepts them."""
-        count = refusal_numbers(self._plan)
-        numbers = (0,) * count if secret is None else refusal(secret, count)
-        return {f"refusal {power}": number for power, number in enumerate(numbers, start=1)}
 
     def validation(self, choice: Choice) -> dict[str, int]:
         """Return the newest validation loss, its weight, and whether this site's own loss is still falling."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,6 @@ from site_agent.trainer.training.local import LocalTraining, Pace, predict, vali
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
-
-_FEWEST_TRAINING_ROWS_TESTED: Final = 200  # so many rows that a small site can distinguish harm from noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,33 +55,6 @@ class SiteTraining:
     def validation_losses(self) -> Tensor:
         """Return the validation loss of the network that the site would use for predictions: shape (), or (copies,)."""
         return validation_loss(self.local.evaluated(), self.rows.validation, self.recipe.loss)
-
-    def measured(self) -> tuple[Tensor, Tensor]:
-        """Return the validation loss, and the shared network's loss of each row in `own_rows`: shape (rows,)."""
-        evaluated, (validation, training) = self.local.evaluated(), self.own_rows
-        outputs = torch.from_numpy(predict(evaluated, validation.features))
-        loss = self.recipe.loss.per_copy(outputs, validation.targets)
-        if evaluated is not self.flat:
-            outputs = torch.from_numpy(predict(self.flat, validation.features))
-        others = torch.from_numpy(predict(self.flat, training.features))
-        return loss, torch.cat([self._losses_of(validation, outputs), self._losses_of(training, others)])
-
-    def loss_of_zeros(self) -> float:
-        """Return the mean loss of `own_rows` for a network that has learned nothing: all its outputs are 0."""
-        columns = predict(self.flat, self.rows.validation.features[:1]).shape[-1]
-        zeros = [self._losses_of(rows, torch.zeros(len(rows), columns)) for rows in self.own_rows]
-        return float(torch.cat(zeros).mean())
-
-    @property
-    def own_rows(self) -> tuple[Rows, Rows]:
-        """All validation rows, and as many training rows (at least 200), to test received parameters."""
-        validation, training = self.rows.validation, self.rows.training
-        most = max(len(validation), _FEWEST_TRAINING_ROWS_TESTED)
-        return validation, Rows(training.features[:most], training.targets[:most])
-
-    def _losses_of(self, rows: Rows, outputs: Tensor) -> Tensor:
-        # Each row is a copy of a stack, so that the loss of each row is computed by the same code as in training.
-        return self.recipe.loss.per_copy(outputs.unsqueeze(1), rows.targets.unsqueeze(1))
 
     def results(self, flat: FlatNetwork) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return the outputs of a network for the validation and the test rows: float32 (rows, outputs)."""

@@ -42,7 +42,6 @@ from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
-from site_agent.trainer.held_out_check import HeldOutCheck
 from site_agent.trainer.prior.concept_inputs import ConceptInputs, shared_count
 from site_agent.trainer.saves import SavedStudy
 from site_agent.trainer.scalars import Measures
@@ -70,7 +69,6 @@ class Asked:
     stage: Stage | None = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
-    returned_to: int | None = None
     own_sums: tuple[int, ...] = ()
 
 
@@ -142,7 +140,6 @@ class Study:
         self._training = self._begin_training(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
-        self._check = None if plan.acceptance is None else HeldOutCheck(plan, plan.acceptance)
         self._due_before: tuple[int, bytes] | None = None
         self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
         self._resampled: set[tuple[int, int]] = set()
@@ -159,11 +156,6 @@ class Study:
     def rows(self) -> int:
         """The number of training rows, which decides this site's weight; 0 with equal weights or without training."""
         return self._measures.rows if self._trains else 0
-
-    @property
-    def rollbacks(self) -> tuple[tuple[int, int], ...]:
-        """For each rollback at this site, the repeated round and the round whose parameters were loaded."""
-        return () if self._check is None else tuple(self._check.returns)
 
     def count_rows_as(self, training_rows: int, validation_rows: int) -> None:
         """Compute this site's weights from the given numbers of rows, instead of the table's numbers."""
@@ -202,24 +194,20 @@ class Study:
     def close(self, asked: Asked, received: Vector) -> None:
         """Load the final shared parameters and measure their loss once. Raise MalformedMessage if they do not fit."""
         _check_received(received, sum(tensor.number_count for tensor in self._exchanges.result(asked.layers)))
-        values = torch.from_numpy(received)
-        is_refused = self._check is not None and self._check.has_refused(values, asked.returned_to)
-        if not self._is_closed or is_refused:
+        if not self._is_closed:
             self._follow_layers(asked)
-            self._hear(asked, values)
             self._follow_own_sums(asked)
             self.choice.follow(asked.best_round)  # before the next measurement replaces the waiting model
-            self._take_in(asked, values)
+            self._take_in(asked, torch.from_numpy(received))
             # If this site missed the validation round, the result is the same model.
             has_passed = asked.stage is None and self.plan.has_validation_round
-            self._measure(asked.round - has_passed, values, is_last=True)
+            self._measure(asked.round - has_passed, is_last=True)
             self._rounds_taken, self._is_closed = self.plan.rounds, True
         self.choice.follow(asked.best_round)
 
     def saved(self) -> SavedStudy:
         """Return the state of this study from which the next round can continue."""
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
-        tensors |= prefixed("check", self._check.state()) if self._check is not None else {}
         facts: dict[str, Json] = {
             "layers": self._layers.hex(),
             "due before": None if self._due_before is None else [self._due_before[0], self._due_before[1].hex()],
@@ -237,8 +225,6 @@ class Study:
             self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
         self._training.local.restore(part_of(saved.tensors, "training"))
         self.choice.restore(part_of(saved.tensors, "choice"))
-        if self._check is not None:
-            self._check.restore(part_of(saved.tensors, "check"))
         due = facts["due before"]
         self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
@@ -265,8 +251,6 @@ class Study:
         else:
             self._begin_round(asked, received, values)
         self._resampled = asked_resamples
-        if self._check is not None:
-            self._check.resampled(asked.resample > 0)
         local, draw = self._training.local, f"round {asked.round} redraw {asked.resample}"
         if asked.resample:
             local.resample(self.seeds.own(draw))
@@ -307,13 +291,8 @@ class Study:
 
     def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
         measured = self._measures.validation(self.choice) if self.choice.curve else {}
-        values = own | measured | self._measures.refusals(self._refusal_secret())
+        values = own | measured
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
-
-    def _refusal_secret(self) -> int | None:
-        if self._check is None or not self._check.refuses or self._check.newest is None:
-            return None
-        return self.seeds.own(f"refusal in round {self._check.newest.round}")
 
     def _probe(self) -> Answer:
         """Train for one local epoch, measure the sensitivities, and restore the state before the epoch."""
@@ -328,11 +307,10 @@ class Study:
 
     def _begin_round(self, asked: Asked, received: Vector, values: Tensor) -> None:
         self._follow_layers(asked)
-        self._hear(asked, values)
         self._take_in(asked, values)
         self._follow_own_sums(asked)
         self.choice.follow(asked.best_round)
-        self._measure(asked.round, values)
+        self._measure(asked.round)
         self._rounds_taken = asked.round + 1
         # The learning rate depends on the round, even if this site entered late or was absent.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
@@ -352,18 +330,6 @@ class Study:
             raise MalformedMessage("other layers than those that were chosen")
         self._layers = asked.layers
         self._training = self._begin_training(self._exchanges.result(asked.layers))
-
-    def _hear(self, asked: Asked, values: Tensor) -> None:
-        """Apply the sites' decision about the previous parameters, and keep the state that a rollback needs."""
-        if self._check is None:
-            return
-        before = self._check.hear(asked.round, values, asked.returned_to)
-        if before:
-            self._training.local.restore(part_of(before, "training"))
-            self.choice.restore(part_of(before, "choice"))
-        if not self._check.has_state:
-            own = self._training.local.state()
-            self._check.remember(prefixed("training", own) | prefixed("choice", self.choice.state()))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
@@ -399,19 +365,12 @@ class Study:
         tensors = tuple(tensor for tensor in self.manifest.tensors if tensor.name in names)
         return list(zip(tensors, slices_of(tensors), strict=True))
 
-    def _measure(self, round_number: int, values: Tensor, *, is_last: bool = False) -> None:
+    def _measure(self, round_number: int, *, is_last: bool = False) -> None:
         """Measure the loaded parameters if the plan requires it in this round, or if this is the last measurement."""
-        training, check, rows = self._training, self._check, torch.empty(0)
-        is_due = is_last or is_measured(self.plan, round_number)
-        if check is None:
-            loss = training.validation_losses() if is_due else rows
-        elif is_due or check.is_measured(round_number):
-            loss, rows = training.measured()
-        if is_due:
-            self.choice.consider(round_number, float(loss), training.local.evaluated())
+        if is_last or is_measured(self.plan, round_number):
+            training = self._training
+            self.choice.consider(round_number, float(training.validation_losses()), training.local.evaluated())
             self.watch(round_number, training, self.choice, is_last)
-        if check is not None:
-            check.take(round_number, values, rows, training.loss_of_zeros())
 
     def _begin_training(self, federated: tuple[TensorSpec, ...]) -> SiteTraining:
         return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)

@@ -406,11 +406,8 @@ def _asked(question: Train | Conclude) -> Asked:
     if question.round < 0:
         raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
-    returned = None if question.returned_to < 0 else question.returned_to
     resample = question.resample if isinstance(question, Train) else 0
-    return Asked(
-        round=question.round, resample=resample, stage=stage, layers=layers, best_round=best, returned_to=returned
-    )
+    return Asked(round=question.round, resample=resample, stage=stage, layers=layers, best_round=best)
 
 
 def _packed(scalars: Sequence[int]) -> bytes:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.rounds.course import Course
-from coordinator.rounds.rollbacks import RoundState
-from coordinator.storage.snapshots import Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
+from coordinator.storage.snapshots import RoundState, Snapshot, forget_after, read_snapshot, rounds_in, write_snapshot
 from tests.for_each import for_each
 
 

@@ -24,8 +24,7 @@ from pydantic import BaseModel
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course
-from coordinator.rounds.rollbacks import RoundState
-from coordinator.storage.snapshots import Snapshot, read_snapshot, write_snapshot
+from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, write_snapshot
 from pki import certificates
 from pki.certificate_chain import verified_leaf
 from pki.identity import identify_site

@@ -93,7 +93,6 @@ ACTS: Final[dict[str, Callable[[Train, random.Random], Message | bytes]]] = {
     "too many values": lambda asked, luck: replace(asked, payload=bytes(asked.payload) + bytes(4096)),
     "values that are no numbers": lambda asked, luck: replace(asked, payload=b"\xff" * len(asked.payload)),
     "a best round to come": lambda asked, luck: replace(asked, best_round=asked.round + luck.randrange(1, 99)),
-    "a return to a round to come": lambda asked, luck: replace(asked, returned_to=asked.round + luck.randrange(1, 99)),
     "the result at once": lambda asked, _: Conclude(asked.round, "", -1, asked.payload),
     "an answer": lambda asked, _: Trained(asked.round, 0, asked.payload),
     "garbage": lambda _, luck: HEADER.pack(b"GLH1", luck.randrange(9), luck.randrange(1 << 32), 1 << 62),

@@ -48,7 +48,6 @@ OTHER_VALUES: dict[str, Any] = {
     "rate_schedule": {"name": "cosine"},
     "loss": {"name": "focal"},
     "early_stopping": {"signal": "local", "patience": 3},
-    "acceptance": {"rule": "held-out-loss", "quorum": 2, "standard_errors": 3.0, "largest_rise": 0.2},
     "question": dict.fromkeys(("outcome", "population", "time", "use", "responsible", "approval_number"), "as agreed"),
     "concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}],
     "privacy": {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 2.0},

@@ -94,12 +94,8 @@ def test_a_method_trains_a_u_net_and_masked_sums_change_no_bit(
 def test_hospitals_learn_to_draw_masks_of_images_that_they_never_see(
     tmp_path: Path, hospitals: list[HospitalData]
 ) -> None:
-    """After ten epochs of masked FedAvg the mean Dice of the test images is above 0.85 at every hospital.
-
-    Each hospital tests the shared parameters with the loss of masks, and accepts them.
-    """
-    acceptance = {"rule": "held-out-loss", "standard_errors": 1.5, "largest_rise": 0.2, "quorum": 4}
-    plan = plan_for(METHODS["fedavg"], hospitals, epochs=10, acceptance=acceptance)
+    """After ten epochs of masked FedAvg the mean Dice of the test images is above 0.85 at every hospital."""
+    plan = plan_for(METHODS["fedavg"], hospitals, epochs=10)
 
     async def scene() -> None:
         _, trainers = await trained(tmp_path, plan, hospitals)

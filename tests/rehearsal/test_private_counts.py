@@ -22,7 +22,7 @@ from tests.rehearsal.test_private_kills import Watched, records
 LIMITS = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": 1e-5}
 PROMISE = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
 COLUMNS = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["0", "1"]}]
-_UNUSED = ("outputs", "columns", "partly_recorded", "unused_columns", "acceptance", "early_stopping")
+_UNUSED = ("outputs", "columns", "partly_recorded", "unused_columns", "early_stopping")
 
 
 def counted(folder: Path) -> Rehearsal:

@@ -32,7 +32,7 @@ def privately(
     (plan,) = rehearsal.folder.glob("plan-*.yaml")
     (study,) = studies_of(["federated-prior"])
     concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]
-    others = ("columns", "partly_recorded", "unused_columns", "acceptance")
+    others = ("columns", "partly_recorded", "unused_columns")
     written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key not in others} | {
         "concepts": concepts,
         "architecture": {"name": "dense", "hidden": []},

@@ -151,7 +151,7 @@ class KeySessionSeal(_message.Message):
     def __init__(self, key_session: _Optional[int] = ..., acknowledgements: _Optional[_Iterable[_Union[KeySessionAcknowledgement, _Mapping]]] = ...) -> None: ...
 
 class Offer(_message.Message):
-    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest", "returned_to")
+    __slots__ = ("round", "attempt", "parameters_digest", "stage", "layers", "best_round", "saves", "oldest")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -160,7 +160,6 @@ class Offer(_message.Message):
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
     SAVES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_FIELD_NUMBER: _ClassVar[int]
-    RETURNED_TO_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     parameters_digest: bytes
@@ -169,8 +168,7 @@ class Offer(_message.Message):
     best_round: int
     saves: bool
     oldest: int
-    returned_to: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ..., returned_to: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., stage: _Optional[int] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., saves: _Optional[bool] = ..., oldest: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "attempt")
@@ -207,18 +205,16 @@ class Chunk(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., index: _Optional[int] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Finish(_message.Message):
-    __slots__ = ("round", "parameters_digest", "layers", "best_round", "returned_to")
+    __slots__ = ("round", "parameters_digest", "layers", "best_round")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
-    RETURNED_TO_FIELD_NUMBER: _ClassVar[int]
     round: int
     parameters_digest: bytes
     layers: bytes
     best_round: int
-    returned_to: int
-    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ..., returned_to: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., parameters_digest: _Optional[bytes] = ..., layers: _Optional[bytes] = ..., best_round: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("run",)

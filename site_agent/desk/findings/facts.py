@@ -277,11 +277,6 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
             f"{FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
-    if rollbacks := len(cast(Sequence[Json], facts.get("rollbacks", ()))):
-        warnings.append(
-            f"The run was rolled back {rollbacks} times, because too few sites accepted the shared parameters. Compare"
-            " labels, units and software with the other hospitals."
-        )
     if (looks := cast(int, facts["runs_tested_on_these_rows"])) > 1:
         warnings.append(
             f"The same test rows have tested {looks} runs. The best figure of several looks is too good: test the model"

@@ -56,7 +56,7 @@ def train_placebo(study: Study) -> Outcome | None:
     # If masking were on, the study would refuse columns that, according to the plan, other sites record. Here nothing
     # is sent.
     unmasked = {"secure_aggregation": "off"}
-    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None, "acceptance": None}
+    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None}
     plan = study.plan.model_copy(update=among_copies)
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]

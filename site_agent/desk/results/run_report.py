@@ -191,7 +191,6 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),
-        "rollbacks": [list(rollback) for rollback in study.rollbacks] if isinstance(study, Study) else [],
     }
 
 

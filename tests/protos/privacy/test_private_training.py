@@ -77,7 +77,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"loss": {"name": "focal"}}, "class weights and of other losses"),
         ({"start": "own"}, "all sites start from the same values"),
         ({"weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are counts of patients"),
-        ({"acceptance": {"rule": "held-out-loss", "quorum": 3, "standard_errors": 1.5, "largest_rise": 0.2}}, "votes"),
         ({"checkpoint": "global"}, "checkpoint: global sums losses"),
         ({"early_stopping": {"signal": "local", "patience": 3}}, "early_stopping sums losses"),
         ({"on_lost_site": "continue"}, "Set on_lost_site to wait"),

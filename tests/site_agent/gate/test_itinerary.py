@@ -253,21 +253,6 @@ def test_a_site_that_comes_late_takes_what_it_finds() -> None:
         itinerary.accept(offer(5, VALIDATION, b"\x03"))
 
 
-@pytest.mark.parametrize("has_acceptance", [True, False])
-def test_a_return_is_announced_only_where_sites_may_refuse(has_acceptance: bool) -> None:
-    """Under another plan a coordinator has no reason to name earlier parameters."""
-    rule = {"rule": "held-out-loss", "quorum": 2, "standard_errors": 2.0, "largest_rise": 0.2}
-    plan = a_plan(**CHAIN, acceptance=rule if has_acceptance else None)
-    itinerary = Itinerary("run", plan, manifest_of(plan), ())
-    offer = Offer(3, 0, b"p" * 32, returned_to=1)
-
-    if has_acceptance:
-        itinerary.accept(offer)
-    else:
-        with pytest.raises(MalformedMessage, match="no site could accept"):
-            itinerary.accept(offer)
-
-
 def test_records_that_only_the_file_of_what_was_sent_has_come_in_any_sequence() -> None:
     """After a person restarted a damaged log, a missing record may come after newer ones. The newest attempt counts."""
     plan = PLANS["plain"]
