@@ -20,7 +20,6 @@ import click
 from coordinator.commands.coordinator_audit import audit
 from coordinator.commands.coordinator_backup import backup, backup_key, restore
 from coordinator.commands.operator_commands import config_option, doctor
-from coordinator.commands.release_commands import release
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
@@ -219,7 +218,6 @@ def stop(path: Path) -> None:
 
 
 cli.add_command(audit)
-cli.add_command(release)
 cli.add_command(backup)
 cli.add_command(backup_key)
 cli.add_command(restore)

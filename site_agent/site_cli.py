@@ -32,7 +32,6 @@ from site_agent.commands.model_commands import adopt, card, export, predict, rec
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import curves, report
-from site_agent.commands.site_release_commands import release
 from site_agent.commands.state_commands import move_state, privacy, status
 from site_agent.hospital import read_hospital
 from site_agent.site_events import EVENTS
@@ -143,7 +142,7 @@ def check(path: Path) -> None:
 for command in (
     adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore,
     move_state, curves, data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
-    withdraw, release, renew,
+    withdraw, renew,
 ):  # fmt: skip
     cli.add_command(command)
 with extra("site_agent.console"):

@@ -23,8 +23,8 @@ _OTHER: Final = "Everything else"
 # For each group its description, and the events that belong to it.
 _GROUPS: Final = {
     _PEOPLE: ("Approvals, withdrawals and other acts of a person.", (
-        "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted", "data_withdrawn",
-        "model_adopted", "model_handed_over", "release_approved",
+        "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted",
+        "model_adopted", "model_handed_over",
         "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
     )),
     _REFUSED: ("Requests that this program or its policy did not allow.", (

@@ -189,9 +189,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
     log = audit_log_of(hospital)
     log.write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more is sent.")
-    click.echo(
-        "Earlier contributions stay in the sums. `site-agent release withdraw-data` records that data is withdrawn."
-    )
+    click.echo("Earlier contributions stay in the sums. Nobody can remove them from the shared parameters.")
 
 
 @click.command()

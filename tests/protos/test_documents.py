@@ -23,7 +23,6 @@ from protos.plan.documents import (
     refuse_for,
 )
 from protos.plan.plan import Plan
-from protos.wire import release_statements
 
 
 class Cat(Document):
@@ -327,7 +326,7 @@ def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> Non
         parse_document("".join(words).encode(), Plan, source="plan.yaml", consequence="Nothing began.")
 
 
-TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, federated_statistics.Text, release_statements.Line]
+TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, federated_statistics.Text]
 WITH_ANOTHER_EFFECT = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029"]
 WITH_ANOTHER_EFFECT += [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 
