@@ -7,7 +7,6 @@ all mistakes are reported at once. Paths are made absolute.
 from __future__ import annotations
 
 import os
-from datetime import datetime, time
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -37,22 +36,6 @@ MethodName: TypeAlias = Annotated[str, AfterValidator(_known)]
 Tier: TypeAlias = Literal["receiving", "statistics", "evaluation", "training"]
 TensorPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.*?\[\]-]{1,200}$")]
 ScalarPattern: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,200}$")]
-TimeOfDay: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
-
-
-class Hours(Document):
-    """The allowed hours of the day, by this computer's clock and time zone.
-
-    Hours with an end before their begin include midnight.
-    """
-
-    begin: TimeOfDay
-    end: TimeOfDay
-
-    def is_open(self, local: datetime) -> bool:
-        """Return whether this hospital may send at a local time. At the end of the allowed hours, it may not."""
-        begin, end, now = (time.fromisoformat(self.begin), time.fromisoformat(self.end), local.time())
-        return begin <= now < end if begin < end else now >= begin or now < end
 
 
 class PrivacyLimits(Document):
@@ -83,7 +66,6 @@ class Policy(Document):
         largest_rounds: most rounds of one run.
         largest_megabytes: the most that this site may send in one run, in units of 1,000,000 bytes.
         largest_clipping_range: the largest magnitude of an update that this site may send.
-        two_sites: must be stated in words if a sum has only two sites, because each then sees the other's update.
         starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
             values make a sum reveal single patients.
         exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
@@ -100,7 +82,6 @@ class Policy(Document):
         smallest_training_rows: with fewer rows this site does not train. The trainer, which has the rows, counts
             them.
         smallest_cell: a sum of statistics without noise never has fewer of this site's rows.
-        hours: when contributions may be sent; None for always. Outside them the site is not connected.
         approvers: how many different persons must approve a plan.
         privacy: limits of epsilon. With it this site refuses plans that send numbers without noise; without it this
             site refuses plans that promise privacy.
@@ -113,7 +94,6 @@ class Policy(Document):
     largest_rounds: int = Field(ge=1)
     largest_megabytes: float = Field(gt=0)
     largest_clipping_range: float = Field(gt=0)
-    two_sites: Literal["each-sees-the-other"] | None = None
     starting_file: Literal["refuse", "allow"] = "refuse"
     exact_rows: Literal["refuse", "allow"] = "refuse"
     lost_site_budget: int = Field(default=0, ge=0)
@@ -123,7 +103,6 @@ class Policy(Document):
     scalars: tuple[ScalarPattern, ...] | None = None
     smallest_training_rows: int = Field(default=1, ge=1)
     smallest_cell: int = Field(default=10, ge=1)
-    hours: Hours | None = None
     approvers: int = Field(default=1, ge=1, le=8)
     privacy: PrivacyLimits | None = None
 

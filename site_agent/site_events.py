@@ -16,10 +16,6 @@ EVENTS: Final = (
     "reason."),
     Entry("I205", "configuration_taken_over",
           "The site has read hospital.yaml again. The log line names changed settings that need a restart."),
-    Entry("I206", "hours_awaited",
-          "The current time is outside the hours that the policy allows. This site connects to the coordinator when "
-          "the allowed hours start.",
-          "No action is needed. To change the allowed hours, edit `hours` in the policy in hospital.yaml."),
     Entry("I207", "certificate_renewed", "This site received a new certificate with a new key, in place of its "
     "earlier certificate."),
     Entry("I210", "agent_kept_from_patients",

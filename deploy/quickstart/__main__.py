@@ -72,7 +72,7 @@ _folder = click.Path(path_type=Path)
 )
 @click.option(
     "--sites",
-    type=click.IntRange(2, 20),
+    type=click.IntRange(3, 20),
     help="Number of hospitals. [default: 3 with breast-cancer, 5 with digits, otherwise all]",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)

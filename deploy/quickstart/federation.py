@@ -48,14 +48,6 @@ class Rehearsal:
         """
         return studies_of(self.methods)
 
-    @property
-    def is_masked_pair(self) -> bool:
-        """Return whether exactly two sites contribute with masks.
-
-        Each can then compute the other's update, and both must accept this.
-        """
-        return self.is_masked and len(self.hospitals) == 2
-
 
 def prepare(rehearsal: Rehearsal) -> None:
     """Create the certificate authority, invitations, keys, configurations, plans and approvals, as people would.
@@ -122,7 +114,6 @@ def command(*words: object) -> str:
 
 
 def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]:
-    consent = {"two_sites": "each-sees-the-other"} if rehearsal.is_masked_pair else {}
     return {
         "site": hospital.name,
         "invitation": "invitation.json",
@@ -130,11 +121,10 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
         "policy": {
             "methods": list(METHOD_NAMES),
             "secure_aggregation": "required" if rehearsal.is_masked else "not-required",
-            "smallest_sites": min(3, len(rehearsal.hospitals)),
+            "smallest_sites": 3,
             "largest_rounds": 10_000,
             "largest_megabytes": 10_000.0,
             "largest_clipping_range": 8.0,
-            **consent,
         },
         "data": {
             "table": str(hospital.table),
@@ -147,11 +137,10 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
 
 
 def _plan(rehearsal: Rehearsal, study: Study, identities: dict[str, str]) -> dict[str, object]:
-    plan = plan_of(study, rehearsal.hospitals, latent=rehearsal.latent, is_masked=rehearsal.is_masked) | {
+    return plan_of(study, rehearsal.hospitals, latent=rehearsal.latent, is_masked=rehearsal.is_masked) | {
         "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
         "seed": rehearsal.seed,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
         "quorum": len(identities),
         "secure_aggregation": "required" if rehearsal.is_masked else "off",
     }
-    return plan | ({"two_sites": "each-sees-the-other"} if rehearsal.is_masked_pair else {})

@@ -22,7 +22,7 @@ FIGURES: Final = "figures"
 
 def smallest_set(plan: Plan, smallest_sites: int) -> int:
     """Return how many sites a combination of sums needs, so that at least two of them do not collude."""
-    return smallest_sites if plan.two_sites is not None else max(smallest_sites, plan.assumed_colluders + 2)
+    return max(smallest_sites, plan.assumed_colluders + 2)
 
 
 def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:

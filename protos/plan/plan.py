@@ -125,7 +125,6 @@ class Plan(Document):
     quorum: int = Field(ge=1)
     assumed_colluders: int = Field(default=1, ge=0)
     secure_aggregation: Literal["required", "off"] = "required"
-    two_sites: Literal["each-sees-the-other"] | None = None
     on_lost_site: Literal["wait", "continue"] = "wait"
     encoding: Encoding = Encoding()
     deadlines: Deadlines = Deadlines()
@@ -252,8 +251,8 @@ class Plan(Document):
     def _of_weighting(self) -> Iterator[str]:
         if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
             return
-        if self.secure_aggregation != "required" or self.two_sites is not None:
-            yield "exact row counts need masks and three or more sites, or a site's count would be visible"
+        if self.secure_aggregation != "required":
+            yield "exact row counts need masks, or a site's count would be visible"
         if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
             yield f"exact row counts need the same sites in all rounds. {_SAME_SITES}"
 
@@ -268,13 +267,12 @@ class Plan(Document):
                 "the network of this plan reads concepts, so partly_recorded and unused_columns are impossible. List "
                 "the sites under recorded_by of each concept"
             )
-        is_hidden = self.secure_aggregation == "required" and self.two_sites is None
         yield from why_refused(
             (*self.recorded_columns, *self.partly_observed),
             columns=self.shared_columns,
             outputs=self.outputs,
             training_sites=frozenset(self.site_names) - self.evaluating_sites,
-            fewest=self.assumed_colluders + 2 if is_hidden else 1,
+            fewest=self.assumed_colluders + 2 if self.secure_aggregation == "required" else 1,
         )
         if missing_parts(self.ingredients, self.architecture):
             return  # the network does not fit the method, and that error is reported
@@ -295,8 +293,6 @@ class Plan(Document):
             yield "the plan lists two sites with the same identity key"
         if self.quorum > len(self.site_names):
             yield f"quorum is {self.quorum} sites, but only {len(self.site_names)} sites contribute"
-        if self.two_sites is not None and len(self.sites) != 2:
-            yield "a plan with two_sites must list exactly two sites"
         if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
             yield (
                 f"with masking, {len(self.site_names)} contributing sites and {self.assumed_colluders} assumed "
@@ -322,19 +318,17 @@ class Plan(Document):
         plain = Method(server_rule=self.ingredients.server_rule)
         if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
             yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
-        if self.two_sites is not None or self.statistics is not None:
-            yield "a plan with two_sites or statistics cannot have a site that only evaluates"
+        if self.statistics is not None:
+            yield "a plan with statistics cannot have a site that only evaluates"
 
     @property
     def smallest_masked_quorum(self) -> int:
         """Return the smallest quorum for which any two groups of that many sites have an honest site in common.
 
-        Sites that only evaluate hide no other site's update, so their number is added. Two sites are the exception that
-        the plan and both policies must state: they hide updates from the coordinator only.
+        Sites that only evaluate hide no other site's update, so their number is added. It is never below three: of two
+        sites, each could subtract its own update from the sum.
         """
         colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
-        if self.two_sites is not None:
-            return 2
         training = len(self.site_names) - evaluating
         return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
 

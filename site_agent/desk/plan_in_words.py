@@ -119,12 +119,6 @@ def _masking(plan: Plan) -> Iterator[str]:
     if plan.secure_aggregation == "off":
         yield "Masking is off. Therefore the coordinator can read the numbers of this hospital."
         return
-    if plan.two_sites is not None:
-        yield (
-            "Masking hides this hospital's numbers from the coordinator. But the other hospital can compute this "
-            "hospital's numbers."
-        )
-        return
     yield (
         f"Masking hides this hospital's numbers. The coordinator reads only the sum over at least {plan.quorum} "
         f"hospitals. Masking fails if more than {plan.assumed_colluders} of these hospitals work together with the "
@@ -142,11 +136,10 @@ def _worst(plan: Plan) -> Iterator[str]:
         yield from how_private(plan.method, plan.privacy)
         return
     yield "Differential privacy is not used. Therefore no random noise is added to the numbers that are sent."
-    if plan.secure_aggregation == "off" or plan.two_sites is not None:
-        whose = "the coordinator" if plan.two_sites is None else "the other hospital"
+    if plan.secure_aggregation == "off":
         yield (
-            f"At worst: {whose} can compute facts about single patients from these numbers. This is easiest if a round "
-            "uses few rows."
+            "At worst: the coordinator can compute facts about single patients from these numbers. This is easiest if "
+            "a round uses few rows."
         )
         return
     yield (

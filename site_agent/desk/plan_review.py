@@ -135,10 +135,6 @@ def _who(plan: Plan) -> Section:
         sentences.append(
             "This plan does not use masking, so the coordinator sees the numbers of each single site, not only sums."
         )
-    elif plan.two_sites is not None:
-        sentences.append(
-            "The coordinator sees only sums over the two sites, but each site can compute the other site's numbers."
-        )
     else:
         sentences.append(
             f"The coordinator sees only sums over at least {plan.quorum} sites. This protection fails if more than "

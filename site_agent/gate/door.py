@@ -104,7 +104,7 @@ class Gate:
         self._builder.smallest_rows = policy.smallest_training_rows
 
     def require_open(self, bind: Bind) -> None:
-        """Check that the approval and the hours still permit sending. Raises the same errors as `release`."""
+        """Check that the approval still permits sending. Raises the same errors as `release`."""
         self._permission.require(self._permission.still_open(), bind)
 
     def finish(self) -> None:
@@ -118,7 +118,6 @@ class Gate:
             AuditError: the log cannot be written; no chunk is handed out.
             ConsentEnded: the persons here no longer agree.
             PolicyForbids: the policy does not allow the contribution.
-            OutsideHours: the policy allows no release at this time of day.
             MaskingRefused: this vector may not be masked for these contributors.
             MalformedMessage: the coordinator requests a chunk that does not exist.
         """

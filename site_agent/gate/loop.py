@@ -46,12 +46,10 @@ from site_agent.gate.waiting import (
     CONSENT_POLL_SECONDS,
     Repetitions,
     await_approval,
-    await_hours,
-    require_hours,
     rest,
     watch,
 )
-from site_agent.hospital import Hospital, Hours
+from site_agent.hospital import Hospital
 from site_agent.site_standing import Standing
 from site_agent.trainer_socket import Conclude, Failed, GateEnd, Prepare, Train, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
@@ -136,7 +134,6 @@ class SiteGate:
                     if self._has_lost_trainer:
                         await self._restart_trainer()
                     await rest(wait, self._require_trainer)
-                    await await_hours(self._hours, self._require_trainer)
                     async with self._connect() as connection:
                         if await self._converse(connection):
                             return
@@ -231,7 +228,6 @@ class SiteGate:
         return [
             self._spawn(self._read(connection)),
             self._spawn(watch(self._require_consent, CONSENT_POLL_SECONDS)),
-            self._spawn(watch(lambda: require_hours(self._hours()), APPROVAL_POLL_SECONDS)),
             self._spawn(watch(self._require_trainer, APPROVAL_POLL_SECONDS)),
             self._spawn(self._upkeep.keep_up(connection.send) if self._upkeep else asyncio.sleep(0)),
         ]
@@ -333,7 +329,7 @@ class SiteGate:
     async def _await_approval(self, consent: Consent) -> None:
         tell = self._standing.await_approval
         require = partial(self._require_awaited, consent)
-        await await_approval(consent, self._audit, tell, self._hours, require, self._take_upkeep)
+        await await_approval(consent, self._audit, tell, require, self._take_upkeep)
 
     async def _take_upkeep(self) -> None:
         """Handle the messages about audit logs and certificates in the inbox. All other messages keep their order.
@@ -361,9 +357,6 @@ class SiteGate:
             self._connection.require()
         if self._newest_run != consent.plan.run_name and consent.why_not() is not None:
             raise _Replaced
-
-    def _hours(self) -> Hours | None:
-        return self._admission.hospital.policy.hours
 
     def _require_consent(self) -> None:
         """Check that the persons here still approve the run. Skip a run that ended here if another was announced."""

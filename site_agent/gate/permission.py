@@ -3,7 +3,7 @@
 The decision never relies on the coordinator. It has every reason against the release:
 
 * the persons here (consent.py), and whether an approved plan is too old to be repeated;
-* the hospital's policy: rules for a whole plan (policy.py), hours, and the limits of a run (`Allowance`);
+* the hospital's policy: rules for a whole plan (policy.py), and the limits of a run (`Allowance`);
 * the patients' budget under a plan with privacy (privacy_ledger.py).
 
 A plan is decided when it is announced and again when the configuration changes. Each contribution is decided again
@@ -14,13 +14,13 @@ next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from audit.own_log import AuditLog
-from protos.errors import OperatorError, RefusedError, UnavailableError
+from protos.errors import OperatorError, RefusedError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
@@ -31,7 +31,6 @@ from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
-_CLOSED: Final = "the policy does not allow sending at this time of day"
 _ENDED: Final = "the run has already ended at this site, so this site draws no more noise for this run"
 
 
@@ -55,37 +54,23 @@ class PolicyForbids(GateRefusal):
     exit_status = RefusedError.exit_status
 
 
-class OutsideHours(UnavailableError):
-    """The hospital allows no release at this time of day, but allows it later."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            what="This hospital's policy does not allow sending at this time of day.",
-            consequence="Nothing was sent. The training state of this site is not lost.",
-            remedy="You need not do anything. This site connects when the allowed hours start.",
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Decision:
     """Every reason against a release, each as a short text. Without a reason the release is allowed.
 
     Attributes:
         withdrawn: why the persons here do not agree, or None.
-        is_closed: nothing is sent at this time of day.
         forbidden: the rules of policy, replay and budget that forbid it.
     """
 
     withdrawn: str | None = None
-    is_closed: bool = False
     forbidden: tuple[str, ...] = ()
 
     @property
     def reasons(self) -> str | None:
         """Return all reasons against sending in one line of text, or None if there are none."""
-        closed = (_CLOSED,) if self.is_closed else ()
         withdrawn = () if self.withdrawn is None else (self.withdrawn,)
-        return "; ".join((*withdrawn, *closed, *self.forbidden)) or None
+        return "; ".join((*withdrawn, *self.forbidden)) or None
 
 
 def decide_plan(
@@ -138,13 +123,12 @@ class Permission:
 
     def still_open(self) -> Decision:
         """Decide whether the next chunk of an allowed contribution may still be sent. This check is fast."""
-        return Decision(withdrawn=self._consent.why_not(), is_closed=not self._allowance.is_open)
+        return Decision(withdrawn=self._consent.why_not())
 
     def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
         """Decide whether this site's contribution may be sent to a sum with these other sites."""
-        now = self.still_open()
         forbidden = self._allowance.reasons(exchange, bind, masked=masked)
-        return Decision(withdrawn=now.withdrawn, is_closed=now.is_closed, forbidden=tuple(forbidden))
+        return Decision(withdrawn=self._consent.why_not(), forbidden=tuple(forbidden))
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
         """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
@@ -152,7 +136,6 @@ class Permission:
         Raises:
             AuditError: the refusal cannot be recorded.
             ConsentEnded: the persons here no longer agree.
-            OutsideHours: the policy allows no release at this time of day.
             PolicyForbids: policy or budget forbid it.
         """
         if decision.reasons is None:
@@ -161,8 +144,6 @@ class Permission:
         self._audit.write("release_refused", reason=decision.reasons, run=self._run, **here)
         if decision.withdrawn is not None:
             raise ConsentEnded(self._plan.study, decision.withdrawn, self._run)
-        if decision.is_closed:
-            raise OutsideHours
         what = f"This site's policy does not allow sending a contribution: {decision.reasons}."
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
@@ -222,16 +203,14 @@ class Allowance:
         plan: Plan,
         *,
         site: str,
-        local_time: Callable[[], datetime],
         released: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
         spent: Spent | None = None,
     ) -> None:
         """Count what has already left in this run.
 
         `released` are the audit log's records of this run; `spent` counts too, because log files can be deleted.
-        `local_time` is the hospital's.
         """
-        self.policy, self._plan, self._site, self._local_time = policy, plan, site, local_time
+        self.policy, self._plan, self._site = policy, plan, site
         self._spent = spent
         self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
         for facts in released:
@@ -242,11 +221,6 @@ class Allowance:
     def trains(self) -> bool:
         """Return whether this site trains under this plan, so that its updates can differ from zero."""
         return self._plan.tier_of(self._site) == "training"
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether this hospital's policy allows sending at this time of day."""
-        return self.policy.hours is None or self.policy.hours.is_open(self._local_time())
 
     @property
     def has_ended(self) -> bool:

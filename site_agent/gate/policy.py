@@ -55,8 +55,6 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
         return  # nothing is sent, so the limits do not apply
     if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
         yield "the policy requires masking (secure_aggregation), and the plan turns it off"
-    if plan.two_sites is not None and policy.two_sites is None:
-        yield "each of the plan's two sites could compute the other's update, and the policy does not allow this"
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
         yield f"the plan sums the updates of {added}, and the policy requires at least {policy.smallest_sites}"

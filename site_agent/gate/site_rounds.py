@@ -158,8 +158,8 @@ class Rounds:
         """
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
-        self._spent, clock = Spent(consent.state, run), datetime.now
-        self._allowance = Allowance(policy, plan, site=site, local_time=clock, released=released, spent=self._spent)
+        self._spent = Spent(consent.state, run)
+        self._allowance = Allowance(policy, plan, site=site, released=released, spent=self._spent)
         if masking is not None and (newest := self._spent.newest) is not None:
             masking.require_memory(newest.round, newest.attempt)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.

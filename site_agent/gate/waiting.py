@@ -1,4 +1,4 @@
-"""Waits until persons have approved a plan or withdrawn from it, or until the policy's hours allow sending."""
+"""Waits until persons have approved a plan or withdrawn from it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import datetime
 from typing import Final
 
 import structlog
@@ -14,8 +13,6 @@ import structlog
 from audit.own_log import AuditLog
 from site_agent.approvals import last_approved
 from site_agent.gate.consent import Consent
-from site_agent.gate.permission import OutsideHours
-from site_agent.hospital import Hours
 
 APPROVAL_POLL_SECONDS: Final = 1.0
 CONSENT_POLL_SECONDS: Final = 0.2
@@ -52,7 +49,6 @@ async def await_approval(
     consent: Consent,
     audit: AuditLog,
     tell: Callable[[], None],
-    hours: Callable[[], Hours | None],
     require_rest: Callable[[], None],
     work: Callable[[], Awaitable[None]],
 ) -> None:
@@ -63,7 +59,6 @@ async def await_approval(
     awaited once a second. It handles messages that must not wait for the approval.
 
     Raises:
-        OutsideHours: the policy's hours have ended in the meantime, so the stream ends.
         TrainerGone: the trainer has ended in the meantime.
         UnavailableError: the stream has ended in the meantime.
         OperatorError: an error of `work`.
@@ -77,7 +72,6 @@ async def await_approval(
             structlog.get_logger().warning("approval_awaited", **facts)
             tell()
             told = because
-        require_hours(hours())
         await asyncio.sleep(APPROVAL_POLL_SECONDS)
         await work()
         require_rest()
@@ -101,28 +95,3 @@ async def rest(seconds: float, require_trainer: Callable[[], None]) -> None:
     """Wait this many seconds. Raise TrainerGone earlier if the waiting trainer process ends."""
     with suppress(TimeoutError):
         await asyncio.wait_for(watch(require_trainer, APPROVAL_POLL_SECONDS), seconds)
-
-
-def require_hours(hours: Hours | None) -> None:
-    """Check that the hospital's policy permits sending at this time of this computer's clock.
-
-    Raises:
-        OutsideHours: the policy does not permit sending now.
-    """
-    if hours is not None and not hours.is_open(datetime.now()):  # the hospital's own day
-        raise OutsideHours
-
-
-async def await_hours(current: Callable[[], Hours | None], require_trainer: Callable[[], None]) -> None:
-    """Wait until the hospital's policy permits sending at the time of this computer's clock.
-
-    Raises:
-        TrainerGone: the trainer has ended in the meantime.
-    """
-    has_told = False
-    while (hours := current()) is not None and not hours.is_open(datetime.now()):  # the hospital's own day
-        if not has_told:
-            structlog.get_logger().info("hours_awaited", begin=hours.begin)
-            has_told = True
-        require_trainer()
-        await asyncio.sleep(APPROVAL_POLL_SECONDS)

@@ -1,6 +1,6 @@
 """An attacker who controls a trainer, or a coordinator that passed the agent's checks, at the one exit of a site.
 
-The gate checks each contribution again: limits, contributors, hours, numbers, rows. The attacker wants a chunk that
+The gate checks each contribution again: limits, contributors, numbers, rows. The attacker wants a chunk that
 must not leave.
 """
 
@@ -133,14 +133,6 @@ def refused_at_the_gate(
 
 
 @contextmanager
-def without_opening_hours() -> Iterator[None]:
-    """The gate is open at every hour."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Allowance, "is_open", property(lambda self: True))
-        yield
-
-
-@contextmanager
 def without_checked_values() -> Iterator[None]:
     """The gate encodes everything from the trainer, and does not count clipped values."""
     honest = FixedPoint.encode
@@ -189,27 +181,6 @@ def _evaluating() -> Plan:
         for name, text in made_up_identities("abcd").items()
     ]
     return plan_with({}, changes={"sites": sites, "quorum": 4, "checkpoint": "global"})
-
-
-def upload_into_the_night(weakened: bool) -> bool:
-    """Begin an upload of three chunks within the hours and continue after them."""
-    made = Contribution(plan=plan_with(NAMES, parameters=600_000), policy={"hours": {"begin": "08:00", "end": "18:00"}})
-    times = iter([NOON, NOON])  # the release begins, and the first chunk leaves
-    with scratch() as folder, in_copy(weakened, without_opening_hours), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tests.rehearsal.gates.Allowance",
-            lambda *facts, **more: Allowance(
-                *facts, **more | {"local_time": lambda: next(times, NOON.replace(hour=18))}
-            ),
-        )
-        sent: list[int] = []
-        try:
-            return len(contributed(folder, made, sent.append)) == 3
-        except OperatorError as error:
-            refused = error
-        assert "at this time of day" in refused.what
-        assert sent == [0]
-        return False
 
 
 def upload_after_a_withdrawal(weakened: bool) -> bool:
@@ -284,23 +255,6 @@ ATTACKS = (
             run=partial(beyond_the_limits, kind=kind),
         )
         for kind in BEYOND
-    ),
-    Attack(
-        name="gate-outside-hours",
-        tries="the coordinator asks for a contribution outside the hospital's hours",
-        without="the hours",
-        run=partial(
-            refused_at_the_gate,
-            made=Contribution(policy={"hours": {"begin": "20:00", "end": "06:00"}}),
-            without=without_opening_hours,
-            reason="at this time of day",
-        ),
-    ),
-    Attack(
-        name="gate-upload-into-the-night",
-        tries="an upload that began within the hours goes on after them",
-        without="the hours",
-        run=upload_into_the_night,
     ),
     Attack(
         name="gate-upload-after-a-withdrawal",

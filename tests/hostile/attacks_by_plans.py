@@ -48,7 +48,6 @@ _NETWORK: Mapping[str, Any] = {
     "columns": ["a", "b"],
     "outputs": 1,
 }
-_TWO_SITES: Mapping[str, Any] = {"quorum": 2, "two_sites": "each-sees-the-other"}
 _STATISTICS: Mapping[str, Any] = {
     "method": {"name": "local"},
     "statistics": {"smallest_cell": 3, "columns": [{"name": "sex", "codes": ["F"]}]},
@@ -66,12 +65,6 @@ WEAK_PLANS: Mapping[str, WeakPlan] = {
     ),
     "too few sites": WeakPlan(
         policy={"smallest_sites": 4}, reason="the plan sums the updates of 3 sites, and the policy requires at least 4"
-    ),
-    "two sites": WeakPlan(
-        sites="ab",
-        plan=_TWO_SITES,
-        policy={"smallest_sites": 2},
-        reason="each of the plan's two sites could compute the other's update, and the policy does not allow this",
     ),
     "another method": WeakPlan(
         policy={"methods": ("global-layers",)},

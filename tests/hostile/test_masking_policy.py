@@ -16,28 +16,8 @@ from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Join
-from tests.hostile.masking_coordinator import agree, ask_for
-from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
+from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle
 from tests.rehearsal.made_up_time import play
-
-PAIR: dict[str, Any] = {"quorum": 2, "two_sites": "each-sees-the-other"}
-
-
-def test_two_sites_need_the_consent_of_all_three(tmp_path: Path) -> None:
-    """With the words in the plan and in both policies two sites add up; a plan without them cannot be written."""
-    plan = masked_plan("ab", **PAIR)
-
-    async def scene() -> None:
-        sites = sites_of(plan, tmp_path, {"smallest_sites": 2, "two_sites": "each-sees-the-other"})
-        await settle()
-        for site in sites:
-            assert of_kind(await site.tell(Announcement(plan.run_name, plan.canonical)), Join)
-        await agree(sites)
-        assert all([await ask_for(site, 0, 0, "ab") for site in sites])
-
-    play(scene())
-    with pytest.raises(ValueError, match="quorum must be at least"):
-        masked_plan("ab", quorum=2)
 
 
 @pytest.mark.parametrize(

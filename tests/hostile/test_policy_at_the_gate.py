@@ -16,11 +16,10 @@ from protos.errors import RefusedError
 from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
-from site_agent.gate.permission import Allowance
 from site_agent.trainer_socket import Failed
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.rehearsal.federation import Office
-from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.gates import NOON
 from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
 from tests.rehearsal.study import SITES, made_up_identities, offer, plan_with
 
@@ -106,23 +105,6 @@ def test_a_repeated_round_counts_once(tmp_path: Path) -> None:
     spent = {"largest_rounds": 1, "largest_megabytes": 48e-6}
 
     assert contributed(tmp_path, Contribution(policy=spent, released=({"round": 0, "bytes": 48},)))
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "hour", "is_open"),
-    [
-        ("08:00", "18:00", 12, True), ("08:00", "18:00", 18, False), ("20:00", "06:00", 12, False),
-        ("20:00", "06:00", 23, True), ("20:00", "06:00", 5, True), ("20:00", "06:00", 6, False),
-    ],
-)  # fmt: skip
-def test_nothing_leaves_outside_the_hours(tmp_path: Path, begin: str, end: str, hour: int, is_open: bool) -> None:
-    """The hours may go over midnight; their end is outside."""
-    plan = plan_with(NAMES)
-    rules = policy_with(hours={"begin": begin, "end": end})
-
-    allowance = Allowance(rules, plan, site="a", local_time=lambda: NOON.replace(hour=hour), released=())
-
-    assert allowance.is_open is is_open
 
 
 # People who take back their yes
@@ -248,8 +230,8 @@ def test_evidence_has_the_parts_that_these_tests_read() -> None:
 
 
 def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Persons, hours and each broken rule of the policy stand together in one record, and nothing leaves."""
-    rules = {"hours": {"begin": "08:00", "end": "09:00"}, "largest_clipping_range": 4.0, "private": ["sec*"]}
+    """Persons and each broken rule of the policy stand together in one record, and nothing leaves."""
+    rules = {"largest_clipping_range": 4.0, "private": ["sec*"]}
     made = Contribution(policy=rules)
     monkeypatch.setattr(Consent, "why_not", lambda self: "A. Jones withdrew the approval")
 
@@ -258,6 +240,6 @@ def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeyp
 
     records = [json.loads(line)["facts"] for line in (tmp_path / "audit.log").read_text().splitlines()]
     (record,) = [one for one in records if one["event"] == "release_refused"]
-    for clause in ("A. Jones withdrew", "at this time of day", "clipping range", "keeps second private"):
+    for clause in ("A. Jones withdrew", "clipping range", "keeps second private"):
         assert clause in record["reason"]
     assert not [one for one in records if one["event"] == "contribution_released"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +190,7 @@ def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
     """Even a contribution that some other part had built is refused, with the reason."""
     plan = receiving_plan()
     policy = hospital("e", Path("/nowhere"), tier="receiving").policy
-    allowance = Allowance(policy, plan, site="e", local_time=lambda: datetime.now(UTC), released=())
+    allowance = Allowance(policy, plan, site="e", released=())
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
 
     reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0, 0), masked=True))

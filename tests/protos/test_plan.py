@@ -60,7 +60,6 @@ COMPANIONS: dict[str, dict[str, Any]] = {
     "statistics": {"method": {"name": "local"}},
     "privacy": {"method": {"name": "federated-prior"}, "sites": listed(4), "quorum": 4}
     | {"concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}]},
-    "two_sites": {"sites": listed(2), "quorum": 2, "secure_aggregation": "off"},
 }
 COMPANIONS |= {
     "partly_recorded": COMPANIONS["outputs"] | {"outputs": 3},
@@ -75,7 +74,7 @@ IMAGES = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks":
 OTHER_VALUES |= {"starting_file": {"sha256": "0" * 64}}
 OTHER_VALUES |= {"augmentation": [{"name": "flip"}]}
 COMPANIONS |= {"augmentation": {"method": {"name": "local"}, "architecture": IMAGES}}
-OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3, "two_sites": "each-sees-the-other"}
+OTHER_VALUES |= {"columns": ["age", "chol"], "outputs": 3}
 EXACT: dict[str, Any] = {"name": "rows", "largest_rows": 1024, "exact": True}
 FIRST_VALUES: dict[str, Any] = {"columns": ["age"], "outputs": 1}
 
@@ -161,7 +160,6 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"sites": listed(5), "quorum": 3}, "quorum must be at least 4"),
         ({"assumed_colluders": 2}, "quorum must be at least 4"),
         ({"sites": listed(2), "quorum": 2}, "quorum must be at least 3"),
-        ({"two_sites": "each-sees-the-other"}, "a plan with two_sites must list exactly two sites"),
         ({"quorum": 0}, "greater than or equal to 1"),
         ({"assumed_colluders": -1}, "greater than or equal to 0"),
         ({"sites": []}, "at least 1 item"),
@@ -200,11 +198,7 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"weighting": EXACT | {"largest_rows": 1 << 25}}, "largest_rows is at most 16777216"),
         ({"weighting": EXACT, "on_lost_site": "continue"}, "exact row counts need the same sites in all rounds"),
         ({"weighting": EXACT, "quorum": 3, "sites": listed(4)}, "exact row counts need the same sites in all rounds"),
-        ({"weighting": EXACT, "secure_aggregation": "off"}, "exact row counts need masks and three or more sites"),
-        (
-            {"weighting": EXACT, "sites": listed(2), "quorum": 2, "two_sites": "each-sees-the-other"},
-            "exact row counts need masks and three or more sites",
-        ),
+        ({"weighting": EXACT, "secure_aggregation": "off"}, "exact row counts need masks"),
         ({"encoding": {"clipping_range": 3.0}}, "power of two"),
         ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
         ({"optimiser": {"name": "sgd", "learning_rate": 0}}, "greater than 0"),
@@ -232,13 +226,6 @@ def test_what_decides_has_no_default(field: str) -> None:
 
     with pytest.raises(ValidationError, match=r"Field required|this key is missing"):
         Plan.model_validate_json(json.dumps(document))
-
-
-def test_two_sites_mask_only_where_the_plan_says_so_in_words() -> None:
-    """Two sites may be masked with a quorum of two once the plan says that each sees the other's update."""
-    plan = plan_with(sites=listed(2), quorum=2, two_sites="each-sees-the-other")
-
-    assert plan.smallest_masked_quorum == 2
 
 
 @pytest.mark.parametrize(

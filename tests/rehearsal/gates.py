@@ -52,6 +52,6 @@ def gate_for(
     """The gate of site a; `state` holds the approval."""
     approve(state, plan, by="A. Jones", at=NOON)
     rules = policy or policy_with()
-    allowance = Allowance(rules, plan, site=site, local_time=now, released=released, spent=spent)
+    allowance = Allowance(rules, plan, site=site, released=released, spent=spent)
     consent = Consent(state, plan, approvers=rules.approvers, now=now)
     return Gate("run", plan, manifest_of(plan), audit=audit, masking=masking, allowance=allowance, consent=consent)

@@ -208,14 +208,6 @@ def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -
     assert said in page(plan_of_method({"name": "global-layers"}, **keys))
 
 
-def test_two_sites_are_told_that_each_sees_the_other() -> None:
-    """If only two sites add up, the page does not mention sums alone."""
-    sites = plan_of_method({"name": "global-layers"}).model_dump(mode="json")["sites"][:2]
-    plan = plan_of_method({"name": "global-layers"}, sites=sites, quorum=2, two_sites="each-sees-the-other")
-
-    assert "each site can compute the other site's numbers" in page(plan)
-
-
 def test_a_plan_that_shares_nothing_says_so() -> None:
     """Local training names no tensor."""
     assert "The plan shares no parameter of a model, so no update of a parameter is sent." in page(

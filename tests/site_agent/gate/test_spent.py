@@ -37,7 +37,7 @@ LAST = Release(round=5, attempt=1, position="ab" * 32, stage="training", offered
 def allowance_of(state: Path, plan: Plan, **rules: Any) -> Allowance:
     """What is still allowed to site a when its log is restarted."""
     spent = Spent(state, plan.run_name)
-    return Allowance(policy_with(**rules), plan, site="a", local_time=lambda: NOON, released=(), spent=spent)
+    return Allowance(policy_with(**rules), plan, site="a", released=(), spent=spent)
 
 
 async def nothing(*_: object, **__: object) -> Any:
