@@ -23,7 +23,6 @@ from coordinator.commands.operator_commands import config_option, doctor
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
 from coordinator.operations.coordinator_events import EVENTS
-from coordinator.operations.expected_accuracy import expected_accuracy
 from coordinator.storage.history import known_runs
 from host.command_line import explain_command, finish, json_option
 from host.diagnosis import AILMENTS
@@ -94,8 +93,6 @@ def check(path: Path) -> None:
                 click.echo(f"            {sentence}")
             if (trained := plan.private_training) is not None:
                 click.echo(f"            {bits_in_words(trained)}")
-            for sentence in expected_accuracy(plan):
-                click.echo(f"            {sentence}")
         click.echo(
             f"  manifest  {manifest.digest.hex()} ({len(manifest.tensors)} tensors, {manifest.parameters} numbers)"
         )

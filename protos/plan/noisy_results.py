@@ -64,21 +64,6 @@ def noise_rows(counted: PrivateStatistics, contributors: int) -> float:
     return sqrt(contributors * counted.share_variance) / PRIVATE_SCALE * counted.unit
 
 
-def mean_error(
-    counted: PrivateStatistics, column: NumericColumn, rows: float, contributors: int, *, at_an_end: bool = False
-) -> float:
-    """Return the standard deviation of the error that noise causes in a column's mean, in the column's unit.
-
-    It follows from the noise in sum and count to first order, and is largest for a mean at an end of the range.
-
-    Args:
-        rows: rows with a value in the sum of all contributors.
-        at_an_end: the mean is at an end of the declared range, and not at its middle.
-    """
-    half = (column.high - column.low) / 2
-    return half * noise_rows(counted, contributors) / rows * (sqrt(2.0) if at_an_end else 1.0)
-
-
 def fewest_rows(counted: PrivateStatistics, contributors: int) -> float:
     """Return the smallest noisy row count for which a mean is computed."""
     return _SURE * noise_rows(counted, contributors)
