@@ -15,4 +15,4 @@ THREATS = Path(__file__).parents[2] / "docs/threat-model.md"
 def test_a_layer_imprinted_in_a_later_round_gives_rows_away() -> None:
     """A site cannot check a later result, so an imprinted layer reads rows; the threat model names this test."""
     assert imprint_in_a_later_round()
-    assert "test_known_limits.py" in THREATS.read_text().split("## What is not countered")[1]
+    assert "test_known_limits.py" in THREATS.read_text().split("## Not defended")[1]
