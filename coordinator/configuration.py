@@ -32,8 +32,7 @@ class CoordinatorConfiguration(Document):
         state: the directory for runs; created with mode 0700.
         plans: the studies to run, one after another. Without plans, sites can only enrol.
         starting_files: the folder of the files that plans name as starting_file.
-        metrics_listen: the address for this computer's own monitoring over HTTP, on loopback or a Unix socket.
-        health_listen: the address for gRPC's health check.
+        metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
         stay_seconds: the longest time to wait, after all studies, until every site is informed of the end.
         audit: the largest size of an audit log's file, and how long files are kept.
     """
@@ -45,7 +44,6 @@ class CoordinatorConfiguration(Document):
     plans: tuple[PathText, ...] = ()
     starting_files: PathText = "starting-files"
     metrics_listen: LocalAddress | None = None
-    health_listen: LocalAddress | None = None
     stay_seconds: Annotated[float, Field(ge=0, le=30 * 86400)] = 86400.0
     audit: AuditSettings = AuditSettings()
 

@@ -30,13 +30,13 @@ from coordinator.configuration import CoordinatorConfiguration, read_configurati
 from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
-from coordinator.network.service import FederationService, enrolment_server, federation_server, health_server
+from coordinator.network.service import FederationService, enrolment_server, federation_server
 from coordinator.operations.coordinator_log import RunRecords, log_path
-from coordinator.operations.coordinator_metrics import CoordinatorCollector, pages_of
+from coordinator.operations.coordinator_metrics import CoordinatorCollector
 from coordinator.rounds.engine import Engine
 from host.address_checks import taken_addresses
 from host.durable import full_disk
-from host.local_server import serving_pages
+from host.local_metrics import serving_metrics
 from host.restoring import refuse_unfinished
 from host.starting_files import starting_values
 from host.state_format import settle_format
@@ -205,12 +205,11 @@ async def _first_of(
 
 
 async def _observed(configuration: CoordinatorConfiguration, parts: _Parts, notifier: sdnotify.SystemdNotifier) -> None:
-    """Watch the coordinator until it ends. In the meantime, serve metrics and health checks for local monitoring."""
+    """Watch the coordinator until it ends. In the meantime, serve metrics for local monitoring."""
     collector = CoordinatorCollector(parts.engine.status, parts.authority, Path(configuration.state))
-    pages = pages_of(collector, parts.engine.status)
     stopped = "The coordinator did not start. No site was contacted."
-    metrics = serving_pages(configuration.metrics_listen, pages, consequence=stopped, file="coordinator.yaml")
-    async with metrics, health_server(configuration.health_listen):
+    listen = configuration.metrics_listen
+    async with serving_metrics(listen, collector, consequence=stopped, file="coordinator.yaml"):
         await _watch(parts, collector, notifier)
 
 

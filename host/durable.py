@@ -281,3 +281,17 @@ def require_room(place: Path | int, wanted_bytes: int, reserve_bytes: int) -> No
     if free < wanted_bytes + reserve_bytes:
         needed = f"{(wanted_bytes + reserve_bytes) / 1e6:.1f} MB are needed there"
         raise OSError(errno.ENOSPC, f"its disk has {free / 1e6:.1f} MB free, and {needed}")
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[Path]:
+    """Yield a short path to a file for a socket, because Linux allows 107 characters. The socket file remains.
+
+    Raises:
+        OSError: there is no such folder, or this user may not enter it.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{folder}") / path.name
+    finally:
+        os.close(folder)

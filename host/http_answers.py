@@ -18,7 +18,6 @@ REASONS: Final = {
     409: "Conflict", 411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
     421: "Misdirected Request", 500: "Internal Server Error", 503: "Not Ready",
 }  # fmt: skip
-_OTHER_HOST: Final = "This address answers only requests for localhost, 127.0.0.1 or [::1]."
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,6 @@ def is_asked_here(request: bytes) -> bool:
     """
     hosts = _hosts(request)
     return bool(hosts) and all(map(_is_loopback, hosts))
-
-
-def refuse_other_hosts(request: bytes) -> bytes | None:
-    """Return a refusal if an HTTP request names another computer as its host, otherwise None.
-
-    A monitoring system may omit the header, but a browser never does.
-    """
-    if all(map(_is_loopback, _hosts(request))):
-        return None
-    return answer(b"GET / HTTP/1.1", {"/": lambda: text(421, _OTHER_HOST)})
 
 
 def source_digest(source: str) -> str:

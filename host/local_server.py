@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,47 +16,11 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from host.command_line import Command
-from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS, Page, answer, refuse_other_hosts
+from host.http_answers import LONGEST_REQUEST_BYTES, PATIENCE_SECONDS
 from protos.errors import ConfigurationError, UsageError
 from protos.plan.documents import LocalAddress
 
 _MOST_CONNECTIONS: Final = 64  # at once, because every user of this computer can open a connection to a port
-
-
-@asynccontextmanager
-async def serving_pages(
-    listen: str | None, pages: Mapping[str, Callable[[], Page]], *, consequence: str, file: str
-) -> AsyncIterator[None]:
-    """Serve pages to a local monitoring system until the block ends, if an address is configured.
-
-    Args:
-        listen: HOST:PORT of loopback or unix:/path, as `metrics_listen` names it; None for none.
-        file: where the program's address is written.
-
-    Raises:
-        ConfigurationError: the program cannot listen on the address.
-    """
-    if listen is None:
-        yield
-        return
-
-    async def respond(request: bytes) -> bytes:
-        # Another user's browser cannot reach a Unix socket. For a port, any web page can make a name of its own point
-        # to it.
-        refusal = None if listen.startswith("unix:") else refuse_other_hosts(request)
-        return refusal or answer(request, pages)
-
-    try:
-        server = await serve_locally(listen, respond)
-    except OSError as cause:
-        raise ConfigurationError(
-            what=f"The program cannot listen on {listen}, the address in metrics_listen: {cause.strerror}.",
-            consequence=consequence,
-            remedy=f"Choose another address in {file}, or stop the program that already uses this address.",
-            code="E028",
-        ) from cause
-    async with server:
-        yield
 
 
 _WHY: Final = {
@@ -180,17 +143,3 @@ async def until_ended(server: asyncio.Server, listen: str) -> None:
     click.echo(f"The page is at {shown}", err=True)
     async with server:
         await server.serve_forever()
-
-
-@contextmanager
-def short_path(path: Path) -> Iterator[Path]:
-    """Yield a short path to a file for a socket, because Linux allows 107 characters. The socket file remains.
-
-    Raises:
-        OSError: there is no such folder, or this user may not enter it.
-    """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield Path(f"/proc/self/fd/{folder}") / path.name
-    finally:
-        os.close(folder)

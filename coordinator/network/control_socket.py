@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
-from host.durable import full_disk
-from host.local_server import short_path
+from host.durable import full_disk, short_path
 from pki.store import not_answering
 from protos.errors import ConfigurationError, UsageError
 

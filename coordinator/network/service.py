@@ -12,8 +12,8 @@ import ipaddress
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias
@@ -38,7 +38,6 @@ from protos.wire.log_checkpoints import CheckpointRefused
 from protos.wire.messages import (
     COORDINATOR_TIME,
     ENROL,
-    HEALTH,
     LARGEST_MESSAGE_BYTES,
     PARTICIPATE,
     PROTOCOL_VERSION,
@@ -66,8 +65,6 @@ _IDLE_SECONDS: Final = 5  # for a connection without calls; otherwise gRPC keeps
 # gRPC's memory grew by half a model when three sites sent at once.
 _MOST_UNREAD_BYTES: Final = 8 << 20
 _UNREAD_BYTES: Final = 1 << 20
-_SERVING: Final = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse with status SERVING
-_LARGEST_HEALTH_REQUEST_BYTES: Final = 4096
 _OPTIONS: Final = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.max_frame_size", 1 << 20),  # a chunk needs few frames instead of 33 or 65
@@ -325,34 +322,6 @@ def enrolment_server(enrol: Answer, renew: Answer, fetch: Callable[[], Credentia
     return _opened(server, handlers, listen, _secrets(fetch, asks_for_certificate=False))
 
 
-@asynccontextmanager
-async def health_server(listen: str | None) -> AsyncIterator[None]:
-    """Answer gRPC health checks from monitoring on this computer until the block ends. Without an address, do nothing.
-
-    The address is on loopback or a Unix socket, without TLS. The public port has no health check: a stranger learns
-    nothing there, and an accepted site does not need it. The only reply is that this program serves. No browser
-    supports HTTP/2 without TLS, so no web page can reach the check.
-
-    Raises:
-        ConfigurationError: the coordinator cannot listen on the address.
-    """
-    if listen is None:
-        yield
-        return
-
-    async def check(_: bytes, __: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        return _SERVING
-
-    options = [("grpc.max_receive_message_length", _LARGEST_HEALTH_REQUEST_BYTES), ("grpc.so_reuseport", 0)]
-    handlers: dict[str, Any] = {HEALTH: grpc.unary_unary_rpc_method_handler(check)}
-    server = _opened(grpc.aio.server(options=options), handlers, listen, None)
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop(None)
-
-
 def _secrets(fetch: Callable[[], Credentials], *, asks_for_certificate: bool) -> grpc.ServerCredentials:
     """Return the server's certificate and root certificates. Both are read again at every handshake.
 
@@ -393,20 +362,17 @@ def _address_of(peer: str) -> str:
 
 
 def _opened(
-    server: grpc.aio.Server, handlers: dict[str, Any], listen: str, secrets: grpc.ServerCredentials | None
+    server: grpc.aio.Server, handlers: dict[str, Any], listen: str, secrets: grpc.ServerCredentials
 ) -> grpc.aio.Server:
-    """Return the server with its handlers and its port. `secrets` is None for the health check, which has no TLS."""
+    """Return the server with its handlers and its port."""
     for call, handler in handlers.items():
         service, method = call.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
     try:
-        if secrets is None:
-            server.add_insecure_port(listen)
-        else:
-            server.add_secure_port(listen, secrets)
+        server.add_secure_port(listen, secrets)
     except RuntimeError as cause:
         raise ConfigurationError(
-            what=f"The coordinator cannot listen on the address {listen}{'' if secrets else ' of health_listen'}.",
+            what=f"The coordinator cannot listen on the address {listen}.",
             consequence="The coordinator did not start. No site was contacted.",
             remedy="Choose another address in coordinator.yaml, or stop the program that already uses this address.",
             code="E028",

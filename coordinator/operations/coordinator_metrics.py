@@ -1,4 +1,4 @@
-"""Reports measurements and the health of the coordinator to monitoring software on this computer, and to nobody else.
+"""Reports measurements of the coordinator to monitoring software on this computer, and to nobody else.
 
 Metrics are computed when they are requested. No label has more than a run and a site.
 """
@@ -11,12 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from host.http_answers import Page, text
 from pki.authority import Authority
 
 _PREFIX: Final = "global_layers_coordinator"
@@ -81,18 +78,3 @@ class CoordinatorCollector(Collector):
 
     def _days(self, now: datetime) -> float:
         return (self._authority.coordinator_leaf().not_valid_after_utc - now).total_seconds() / 86400
-
-
-def pages_of(collector: CoordinatorCollector, status: Callable[[], Mapping[str, Any]]) -> dict[str, Callable[[], Page]]:
-    """Return the web pages that monitoring software on this computer reads, each with its path."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-
-    def ready() -> Page:
-        return text(200, "a run is under way") if status()["run"] else text(200, "no run; sites may call")
-
-    return {
-        "/metrics": lambda: Page(200, CONTENT_TYPE_LATEST, generate_latest(registry)),
-        "/health": lambda: text(200, "running"),
-        "/ready": ready,
-    }

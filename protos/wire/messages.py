@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 PARTICIPATE: Final = "/global_layers.v1.Federation/Participate"  # stream of messages both ways
 ENROL: Final = "/global_layers.v1.Enrolment/Enrol"  # one request, one reply
 RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose certificate has expired
-HEALTH: Final = "/grpc.health.v1.Health/Check"  # the usual health service, on loopback only
 
 # The metadata of an accepted stream: the coordinator's time, in seconds since 1970 in UTC.
 COORDINATOR_TIME: Final = "coordinator-time"

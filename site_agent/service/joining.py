@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.own_log import AuditLog
 from host.clock_words import clocks_apart
-from host.local_server import serving_pages
+from host.local_metrics import serving_metrics
 from host.restoring import refuse_unfinished
 from host.state_format import settle_format
 from pki import store
@@ -39,7 +39,7 @@ from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed, now, renew, site_identity_key
 from site_agent.service.neighbours import Neighbours, neighbours_of
-from site_agent.service.site_metrics import pages_of
+from site_agent.service.site_metrics import SiteCollector
 from site_agent.service.state_moves import move_old_state
 from site_agent.service.status_socket import Told, telling
 from site_agent.site_standing import Standing
@@ -107,9 +107,10 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
         watch(standing)
         stopped = "The site agent did not start, and nothing was sent."
-        pages = serving_pages(hospital.metrics_listen, pages_of(told, state), consequence=stopped, file="hospital.yaml")
+        collector, listen = SiteCollector(told.facts, state), hospital.metrics_listen
+        metrics = serving_metrics(listen, collector, consequence=stopped, file="hospital.yaml")
         try:
-            async with telling(gate_folder(state), told, standing), pages:
+            async with telling(gate_folder(state), told, standing), metrics:
                 await _take_part(reloading, neighbours, link, certificates, audit, standing)
         finally:
             link.close()

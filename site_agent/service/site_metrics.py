@@ -1,4 +1,4 @@
-"""Reports measurements and the health of a site to monitoring software on the same computer.
+"""Reports measurements of a site to monitoring software on the same computer.
 
 Metrics are computed when they are requested. No label names a column, a file or a patient.
 """
@@ -11,13 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
-
-from host.http_answers import Page, text
-from site_agent.service.status_socket import Told
 
 _PREFIX: Final = "global_layers_site"
 
@@ -64,19 +59,3 @@ class SiteCollector(Collector):
 def _seconds(facts: Mapping[str, Any]) -> float | None:
     at = facts["contributed_at"]
     return datetime.fromisoformat(at).timestamp() if at else None
-
-
-def pages_of(told: Told, state: Path) -> dict[str, Callable[[], Page]]:
-    """Return the web pages that monitoring software on this computer may read, each with its path."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SiteCollector(told.facts, state))
-
-    def ready() -> Page:
-        is_connected = told.facts()["connected_since"] is not None
-        return text(200, "connected") if is_connected else text(503, "not connected")
-
-    return {
-        "/metrics": lambda: Page(200, CONTENT_TYPE_LATEST, generate_latest(registry)),
-        "/health": lambda: text(200, "running"),
-        "/ready": ready,
-    }

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 import sdnotify
 
-from host.durable import full_disk
-from host.local_server import short_path
+from host.durable import full_disk, short_path
 from pki.store import not_answering
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.gate.site_certificates import SiteCertificates

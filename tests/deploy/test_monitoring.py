@@ -12,7 +12,6 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator.operations.coordinator_metrics import CoordinatorCollector
-from host.http_answers import LONGEST_REQUEST_BYTES, Page, answer, text
 from site_agent.service.site_metrics import SiteCollector
 from tests.rehearsal.federation import Office
 
@@ -113,25 +112,3 @@ def test_a_round_ages_until_it_is_closed(tmp_path: Path) -> None:
     assert age() == 90
     status["run"]["rounds_made"] = 2
     assert age() == 0
-
-
-@pytest.mark.parametrize(
-    ("request_line", "status"),
-    [
-        (b"GET /health HTTP/1.1", 200),
-        (b"GET /health?x=1 HTTP/1.0", 200),
-        (b"GET /secret HTTP/1.1", 404),
-        (b"POST /health HTTP/1.1", 405),
-        (b"GET /health", 400),
-        (b"\xff\xfe", 400),
-    ],
-)
-def test_only_known_pages_are_answered(request_line: bytes, status: int) -> None:
-    """GET of a known path is answered. Any other request is refused with a reason and the right length."""
-    said = answer(request_line + b"\r\n\r\n", {"/health": lambda: text(200, "running")})
-
-    head, _, content = said.partition(b"\r\n\r\n")
-    assert head.startswith(f"HTTP/1.1 {status} ".encode())
-    assert f"Content-Length: {len(content)}".encode() in head
-    assert len(request_line) < LONGEST_REQUEST_BYTES
-    assert isinstance(text(200, "x"), Page)

@@ -31,8 +31,8 @@ class Scene:
 
 def scene_in(folder: Path) -> Scene:
     """Three members; hospital a has its keys, its table is in order and its policy allows the plan."""
-    metrics = {name: f"127.0.0.1:{free_port()}" for name in ("metrics", "health", "site")}
-    place = place_in(folder, metrics_listen=metrics["metrics"], health_listen=metrics["health"])
+    metrics = {name: f"127.0.0.1:{free_port()}" for name in ("metrics", "site")}
+    place = place_in(folder, metrics_listen=metrics["metrics"])
     home = folder / "hospital"
     (home / "state").mkdir(mode=0o700, parents=True)
     shutil.copytree(folder / "a", home / "state" / "agent")

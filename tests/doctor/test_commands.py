@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
@@ -26,7 +25,6 @@ from coordinator.coordinator_cli import cli as coordinator
 from host.clock_words import at
 from pki.names import SiteName
 from pki.site_keys import SiteKeys
-from protos.wire.messages import HEALTH
 from site_agent.agent.agent_doctor import examine
 from site_agent.hospital import read_hospital
 from site_agent.service import gate_doctor
@@ -161,7 +159,7 @@ def asked(scene: Scene) -> dict[str, Any]:
 
 
 def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reports status, metrics and readiness, and reloads a policy, but keeps the old one if the new one is wrong.
+    """It reports status and metrics, and reloads a policy, but keeps the old one if the new one is wrong.
 
     The policy ends its work.
     """
@@ -182,9 +180,7 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         assert told["trainer"] == "idle"
         assert told["agent_may_read_patients"]  # started by hand, so agent and trainer are one user
         assert "global_layers_site_connected 1.0" in read(scene.metrics["site"], "/metrics")
-        assert read(scene.metrics["site"], "/ready") == "connected\n"
         assert "global_layers_coordinator_sites_connected 1.0" in read(scene.metrics["metrics"], "/metrics")
-        assert serving_status(scene.metrics["health"]) == b"\x08\x01"
         wait_until(lambda: any(words.startswith("READY=1\nWATCHDOG=1\nSTATUS=") for words in heard), 20)
         wait_until(lambda: "WATCHDOG=1\nSTATUS=awaiting approval" in heard, 20)
 
@@ -292,12 +288,6 @@ def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
 def words_of(process: int) -> bytes:
     """The command line of a process."""
     return Path(f"/proc/{process}/cmdline").read_bytes()
-
-
-def serving_status(address: str) -> bytes:
-    """The answer of gRPC's health check."""
-    with grpc.insecure_channel(address) as channel:
-        return bytes(channel.unary_unary(HEALTH)(b"", timeout=10))
 
 
 def test_a_coordinator_takes_over_added_plans(scene: Scene) -> None:

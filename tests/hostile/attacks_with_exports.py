@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-import host.local_server
+import host.local_metrics
 from deploy.quickstart.ports import free_port
-from host.http_answers import text
-from host.local_server import serving_pages
+from host.local_metrics import serving_metrics
 from site_agent.desk.export import loader
 from tests.hostile.attack import Attack, in_copy, scratch
 
@@ -97,10 +98,17 @@ def code_that_nobody_allowed(weakened: bool) -> bool:
         return _is_run(folder, ran)
 
 
+class _Released(Collector):
+    """One metric, by which the attacker sees that it was answered."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield it."""
+        yield GaugeMetricFamily("bytes_released", "Bytes.", 7.0)
+
+
 async def _asked(request: bytes) -> bytes:
     port = free_port()
-    pages = {"/metrics": lambda: text(200, "bytes_released 7")}
-    async with serving_pages(f"127.0.0.1:{port}", pages, consequence="None.", file="hospital.yaml"):
+    async with serving_metrics(f"127.0.0.1:{port}", _Released(), consequence="None.", file="hospital.yaml"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
         answer = await reader.read()
@@ -114,7 +122,7 @@ def rebound_metrics(weakened: bool, hosts: tuple[bytes, ...]) -> bool:
 
     def without_hosts() -> Any:
         patch = pytest.MonkeyPatch()
-        patch.setattr(host.local_server, "refuse_other_hosts", lambda request: None)
+        patch.setattr(host.local_metrics, "is_local_host", lambda name: True)
         return _undone(patch)
 
     with in_copy(weakened, without_hosts):

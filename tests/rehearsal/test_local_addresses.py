@@ -8,14 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from host.local_server import serving_pages
+from host.local_metrics import serving_metrics
 from protos.errors import ConfigurationError
 
 
 def serving(listen: str) -> AbstractAsyncContextManager[None]:
     """As either program does."""
-    return serving_pages(listen, {}, consequence="Nothing was started.", file="hospital.yaml")
+    return serving_metrics(listen, CollectorRegistry(), consequence="Nothing was started.", file="hospital.yaml")
 
 
 def test_a_file_that_is_no_socket_stays_where_metrics_listen_names_it(tmp_path: Path) -> None:

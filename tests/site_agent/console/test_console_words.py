@@ -22,7 +22,6 @@ EVERYBODY = frozenset(Role)
         ("Run `site-agent adopt MODEL --by NAME` again.", "Press “Compare models” again."),
         ("site-agent: --by is empty. [E002]", "“Your name” is empty. [E002]"),
         ("--until must be in the future: 2020-01-01.", "“Last day of the approval” must be in the future: 2020-01-01."),
-        ("See `site-agent withdraw --by NAME`.", "See `site-agent withdraw --by NAME`."),
         ("`site-agent reports` is none.", "`site-agent reports` is none."),
         ("Run `site-agent join --by x` first.", "Run `site-agent join --by x` first."),
         ("a--by --byte stays", "a--by --byte stays"),
