@@ -17,7 +17,7 @@ from torch import Tensor
 
 from global_layers.one_process import Collection, Part
 from protos.plan.exchange import is_measured
-from protos.plan.ingredients import KeptLayersMean, LayerIntervals, Prefix, SensitivePrefix
+from protos.plan.ingredients import Prefix, SensitivePrefix
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.trainer.choice import Rule
@@ -50,11 +50,7 @@ class StackOutcome:
 def can_stack(plan: Plan) -> bool:
     """Whether all copies of a plan exchange the same layers in every round."""
     method = plan.ingredients
-    return not (
-        isinstance(method.federated, SensitivePrefix | Prefix)
-        or isinstance(method.server_rule, KeptLayersMean | LayerIntervals)
-        or plan.may_end_early
-    )
+    return not (isinstance(method.federated, SensitivePrefix | Prefix) or plan.may_end_early)
 
 
 def federate_stack(

@@ -31,8 +31,6 @@ EVENTS: Final = (
     "round starts.", _NOTHING),
     Entry("I108", "layers_chosen", "After the probe rounds, the coordinator chose the layers of the model that the "
     "sites share.", _NOTHING),
-    Entry("I109", "intervals_chosen", "The method FedLAMA chose some layers of the model that are summed less often "
-    "than the other layers.", _NOTHING),
     Entry("I110", "training_ends_early",
           "Training ends early, because the validation loss no longer falls. The run continues with its last "
           "stages.", _NOTHING),

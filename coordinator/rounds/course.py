@@ -22,20 +22,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, TypeAdapter
 
-from protos.numbers.fixed_point import BLOCK, FixedPoint
 from protos.numbers.newton_sums import OutOfBound, has_converged
 from protos.numbers.round_sums import Sums
-from protos.plan.exchange import is_synchronised, pack_layers, stage_at
+from protos.plan.exchange import pack_layers, stage_at
 from protos.plan.federated_statistics import summed
-from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import (
-    DISTANCE_SCALE,
     LARGEST_LOSS,
     LOSS_SCALE,
     SENSITIVITY_SCALE,
     Manifest,
     largest_weight,
-    slices_of,
 )
 from protos.plan.noisy_results import noisy_fit, noisy_statistics
 from protos.plan.plan import Plan
@@ -53,7 +50,6 @@ class Course:
         chosen: for each of the manifest's layers, whether PLayer-FL federates it; empty before its probe and for all
             other methods.
         sensitivities: F of every layer of the network, summed over the sites, from the probe.
-        intervals: for each layer the number of rounds in which FedLAMA aggregates it once; empty for other methods.
         curve: measured rounds, each with the mean validation loss of the model that was offered in it.
         best: the entry of the curve with the lowest loss; of equal ones the earliest.
         training_rounds: the number of training rounds if the run ends early, otherwise None.
@@ -64,7 +60,6 @@ class Course:
 
     chosen: tuple[bool, ...] = ()
     sensitivities: tuple[float, ...] = ()
-    intervals: tuple[int, ...] = ()
     curve: tuple[tuple[int, float], ...] = ()
     best: tuple[int, float] | None = None
     training_rounds: int | None = None
@@ -88,12 +83,6 @@ class Course:
 _ADAPTER: Final = TypeAdapter(Course)
 
 
-def begin_course(plan: Plan, manifest: Manifest) -> Course:
-    """Return the decisions with which a run begins: every layer of the model is summed in every round."""
-    has_intervals = isinstance(plan.ingredients.server_rule, LayerIntervals)
-    return Course(intervals=(1,) * len(manifest.layers) if has_intervals else ())
-
-
 def rounds_of(plan: Plan, course: Course) -> int:
     """Return the total number of rounds of a run, as far as this number is already known."""
     saved = 0 if course.training_rounds is None else plan.training_rounds - course.training_rounds
@@ -103,8 +92,6 @@ def rounds_of(plan: Plan, course: Course) -> int:
 def layers_at(plan: Plan, course: Course, round_number: int) -> bytes:
     """Return which layers of the model are summed in a round, as bytes for the message that offers the round."""
     stage = stage_at(plan, round_number, course.training_rounds)
-    if stage is Stage.TRAINING and course.intervals and not is_synchronised(plan, round_number):
-        return pack_layers(tuple(interval == 1 for interval in course.intervals))
     return b"" if stage is Stage.PROBE else layers_of_result(course)
 
 
@@ -113,7 +100,7 @@ def layers_of_result(course: Course) -> bytes:
     return pack_layers(course.chosen)
 
 
-def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, sums: Sums) -> Course:
+def follow(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
     """Return the decisions about the rest of the run, after a round is complete.
 
     Args:
@@ -135,8 +122,6 @@ def follow(plan: Plan, manifest: Manifest, course: Course, round_number: int, su
             return course
         case stage:
             after = _measure(plan, course, round_number, sums)
-            if stage is Stage.TRAINING and course.intervals and is_synchronised(plan, round_number):
-                after = replace(after, intervals=_intervals(plan, manifest, course.intervals, sums))
             return after if stage is Stage.VALIDATION else _end_early(plan, course, after, round_number, sums)
 
 
@@ -177,58 +162,11 @@ def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sum
     return replace(after, training_rounds=made) if is_over and made < plan.schedule.rounds else after
 
 
-def _intervals(plan: Plan, manifest: Manifest, before: tuple[int, ...], sums: Sums) -> tuple[int, ...]:
-    """Return every how many rounds FedLAMA aggregates each layer, until the next round that aggregates all layers.
-
-    Source: Lee et al. 2023, algorithm 2; docs/design/methods.md. With layers sorted by d = mean over sites of ||own -
-    mean||^2 / (interval * dim), ascending, a layer is slow while the cumulative share of d * dim is below one minus the
-    cumulative share of dim. The last layer never is, so every round aggregates some layer. If no layer has moved apart,
-    all are aggregated.
-    """
-    rule = plan.ingredients.server_rule
-    assert isinstance(rule, LayerIntervals)
-    spread = _spreads(plan, manifest, sums)
-    sizes = dict.fromkeys(manifest.layers, 0)
-    for tensor in manifest.tensors:
-        sizes[tensor.layer] += tensor.number_count
-    drift = [spread[layer] / (interval * sizes[layer]) for layer, interval in zip(sizes, before, strict=True)]
-    dims = list(sizes.values())
-    order = sorted(range(len(dims)), key=lambda index: drift[index])
-    all_drift = sum(drift[index] * dims[index] for index in order)
-    if all_drift == 0:
-        return (1,) * len(dims)
-    intervals, moved, passed = [1] * len(dims), 0.0, 0
-    for index in order:
-        moved, passed = moved + drift[index] * dims[index], passed + dims[index]
-        if moved / all_drift < 1 - passed / sum(dims):
-            intervals[index] = rule.slow_factor
-    return tuple(intervals)
-
-
-def _spreads(plan: Plan, manifest: Manifest, sums: Sums) -> dict[str, float]:
-    """Return for each layer the weighted mean over the sites of ||own - mean||^2, from sums alone.
-
-    It is the mean of the squared updates minus the squared mean update, because all sites started from equal values.
-    """
-    weight = sums.weight(plan.weighting)
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
-    found = {layer: sums.scalars[f"distance {layer}"] / DISTANCE_SCALE / weight for layer in manifest.layers}
-    for tensor, part in zip(sums.exchange.up, slices_of(sums.exchange.up), strict=True):
-        for start in range(part.start, part.stop, BLOCK):
-            mean = fixed_point.decode(sums.updates[start : min(start + BLOCK, part.stop)], weight)
-            # We avoid a dot product, because its last bits depend on the number of threads.
-            found[tensor.layer] -= float(np.square(mean).sum())
-    return {layer: max(0.0, spread) for layer, spread in found.items()}  # rounding can make it negative
-
-
 def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield an event for the log for each decision that is in `after` but not in `before`."""
     if after.sensitivities != before.sensitivities:
         layers = [layer for layer, is_in in zip(manifest.layers, after.chosen, strict=True) if is_in]
         yield "layers_chosen", {"layers": layers, "sensitivities": list(after.sensitivities)}
-    if after.intervals != before.intervals:
-        slow = [layer for layer, interval in zip(manifest.layers, after.intervals, strict=True) if interval > 1]
-        yield "intervals_chosen", {"slow": slow}
     if after.training_rounds != before.training_rounds:
         yield "training_ends_early", {"training_rounds": after.training_rounds}
 

@@ -19,7 +19,6 @@ from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import (
     Course,
     announce,
-    begin_course,
     fitted,
     follow,
     layers_at,
@@ -160,7 +159,7 @@ class Run:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
             if exchange.has_controls:
                 self.values[self.manifest.parameters :] = self.rule_state["control"]
-        self.course = follow(self.plan, self.manifest, self.course, round_number, sums)
+        self.course = follow(self.plan, self.course, round_number, sums)
         if self.plan.prior is not None:
             self.course = announce(self.plan.prior, self.course, round_number, sums, self.values)
         rounds = rounds_of(self.plan, self.course)
@@ -203,7 +202,6 @@ class Run:
             "median_round_seconds": self.times.median,
             "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
             "sensitivities": list(course.sensitivities) or None,
-            "slow_layers": [name for name, interval in zip(layers, course.intervals, strict=False) if interval > 1],
             "best_round": course.best_round,
             "best_validation_loss": course.best[1] if course.best else None,
             "validation_curve": thinned(course.curve),
@@ -248,7 +246,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
         exchanges=Exchanges(plan, manifest),
         terms=terms,
         state=state,
-        course=begin_course(plan, manifest),
+        course=Course(),
         values=values,
         rule_state=begin_rule(method.server_rule, manifest.parameters),
         running_sum=RunningSum(manifest.parameters),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, StrictInt
+from pydantic import Field
 
 from protos.plan import ingredients
 from protos.plan.documents import Document
@@ -121,34 +121,6 @@ class Moon(Document):
     def method(self) -> Method:
         """Return MOON as a record: FedAvg with a contrastive term in the loss of each site."""
         return Method(penalties=(ingredients.Contrastive(strength=self.strength, temperature=self.temperature),))
-
-
-class FedLP(Document):
-    """All sites skip the same layers at random. Zhu et al. 2023 (FedLP), layer-wise pruning at random. †
-
-    In the paper each site draws its own layers; see `KeptLayersMean`.
-    """
-
-    name: Literal["fedlp"]
-    keep_probability: float = Field(default=0.7, gt=0, le=1)
-
-    def method(self) -> Method:
-        """Return FedLP as a record: FedAvg that averages only some layers in each round, drawn at random."""
-        return Method(server_rule=ingredients.KeptLayersMean(self.keep_probability))
-
-
-class FedLAMA(Document):
-    """Layers that stay close together are aggregated less often. Lee et al. 2023 (FedLAMA), algorithms 1, 2. †
-
-    The base interval is the plan's steps per round. Slow layers have `slow_factor` times this interval.
-    """
-
-    name: Literal["fedlama"]
-    slow_factor: StrictInt = Field(default=2, ge=2, le=1000)
-
-    def method(self) -> Method:
-        """Return FedLAMA as a record: FedAvg that averages some layers only in some rounds."""
-        return Method(server_rule=ingredients.LayerIntervals(self.slow_factor))
 
 
 class LocalOnly(MethodWithoutSettings):

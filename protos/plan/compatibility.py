@@ -28,8 +28,6 @@ from protos.plan.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
-    KeptLayersMean,
-    LayerIntervals,
     Layers,
     Method,
     Mixture,
@@ -100,7 +98,7 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
 
 def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
     """Return every reason why a method is impossible in a plan with these conditions, each as a short text."""
-    checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_layers, _of_penalties, _of_nothing)
+    checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_penalties, _of_nothing)
     return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
 
 
@@ -225,29 +223,6 @@ def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
         )
     if method.update_rate != 1.0:
         yield "control variates need sites that load all shared values unchanged (update_rate: 1)"
-
-
-def _of_layers(method: Method, conditions: Conditions) -> Iterator[str]:
-    rule = method.server_rule
-    if isinstance(rule, KeptLayersMean | LayerIntervals) and isinstance(method.federated, SensitivePrefix):
-        yield (
-            "two of the combined methods would choose the layers of a round, but only one method can choose the layers"
-        )
-    if isinstance(rule, KeptLayersMean | LayerIntervals) and method.update_rate != 1.0:
-        yield (
-            "a method that skips layers in some rounds needs sites that load all shared values unchanged "
-            "(update_rate: 1)"
-        )
-    if not isinstance(rule, LayerIntervals):
-        return
-    if conditions.training_rounds % rule.slow_factor:
-        yield (
-            f"the last round must sum all layers, so the number of rounds ({conditions.training_rounds}) must be a "
-            f"multiple of slow_factor ({rule.slow_factor}). The next possible number of rounds is "
-            f"{conditions.training_rounds + rule.slow_factor - conditions.training_rounds % rule.slow_factor}"
-        )
-    if conditions.ends_early:
-        yield "in this plan training can end early, and then the last round might not sum all layers"
 
 
 def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:

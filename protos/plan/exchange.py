@@ -4,9 +4,7 @@ Both programs compute the exchange from the plan and the offer, so neither can m
 rules:
 
 * sites send only parts of the approved manifest;
-* a layer that is not offered is neither received nor sent. FedLAMA is the exception: a layer that is not due keeps its
-  local progress, and the site only receives its last shared value;
-* under FedLP the plan's digest and the round draw the layers that all sites send;
+* after PLayer-FL's probe all rounds share the same layers. Other layers are neither received nor sent;
 * an offer that the method does not allow is a MalformedMessage.
 """
 
@@ -23,8 +21,7 @@ from blake3 import blake3
 
 from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import TensorSpec
-from protos.plan.canonical import digest
-from protos.plan.ingredients import KeptLayersMean, LayerIntervals, SensitivePrefix
+from protos.plan.ingredients import SensitivePrefix
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, slices_of
 from protos.plan.plan import Plan
@@ -163,35 +160,12 @@ def is_measured(plan: Plan, round_number: int) -> bool:
     return made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
-def kept_layers(plan: Plan, manifest: Manifest, round_number: int) -> frozenset[str]:
-    """Return the layers that sites send in a training round. Only with FedLP do sites leave out layers.
-
-    FedLP keeps a layer if a 64-bit number, divided by 2**64, is below the method's probability. The number is drawn
-    from the plan's public draws, the round and the layer's name. If no layer is kept, the layer with the smallest
-    number is.
-    """
-    rule = plan.ingredients.server_rule
-    if not isinstance(rule, KeptLayersMean):
-        return frozenset(manifest.layers)
-    key = plan.public_draws
-    drawn = {layer: digest("kept layer", key, round_number, layer)[:8] for layer in manifest.layers}
-    shares = {layer: int.from_bytes(number, "little") / 2.0**64 for layer, number in drawn.items()}
-    kept = frozenset(layer for layer in shares if shares[layer] < rule.keep_probability)
-    return kept or frozenset(sorted(shares, key=shares.__getitem__)[:1])
-
-
-def is_synchronised(plan: Plan, round_number: int) -> bool:
-    """Return whether all layers are summed in a training round. Only FedLAMA sometimes sums fewer."""
-    rule = plan.ingredients.server_rule
-    return not isinstance(rule, LayerIntervals) or (round_number - plan.has_probe + 1) % rule.slow_factor == 0
-
-
 class Exchanges:
     """Computes the exchanges of a plan, which are the contents of its rounds. Each exchange is computed only once."""
 
     def __init__(self, plan: Plan, manifest: Manifest) -> None:
         self._plan, self._manifest = plan, manifest
-        self._made: dict[tuple[Stage, bytes, frozenset[Occasion], frozenset[str]], Exchange] = {}
+        self._made: dict[tuple[Stage, bytes, frozenset[Occasion]], Exchange] = {}
 
     def start_digest(self, exchange: Exchange) -> bytes:
         """Return the BLAKE3 digest of the values that sites receive first: the plan's first values and zero controls.
@@ -236,12 +210,12 @@ class Exchanges:
         chosen = unpack_layers(layers, len(self._manifest.layers))
         if not self._is_due(round_number, stage):
             raise MalformedMessage("a round that the plan does not have")
-        if not self._may_choose(round_number, stage, chosen):
+        is_whole = stage in (Stage.PROBE, Stage.STATISTICS, Stage.NEWTON, Stage.GUARD)
+        if not (all(chosen) if is_whole else self._may_be_shared(chosen)):
             raise MalformedMessage("layers that the method does not choose")
-        kept = kept_layers(self._plan, self._manifest, round_number)
-        key = (stage, layers, self._occasions(round_number, stage), kept)
+        key = (stage, layers, self._occasions(round_number, stage))
         if key not in self._made:
-            self._made[key] = self._make(stage, layers, self._tensors(chosen), key[2], kept)
+            self._made[key] = self._make(stage, layers, self._tensors(chosen), key[2])
         return self._made[key]
 
     def _is_due(self, round_number: int, stage: Stage) -> bool:
@@ -253,16 +227,6 @@ class Exchanges:
         ends_early = self._plan.may_end_early and round_number > self._plan.has_probe
         closing = {Stage.VALIDATION: self._plan.has_validation_round}
         return ends_early and planned is not None and closing.get(stage, False)
-
-    def _may_choose(self, round_number: int, stage: Stage, chosen: tuple[bool, ...]) -> bool:
-        if stage in (Stage.PROBE, Stage.STATISTICS, Stage.NEWTON, Stage.GUARD):
-            return all(chosen)
-        if stage is Stage.TRAINING and not is_synchronised(self._plan, round_number):
-            # Before the first round that aggregates all layers, no measurement can slow down a layer.
-            rule = self._plan.ingredients.server_rule
-            made = round_number - self._plan.has_probe
-            return all(chosen) or (any(chosen) and isinstance(rule, LayerIntervals) and made >= rule.slow_factor)
-        return self._may_be_shared(chosen)
 
     def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
         """Return whether a run can end with exactly these layers shared."""
@@ -290,8 +254,7 @@ class Exchanges:
                 return frozenset({Occasion.GUARD})
             case Stage.TRAINING:
                 measured = {Occasion.MEASURED} if is_measured(self._plan, round_number) else set()
-                synchronised = {Occasion.SYNCHRONISED} if is_synchronised(self._plan, round_number) else set()
-                return frozenset({Occasion.TRAINING, *measured, *synchronised})
+                return frozenset({Occasion.TRAINING, *measured})
             case _:
                 assert_never(stage)
 
@@ -301,19 +264,17 @@ class Exchanges:
         layers: bytes,
         offered: tuple[TensorSpec, ...],
         occasions: frozenset[Occasion],
-        kept: frozenset[str],
     ) -> Exchange:
         manifest = self._manifest
-        keeps_progress = isinstance(self._plan.ingredients.server_rule, LayerIntervals)
         is_training = stage is Stage.TRAINING
         sends_changes = is_training and self._plan.privacy is None  # private training sends sums of gradients instead
-        down = () if stage is Stage.PROBE else manifest.tensors if keeps_progress else offered
+        down = () if stage is Stage.PROBE else offered
         return Exchange(
             stage=stage,
             layers=layers,
             down=down if self._plan.prior is None else (self._plan.prior.tensor,),
             has_controls=is_training and self._plan.ingredients.has_controls,
-            up=tuple(tensor for tensor in offered if tensor.layer in kept) if sends_changes else (),
+            up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),
             own_numbers=self._plan.own_numbers if is_training else 0,
         )

@@ -181,27 +181,7 @@ class Controlled:
     rate: float
 
 
-@dataclass(frozen=True)
-class KeptLayersMean:
-    """In each round every layer is kept with this probability. One random draw decides for all sites. FedLP.
-
-    In the paper each site draws separately, and the mean of a layer is over the sites that kept it. Anybody who knows
-    the draws can then find layers that only one site has kept. Their sum is that site's update. Here a kept layer
-    becomes the mean over all contributors. Any other layer is neither sent nor changed. At least one layer is kept in
-    each round.
-    """
-
-    keep_probability: float
-
-
-@dataclass(frozen=True)
-class LayerIntervals:
-    """Layers that move apart are averaged in every round, all others in every `slow_factor`-th round. FedLAMA."""
-
-    slow_factor: int
-
-
-ServerRule: TypeAlias = Mean | Blend | Adaptive | Controlled | KeptLayersMean | LayerIntervals
+ServerRule: TypeAlias = Mean | Blend | Adaptive | Controlled
 
 
 @dataclass(frozen=True)

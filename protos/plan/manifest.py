@@ -23,7 +23,7 @@ from protos.plan.architecture import FromFile, NamedTensors, TensorSpec, network
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
-from protos.plan.ingredients import LayerIntervals, Nothing, SensitivePrefix, federated_tensors, layers_of
+from protos.plan.ingredients import Nothing, SensitivePrefix, federated_tensors, layers_of
 from protos.plan.initial_values import initial_values
 from protos.plan.methods import described
 from protos.plan.plan import Plan
@@ -38,10 +38,8 @@ Starts = Mapping[str, Float32]  # the values of a plan's starting file, by tenso
 ROWS: Final = "rows"  # the scalar that gives the updates their weight
 LARGEST_LOSS: Final = 1024.0  # a larger validation loss counts as this value
 LARGEST_SENSITIVITY: Final = 8.0
-LARGEST_DISTANCE: Final = float(1 << 22)
 LOSS_SCALE: Final = 1 << 32
 SENSITIVITY_SCALE: Final = 1 << 52  # sensitivities of 1e-12 still have four digits
-DISTANCE_SCALE: Final = 1 << 32
 
 
 class Occasion(StrEnum):
@@ -49,7 +47,6 @@ class Occasion(StrEnum):
 
     TRAINING = "every training round"
     MEASURED = "training rounds that begin with an epoch, and the validation round"
-    SYNCHRONISED = "training rounds in which all layers are aggregated"
     PROBE = "the probe"
     STATISTICS = "the statistics"
     NEWTON = "every Newton round"
@@ -62,7 +59,7 @@ class Occasion(StrEnum):
         Two sums of the number over two sets of sites would differ by one site's own number. So a resampled attempt
         omits it. docs/design/protocol.md, "Integers".
         """
-        return self not in (Occasion.TRAINING, Occasion.SYNCHRONISED)
+        return self is not Occasion.TRAINING
 
 
 @dataclass(frozen=True)
@@ -240,10 +237,6 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
             yield Scalar(ROWS, largest)
         case other:
             assert_never(other)
-    if isinstance(method.server_rule, LayerIntervals):
-        for layer in layers_of(tensors):
-            bound = int(LARGEST_DISTANCE) * DISTANCE_SCALE
-            yield Scalar(f"distance {layer}", bound, Occasion.SYNCHRONISED, DISTANCE_SCALE)
     if isinstance(method.federated, SensitivePrefix):
         # The last layer is never federated, but the rise to it is measured too.
         for number in range(len(layers_of(tensors)) + 1):

@@ -34,8 +34,6 @@ SingleMethod: TypeAlias = Annotated[
     | averaging.FedAdagrad
     | averaging.Scaffold
     | averaging.Moon
-    | averaging.FedLP
-    | averaging.FedLAMA
     | personal.FedPer
     | personal.FedRep
     | personal.FedBABU

@@ -17,21 +17,15 @@ from protos.plan.architecture import Part
 from protos.plan.averaging_methods import LocalOnly
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
-    Adaptive,
     AllButNormalisation,
-    Blend,
     ColumnByColumn,
     Contrastive,
-    Controlled,
     ControlVariates,
     Everything,
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
-    KeptLayersMean,
-    LayerIntervals,
     Layers,
-    Mean,
     Method,
     Mixture,
     Nothing,
@@ -43,7 +37,6 @@ from protos.plan.ingredients import (
     Procedure,
     Proximal,
     SensitivePrefix,
-    ServerRule,
     Together,
 )
 from protos.plan.methods import MethodChoice
@@ -152,7 +145,6 @@ def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> 
             made = method.method()
             yield from _of_federated(made)
             yield from _of_procedure(made.procedure, noise)
-            yield from _of_server_rule(made.server_rule)
             for penalty in made.penalties:
                 yield from _of_penalty(penalty)
 
@@ -222,21 +214,6 @@ def _of_procedure(procedure: Procedure, noise: Literal["shared", "local"]) -> It
             yield "the program cannot clip the gradients of a network with a common and a unique column"
         case _:
             assert_never(procedure)
-
-
-def _of_server_rule(rule: ServerRule) -> Iterator[str]:
-    match rule:
-        case Mean() | Blend() | Adaptive() | Controlled():
-            return
-        case KeptLayersMean():
-            yield "a layer that is skipped in a round would use privacy budget for a sum that nobody receives"
-        case LayerIntervals():
-            yield (
-                "a layer that is skipped in a round would be trained without noise. The privacy budget also does not "
-                "cover the measured distances of layers"
-            )
-        case _:
-            assert_never(rule)
 
 
 def _of_penalty(penalty: Penalty) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Computes the next shared parameters from the sum of a round and the current parameters, by the plan's server rule.
 
 A rule receives only the sums of one round. So no rule needs to distinguish masked from unmasked sums. A rule's state is
-stored in float64. Layers that were not offered in a round do not change, and neither does the rule's state for them.
+stored in float64. Layers that are not shared do not change, and neither does the rule's state for them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from protos.plan.ingredients import (
     Adaptive,
     Blend,
     Controlled,
-    KeptLayersMean,
-    LayerIntervals,
     Mean,
     Moment,
     ServerRule,
@@ -67,7 +65,7 @@ class _Pace:
 def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
     """Return the state of a server rule before the first round: named float64 arrays of shape (parameters,)."""
     match rule:
-        case Mean() | Blend() | KeptLayersMean() | LayerIntervals():
+        case Mean() | Blend():
             return {}
         case Adaptive():
             return {"first moment": np.zeros(parameters), "second moment": np.zeros(parameters)}
@@ -141,7 +139,7 @@ def spans(manifest: Manifest, tensors: tuple[TensorSpec, ...]) -> tuple[tuple[sl
 def _step(rule: ServerRule, mean: Float64, state: RuleState, pace: _Pace) -> Float64:
     """Return the change of the parameters that the server rule makes for a mean update. Update the state in place."""
     match rule:
-        case Mean() | KeptLayersMean() | LayerIntervals():
+        case Mean():
             return mean
         case Blend(rate=rate):
             return rate * mean

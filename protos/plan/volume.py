@@ -1,20 +1,19 @@
 """Computes from the plan the largest number of rounds in a run, and the largest number of bytes that a site sends.
 
-Early stopping makes fewer rounds and FedLAMA skips layers, so these are upper bounds. The computation does not loop
+Early stopping makes fewer rounds, so these are upper bounds. The computation does not loop
 over rounds, because a plan can have two billion.
 """
 
 from __future__ import annotations
 
 from protos.numbers.chunk_layout import Layout
-from protos.plan.ingredients import LayerIntervals
 from protos.plan.manifest import Manifest, Occasion
 from protos.plan.plan import Plan
 
 
 def rounds_with(plan: Plan, occasion: Occasion) -> int:
     """Return the largest number of rounds in which sites send the scalars of this occasion."""
-    schedule, rule = plan.schedule, plan.ingredients.server_rule
+    schedule = plan.schedule
     if occasion is Occasion.STATISTICS:
         return int(plan.statistics is not None or plan.prior is not None)
     if plan.statistics is not None:
@@ -27,8 +26,6 @@ def rounds_with(plan: Plan, occasion: Occasion) -> int:
         return int(plan.has_probe)
     if occasion is Occasion.MEASURED:
         return (schedule.rounds - 1) // schedule.rounds_per_measurement + plan.has_validation_round
-    if occasion is Occasion.SYNCHRONISED and isinstance(rule, LayerIntervals):
-        return schedule.rounds // rule.slow_factor
     return schedule.rounds
 
 

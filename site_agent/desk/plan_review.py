@@ -17,7 +17,7 @@ from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
 from protos.plan.architecture import NamedTensors
 from protos.plan.augmentation import augmentation_in_words
-from protos.plan.ingredients import LayerIntervals, SensitivePrefix
+from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
 from protos.plan.methods import described
 from protos.plan.plan import Plan
@@ -216,11 +216,6 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
         which = (
             " In the probe round, each site measures how much the model's loss depends on each layer. After this "
             "measurement, the update may contain only the first layers of the model."
-        )
-    elif isinstance(method.server_rule, LayerIntervals):
-        which = (
-            " If a layer of the model differs little between the sites, the update of this layer is sent only every "
-            f"{method.server_rule.slow_factor} rounds."
         )
     encoding = plan.encoding
     sentences = (

@@ -8,16 +8,11 @@ number is ever negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import assert_never
-
-import numpy as np
-import numpy.typing as npt
 
 from protos.numbers.fixed_point import round_rows
 from protos.plan.manifest import (
-    DISTANCE_SCALE,
-    LARGEST_DISTANCE,
     LARGEST_LOSS,
     LARGEST_SENSITIVITY,
     LOSS_SCALE,
@@ -45,13 +40,6 @@ class Measures:
             case _:
                 assert_never(plan.weighting)
 
-    def distances(self, layers: Mapping[str, Sequence[npt.NDArray[np.float32]]]) -> dict[str, int]:
-        """Return the squared distance of each layer from its last shared value, for FedLAMA."""
-        return {
-            f"distance {layer}": _integer(self._weight * _squared(parts), LARGEST_DISTANCE, DISTANCE_SCALE)
-            for layer, parts in layers.items()
-        }
-
     def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
         """Return the sensitivity F of every layer, for PLayer-FL. All sites have equal weight (algorithm 3)."""
         return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
@@ -69,11 +57,6 @@ class Measures:
             "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
             "still improving": int(improving),
         }
-
-
-def _squared(parts: Sequence[npt.NDArray[np.float32]]) -> float:
-    # We avoid a dot product, because its last bits depend on the number of threads in the math library.
-    return float(sum(np.square(part, dtype=np.float64).sum() for part in parts))
 
 
 def _or_largest(loss: float) -> float:

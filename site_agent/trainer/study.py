@@ -30,8 +30,8 @@ from torch import Tensor
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.ingredients import InnerProblem, KeptLayersMean, LayerIntervals, Mixture, PersonalCopy, SensitivePrefix
-from protos.plan.manifest import Starts, manifest_of, slices_of
+from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
+from protos.plan.manifest import Starts, manifest_of
 from protos.plan.noisy_results import local_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
@@ -140,7 +140,6 @@ class Study:
         self._training = self._begin_training(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
-        self._due_before: tuple[int, bytes] | None = None
         self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
         self._resampled: set[tuple[int, int]] = set()
         self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
@@ -185,7 +184,7 @@ class Study:
                 return self._train(asked, exchange, received)
             case Stage.VALIDATION:
                 self.close(asked, received)
-                return Answer(updates=np.empty(0, np.float32), scalars=self._scalars(exchange, {}))
+                return Answer(updates=np.empty(0, np.float32), scalars=self._scalars(exchange))
             case Stage.STATISTICS | Stage.NEWTON | Stage.GUARD:
                 raise MalformedMessage("sums under a plan that trains a network")
             case None:
@@ -210,7 +209,6 @@ class Study:
         tensors = prefixed("training", self._training.local.state()) | prefixed("choice", self.choice.state())
         facts: dict[str, Json] = {
             "layers": self._layers.hex(),
-            "due before": None if self._due_before is None else [self._due_before[0], self._due_before[1].hex()],
             "rounds taken": self._rounds_taken,
             "is closed": self._is_closed,
             "redrawn": [list(draw) for draw in sorted(self._resampled)],
@@ -225,8 +223,6 @@ class Study:
             self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
         self._training.local.restore(part_of(saved.tensors, "training"))
         self.choice.restore(part_of(saved.tensors, "choice"))
-        due = facts["due before"]
-        self._due_before = None if due is None else (due[0], bytes.fromhex(due[1]))
         self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
         # A resampled round stays resampled whenever it is repeated.
         self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
@@ -254,7 +250,6 @@ class Study:
         local, draw = self._training.local, f"round {asked.round} redraw {asked.resample}"
         if asked.resample:
             local.resample(self.seeds.own(draw))
-        self._due_before = (asked.round, asked.layers)
         if self.plan.private_training is not None:
             sums = self._private_sums(self.plan.private_training)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
@@ -263,20 +258,7 @@ class Study:
             return Answer(updates=np.empty(0, np.float32), scalars=sums)
         if self._trains:  # otherwise the parameters stay as received, and the update is zeros
             local.train_round(self.plan.schedule.steps_per_round, values, controls if exchange.has_controls else None)
-        return self._contribution(exchange, self._training.flat.update(values).numpy())
-
-    def _contribution(self, exchange: Exchange, update: Vector) -> Answer:
-        rule = self.plan.ingredients.server_rule
-        if not isinstance(rule, KeptLayersMean | LayerIntervals):
-            return Answer(updates=update, scalars=self._scalars(exchange, {}))
-        parts = {tensor.name: update[part] for tensor, part in self._placed()}
-        updates = np.concatenate([np.empty(0, np.float32), *(parts[tensor.name] for tensor in exchange.up)])
-        if isinstance(rule, KeptLayersMean):
-            return Answer(updates=updates, scalars=self._scalars(exchange, {}))
-        due: dict[str, list[Vector]] = {tensor.layer: [] for tensor in exchange.up}
-        for tensor in exchange.up:
-            due[tensor.layer].append(parts[tensor.name])
-        return Answer(updates=updates, scalars=self._scalars(exchange, self._measures.distances(due)))
+        return Answer(updates=self._training.flat.update(values).numpy(), scalars=self._scalars(exchange))
 
     def _private_sums(self, training: PrivateTraining) -> tuple[int, ...]:
         """Return the sum of this site's clipped gradients at the shared values. A private round sends only this sum."""
@@ -289,9 +271,8 @@ class Study:
         rows = self.dataset.training
         return PrivateRows.of(rows.features, np.asarray(rows.targets, np.float64), self.own.training_patients)
 
-    def _scalars(self, exchange: Exchange, own: dict[str, int]) -> tuple[int, ...]:
-        measured = self._measures.validation(self.choice) if self.choice.curve else {}
-        values = own | measured
+    def _scalars(self, exchange: Exchange) -> tuple[int, ...]:
+        values = self._measures.validation(self.choice) if self.choice.curve else {}
         return tuple(values[scalar.name] for scalar in exchange.scalars if scalar.name != "rows")
 
     def _probe(self) -> Answer:
@@ -335,16 +316,8 @@ class Study:
         if self.plan.start == "own" and asked.round == 0:
             return  # these values are untrained; the first mean uses the initial values of each site
         # A site that enters late has only initial values. All of them are replaced.
-        rate = self.plan.ingredients.update_rate if self._due_before is not None else 1.0
-        flat = self._training.flat
-        if self._due_before is None or self._due_before[0] != asked.round - 1 or not self._due_before[1]:
-            flat.take_in(values, rate)
-            return
-        # Layers that were not exchanged keep their local training (FedLAMA).
-        due = {tensor.name for tensor in self.exchange(Asked(round=asked.round - 1, layers=self._due_before[1])).up}
-        for tensor, part in self._placed():
-            if tensor.name in due:
-                flat.take_in(values[part], rate, part)
+        rate = self.plan.ingredients.update_rate if self._rounds_taken else 1.0
+        self._training.flat.take_in(values, rate)
 
     def _follow_own_sums(self, asked: Asked) -> None:
         """Compute private layers in a private run: initial values plus one step for each noisy sum that the gate kept.
@@ -359,11 +332,6 @@ class Study:
             raise MalformedMessage("sums of private layers that the network does not have")
         moved = local_change(training, np.array(asked.own_sums or 0, np.float64)).astype(np.float32)
         self._training.flat.private.data.copy_(self._own_start.cpu() + torch.from_numpy(np.asarray(moved)))
-
-    def _placed(self) -> list[tuple[TensorSpec, slice]]:
-        names = {name for name, _ in self._training.flat.tensors}
-        tensors = tuple(tensor for tensor in self.manifest.tensors if tensor.name in names)
-        return list(zip(tensors, slices_of(tensors), strict=True))
 
     def _measure(self, round_number: int, *, is_last: bool = False) -> None:
         """Measure the loaded parameters if the plan requires it in this round, or if this is the last measurement."""

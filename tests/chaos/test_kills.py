@@ -27,9 +27,8 @@ MEASURING: dict[str, Any] = {
     "checkpoint": "global",
     "early_stopping": {"signal": "global", "patience": 1},
 }
-# Options that a method cannot be planned with: training alone sums nothing, a layer that waits needs the planned last
-# round.
-CANNOT = {"local": set(MEASURING), "fedlama": {"early_stopping"}}
+# Options that a method cannot be planned with: training alone sums nothing.
+CANNOT = {"local": set(MEASURING)}
 # At which writes a process can be killed in a masked run that measures; each is tried below.
 POINTS = [
     f"{role}: {when} {what}"

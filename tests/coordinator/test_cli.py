@@ -116,11 +116,11 @@ def test_check_shows_the_price_of_local_noise(coordinator: Terminal, folder: Pat
 def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder: Path) -> None:
     """The refusal gives the reason, and nothing is shown as private."""
     document = json.loads(private_network_plan().canonical)
-    write(folder, plan=document | {"method": {"name": "fedlama", "slow_factor": 2}})
+    write(folder, plan=document | {"method": {"name": "moon"}})
 
     assert coordinator("check", "--config", folder / "coordinator.yaml") == 78
     assert (
-        "privacy is impossible in this plan: a layer that is skipped in a round would be trained without noise"
+        "privacy is impossible in this plan: the contrastive penalty uses the site's own earlier model"
         in coordinator.err
     )
 

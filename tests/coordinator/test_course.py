@@ -10,18 +10,16 @@ from pydantic import ValidationError
 
 from coordinator.rounds.course import (
     Course,
-    begin_course,
     follow,
     layers_at,
     layers_of_result,
     news,
     rounds_of,
 )
-from protos.plan.manifest import DISTANCE_SCALE, LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from tests.coordinator.totals import plan_of, sums_of
-from tests.for_each import for_each
 
 CHAIN = {"name": "dense", "hidden": [2, 2, 2]}  # four layers, of which PLayer-FL may federate three
 KEYS: dict[str, Any] = {"architecture": CHAIN, "columns": ["x"], "outputs": 1}
@@ -32,7 +30,7 @@ def probed(sensitivities: list[float], threshold: float = 2.0) -> Course:
     """The course after a probe whose sums stand for these numbers."""
     plan = plan_of({"name": "player-fl", "threshold": threshold}, **KEYS)
     scalars = {f"sensitivity {n}": int(value * SENSITIVITY_SCALE) for n, value in enumerate(sensitivities, start=1)}
-    return follow(plan, manifest_of(plan), begin_course(plan, manifest_of(plan)), 0, sums_of(plan, (), scalars))
+    return follow(plan, Course(), 0, sums_of(plan, (), scalars))
 
 
 @pytest.mark.parametrize(
@@ -67,73 +65,9 @@ def test_the_chosen_layers_are_those_of_every_later_round_and_of_the_result() ->
     assert layers_of_result(course) == b"\x03"
 
 
-SCALES = {"first": 3, "second": 1, "third": 4}  # dims
-LAYERS = {
-    "name": "named-tensors",
-    "tensors": [{"name": name, "shape": [size], "bound": 0.0} for name, size in SCALES.items()],
-}
-
-
-def drifted(
-    squares: list[float], totals: list[float], before: tuple[int, ...] = (1, 1, 1), factor: int = 3
-) -> tuple[int, ...]:
-    """FedLAMA's intervals after two equal sites moved by these summed squares, each number by these sums."""
-    plan = plan_of({"name": "fedlama", "slow_factor": factor}, architecture=LAYERS, schedule=rounds(6))
-    scalars = {f"distance {name}": int(value * DISTANCE_SCALE) for name, value in zip(SCALES, squares, strict=True)}
-    changes = np.repeat(totals, list(SCALES.values()))
-    closed = sums_of(plan, changes, scalars, number=factor - 1)
-    return follow(plan, manifest_of(plan), Course(intervals=before), factor - 1, closed).intervals
-
-
 def rounds(count: int) -> dict[str, Any]:
     """A schedule of this number of rounds of one step."""
     return {"aggregate": "every-epoch", "epochs": count, "batches_per_epoch": 1}
-
-
-@pytest.mark.parametrize(
-    ("squares", "totals", "before", "expected"),
-    [
-        # d = (6/2 - 0) / 3 = 1, (8/2) / 1 = 4, (2/2) / 4 = 1/4. Ascending: third, first, second; d * dim 1, 3, 4,
-        # shares 1/8, 1/2, 1 against 1/2, 1/8, 0: only the third is slow.
-        ([6.0, 8.0, 2.0], [0.0, 0.0, 0.0], (1, 1, 1), (1, 1, 3)),
-        # The mean update is taken off: each number of the first moved by 1 at both sites, so 6/2 - 3 = 0.
-        # d * dim 0, 4, 1, ascending first, third, second: 0 < 5/8; 1/5 < 1/8 does not hold.
-        ([6.0, 8.0, 2.0], [2.0, 0.0, 0.0], (1, 1, 1), (3, 1, 1)),
-        # A layer that drifted for three rounds is divided by three: d = 1, 4/3, 1/4 changes no order here,
-        # d * dim 1, 3, 4/3 -> shares 3/16, 3/4, 1 against 1/2, 1/8, 0.
-        ([6.0, 8.0, 2.0], [0.0, 0.0, 0.0], (1, 3, 1), (1, 1, 3)),
-        # It does here: d = 1/3, 1, 1/4 and d * dim 1, 1, 1: 1/3 < 1/2; 2/3 < 1/8 does not hold.
-        ([6.0, 2.0, 2.0], [0.0, 0.0, 0.0], (3, 1, 1), (1, 1, 3)),
-        # Nothing moved apart: all layers in every round.
-        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], (1, 3, 1), (1, 1, 1)),
-        # Less than nothing, by rounding, is nothing.
-        ([5.9, 8.0, 0.0], [2.0, 0.0, 0.0], (1, 1, 1), (3, 1, 3)),
-    ],
-)
-def test_layers_below_the_crossing_become_slow(
-    squares: list[float], totals: list[float], before: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
-    """FedLAMA's intervals by hand for three layers of 3, 1 and 4 numbers."""
-    assert drifted(squares, totals, before) == expected
-
-
-@for_each("seed", range(50))
-def test_some_layer_is_aggregated_in_every_round(seed: int) -> None:
-    """However layers change, at least one of them is never slow."""
-    generator = np.random.default_rng(seed)
-
-    found = drifted(list(generator.exponential(size=3) ** 8), [0.0, 0.0, 0.0])
-
-    assert min(found) == 1
-
-
-def test_only_fast_layers_are_due_between_synchronised_rounds() -> None:
-    """With slow_factor 3 the third round of three takes in all layers, the two before it the fast ones."""
-    plan = plan_of({"name": "fedlama", "slow_factor": 3}, architecture=LAYERS, schedule=rounds(6))
-    course = Course(intervals=(1, 3, 1))
-
-    assert [layers_at(plan, course, number) for number in range(6)] == [b"\x05", b"\x05", b"", b"\x05", b"\x05", b""]
-    assert layers_of_result(course) == b""
 
 
 def measuring(**keys: Any) -> Plan:
@@ -144,13 +78,13 @@ def measuring(**keys: Any) -> Plan:
 def told(plan: Plan, losses: list[float | None], improving: list[int] | None = None) -> Course:
     """The course after rounds 1, 2, ... in which the sites' weighted losses added up to these; None for a resample."""
     manifest = manifest_of(plan)
-    course = begin_course(plan, manifest)
+    course = Course()
     zeros = np.zeros(manifest.parameters)
-    course = follow(plan, manifest, course, 0, sums_of(plan, zeros))
+    course = follow(plan, course, 0, sums_of(plan, zeros))
     for number, loss in enumerate(losses, start=1):
         scalars = {} if loss is None else {"validation weight": 2, "validation loss": int(loss * LOSS_SCALE)}
         scalars["still improving"] = 1 if improving is None else improving[number - 1]
-        course = follow(plan, manifest, course, number, sums_of(plan, zeros, scalars, number=number))
+        course = follow(plan, course, number, sums_of(plan, zeros, scalars, number=number))
     return course
 
 
@@ -180,10 +114,9 @@ def test_the_first_round_is_not_measured() -> None:
 def test_a_mean_loss_is_weighed_by_validation_rows() -> None:
     """By rows: 48 of 64 rows, weights 1/2 and 1/4, losses 1 and 4 give (1/2 + 1) / (3/4) = 2."""
     plan = measuring(**ROWS)
-    manifest = manifest_of(plan)
     scalars = {"rows": 64, "validation weight": 48, "validation loss": int(1.5 * LOSS_SCALE), "still improving": 2}
 
-    course = follow(plan, manifest, Course(), 1, sums_of(plan, np.zeros(4), scalars, number=1))
+    course = follow(plan, Course(), 1, sums_of(plan, np.zeros(4), scalars, number=1))
 
     assert course.best == (1, 2.0)
 
@@ -199,10 +132,9 @@ def test_a_round_in_which_every_loss_was_infinite_is_never_the_best() -> None:
 def test_the_validation_round_measures_the_last_aggregate() -> None:
     """Its number stands for the model that was offered in it, the result of training."""
     plan = measuring()
-    manifest = manifest_of(plan)
     scalars = {"validation weight": 2, "validation loss": LOSS_SCALE, "still improving": 0}
 
-    course = follow(plan, manifest, told(plan, [6.0]), 8, sums_of(plan, (), scalars, number=8))
+    course = follow(plan, told(plan, [6.0]), 8, sums_of(plan, (), scalars, number=8))
 
     assert course.best == (8, 0.5)
     assert rounds_of(plan, course) == 9
@@ -270,7 +202,6 @@ def test_an_early_end_keeps_the_rounds_that_measure() -> None:
 COURSES = [
     Course(),
     probed([1.0, 3.0, 4.0, 5.0]),
-    Course(intervals=(1, 3, 1)),
     told(measuring(early_stopping={"signal": "global", "patience": 1}), [5.0, 1 / 3, 4.0]),
 ]
 
@@ -292,7 +223,7 @@ def test_a_torn_course_is_refused(raw: bytes) -> None:
 
 
 def test_decisions_are_told_once() -> None:
-    """The log records chosen layers with their vector, slow layers, and an early end, but no other round."""
+    """The log records chosen layers with their vector, and an early end, but no other round."""
     plan = plan_of({"name": "player-fl"}, **KEYS)
     manifest, chosen = manifest_of(plan), probed([1.0, 3.0, 4.0, 5.0])
 
@@ -300,9 +231,6 @@ def test_decisions_are_told_once() -> None:
         ("layers_chosen", {"layers": ["input.layer1"], "sensitivities": [1.0, 3.0, 4.0, 5.0]})
     ]
     assert list(news(manifest, chosen, chosen)) == []
-    assert list(news(manifest, Course(intervals=(1, 1, 1)), Course(intervals=(1, 2, 1)))) == [
-        ("intervals_chosen", {"slow": ["body.layer2"]})
-    ]
     assert list(news(manifest, Course(), Course(training_rounds=3))) == [
         ("training_ends_early", {"training_rounds": 3})
     ]
@@ -312,6 +240,6 @@ def test_other_methods_decide_nothing() -> None:
     """Under plain averaging a round does not change the course."""
     plan = plan_of({"name": "fedavg"})
 
-    course = follow(plan, manifest_of(plan), Course(), 0, sums_of(plan, np.ones(4), stage=Stage.TRAINING))
+    course = follow(plan, Course(), 0, sums_of(plan, np.ones(4), stage=Stage.TRAINING))
 
-    assert course == begin_course(plan, manifest_of(plan)) == Course()
+    assert course == Course() == Course()

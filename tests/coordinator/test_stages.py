@@ -174,20 +174,6 @@ def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_
     np.testing.assert_array_equal(sites[0].vectors[1], np.repeat(np.float32([MEAN, -MEAN / 0.5]), 10))
 
 
-def test_slow_layers_wait_for_the_round_of_all(tmp_path: Path) -> None:
-    """FedLAMA: every layer comes down in every round; what is not due goes not up and is not moved."""
-    plan = a_plan("fedlama", rounds=6)
-    scalars = {"distance first": 9 << 50, "distance second": 0}
-
-    _, sites = run_of(tmp_path, plan, lambda offer: scalars if offer.round % 2 else {})
-
-    assert [offer.layers for offer in sites[0].offers] == [b"", b"", b"\x01", b"", b"\x01", b""]
-    firsts, seconds = ([float(vector[index]) for vector in sites[0].vectors] for index in (0, 9))
-    assert firsts == [0, 3, 6, 9, 12, 15, 18]
-    assert seconds == [0, 3, 6, 6, 9, 9, 12]
-    assert record_of(tmp_path)["slow_layers"] == ["second"]
-
-
 def test_a_method_that_shares_nothing_still_counts_its_rounds(tmp_path: Path) -> None:
     """Local training sends no number down and none up."""
     plan = a_plan("local", rounds=2)

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import protos.plan.exchange
 import site_agent.trainer.fitting
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.concepts import Concept, NumberConcept
@@ -27,10 +26,10 @@ from site_agent.trainer.data.contract_columns import Feature
 from site_agent.trainer.prior import concept_mapping
 from site_agent.trainer.prior.concept_mapping import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.study import Answer, Asked, Study
+from site_agent.trainer.study import Asked
 from tests.hostile.attack import Attack, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
-from tests.hostile.masking_coordinator import agree, enter
+from tests.hostile.masking_coordinator import agree
 from tests.hostile.masking_federation import Site, of_kind, settle
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
@@ -60,48 +59,6 @@ def _columns(exchange: Exchange, update: npt.NDArray[Any]) -> list[npt.NDArray[A
         values = update[place].reshape(tensor.shape)
         found += list(values.T) if tensor.name == "input.layer1.weight" else [values]
     return found
-
-
-@contextmanager
-def with_draws_of_each_site() -> Iterator[None]:
-    """Each site draws by itself which layers it skips, with a generator that follows from the plan's seed."""
-    honest = Study.train
-
-    def train(self: Study, asked: Any, received: Any) -> Answer:
-        answer, exchange = honest(self, asked, received), self.exchange(asked)
-        return Answer(updates=_left_out(exchange, answer.updates, self.site, asked.round), scalars=answer.scalars)
-
-    with pytest.MonkeyPatch.context() as patch:
-        every_layer = lambda plan, manifest, number: frozenset(manifest.layers)  # noqa: E731
-        patch.setattr(protos.plan.exchange, "kept_layers", every_layer)
-        patch.setattr(Study, "train", train)
-        yield
-
-
-def _left_out(exchange: Exchange, updates: npt.NDArray[np.float32], site: str, number: int) -> npt.NDArray[np.float32]:
-    draws, kept, left = np.random.default_rng([number, *site.encode()]), dict[str, bool](), updates.copy()
-    for tensor, place in zip(exchange.up, slices_of(exchange.up), strict=True):
-        left[place] *= kept.setdefault(tensor.layer, bool(draws.random() < 0.5))
-    return left
-
-
-def layer_of_one_keeper(weakened: bool) -> bool:
-    """Under FedLP, wait for a layer that one site alone has kept: its sum is that site's update."""
-    plan = plan_for(**SMALL | {"method": {"name": "fedlp", "keep_probability": 0.5}})
-
-    async def scene(folder: Path) -> bool:
-        sites = hospitals(plan, folder, slice(0, COLUMNS))
-        await enter(sites)
-        await agree(sites)
-        vector = manifest_of(plan).initial_parameters(plan.seed)
-        for number in range(ROUNDS):
-            update = await sum_of_updates(plan, sites, number, vector)
-            assert update is not None
-            if is_exposed(exchange_of(plan, number), sites, update):
-                return True
-        return False
-
-    return played(scene, weakened, with_draws_of_each_site)
 
 
 def column_of_one_site(weakened: bool) -> bool:
@@ -187,12 +144,6 @@ ATTACKS = (
         tries="a plan leaves out who records a concept, and the sums of the only site that does are its own",
         without="the refusal of a site that lacks a concept for which the plan counts it",
         run=concept_of_one_site,
-    ),
-    Attack(
-        name="layer-that-one-site-keeps",
-        tries="an onlooker waits until one site alone keeps a layer under FedLP, and reads its update",
-        without="one draw for all sites",
-        run=layer_of_one_keeper,
     ),
     Attack(
         name="column-that-one-site-records",

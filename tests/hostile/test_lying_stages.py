@@ -38,7 +38,7 @@ CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "c
 PROBING: dict[str, Any] = {"method": {"name": "player-fl"}} | CHAIN
 # As the plan starts it, whoever the sites are.
 FIRST_LAYER = manifest_of(plan_with(made_up_identities(), changes=PROBING)).initial_parameters(0)[:4]
-ALLOWED = {"methods": ["fedavg", "player-fl", "fedlama"]}
+ALLOWED = {"methods": ["fedavg", "player-fl"]}
 
 
 def plans(office: Office, name: str) -> Plan:
@@ -49,7 +49,6 @@ def plans(office: Office, name: str) -> Plan:
         "plain": {},
         "measuring": measuring,
         "probing": PROBING,
-        "waiting": {"method": {"name": "fedlama"}},
     }
     return plan_with(office.identities, changes=methods[name] | {"schedule": schedule})
 
@@ -97,7 +96,6 @@ LIES: dict[str, tuple[str, list[list[Any]], int]] = {
         [*(asked(number, TRAINING, FIRST_LAYER, b"\x01") for number in range(1, 5)), finish(5, ZEROS)],
         4,
     ),
-    "a layer left out where all are due": ("waiting", [asked(0, TRAINING), asked(1, TRAINING, ZEROS, b"\x01")], 1),
 }
 
 

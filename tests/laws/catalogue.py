@@ -43,7 +43,6 @@ _METHODS: Final[dict[str, dict[str, Any]]] = {
     "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
     "ditto": {"strength": 0.5},
     "apfl": {"share": 0.4},
-    "fedlp": {"keep_probability": 0.5},
     "global-layers of named layers": {"layers": ["input.layer1", "body.layer2"]},
     "player-fl of one layer": {"layers": 1},
 }
@@ -55,7 +54,6 @@ _COMPOSITIONS: Final[dict[str, tuple[str, ...]]] = {
     "scaffold + fedbn": ("scaffold", "fedbn"),
     "apfl + moon + fedbn": ("apfl", "moon", "fedbn"),
     "fedrep + fedprox": ("fedrep", "fedprox"),
-    "ditto + fedlp": ("ditto", "fedlp"),
     "global-layers of named layers": ("global-layers",),
     "player-fl of one layer": ("player-fl",),
 }

@@ -6,15 +6,11 @@ The hospitals have no weight decay, which would move the numbers of a column tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-import pytest
-
 from protos.plan.plan import Plan
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.study import Answer, Study
 from tests.laws.catalogue import COLUMNS, catalogue_plan, rows_at
 from tests.site_agent.trainer.methods.tiny import Federation
 
@@ -77,22 +73,3 @@ def _contributed(plan: Plan, lacking: Mapping[str, str]) -> Iterator[tuple[str, 
         for site, answer in federation.round(number).items():
             values = (*answer.updates.tolist(), *answer.scalars)
             yield from ((name, {site} if value else set()) for name, value in zip(names, values, strict=True))
-
-
-@contextmanager
-def with_layers_left_out_by_each_site() -> Iterator[None]:
-    """FedLP as in its paper: each site skips layers by its own draw."""
-    honest: Any = Study._contribution
-
-    def contribution(self: Study, exchange: Any, update: Any) -> Answer:
-        answer: Answer = honest(self, exchange, update)
-        place = 0
-        for tensor in exchange.up:
-            kept = (len(tensor.layer) + SITES.index(self.seeds.site)) % 2
-            answer.updates[place : place + tensor.number_count] *= kept
-            place += tensor.number_count
-        return answer
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Study, "_contribution", contribution)
-        yield

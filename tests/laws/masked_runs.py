@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.rounds.course import begin_course, follow, layers_at, layers_of_result
+from coordinator.rounds.course import Course, follow, layers_at, layers_of_result
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
@@ -32,7 +32,7 @@ def reference(
 ) -> Vector:
     """The required result of a run, without any message: plain integers in the plainest order."""
     manifest = manifest_of(plan)
-    exchanges, course = Exchanges(plan, manifest), begin_course(plan, manifest)
+    exchanges, course = Exchanges(plan, manifest), Course()
     parameters = manifest.initial_parameters(plan.seed)
     state = begin_rule(plan.ingredients.server_rule, parameters.size)
     number = 0
@@ -41,7 +41,7 @@ def reference(
         sums = summed(plan, exchange, number, contributors(number), parameters, resamples or {})
         if stage is Stage.TRAINING:
             apply_rule(plan, manifest, sums, parameters, state)
-        course = follow(plan, manifest, course, number, sums)
+        course = follow(plan, course, number, sums)
         number += 1
     return picked(manifest, exchanges.result(layers_of_result(course)), parameters)
 
@@ -75,7 +75,6 @@ def decisions(network: Network) -> dict[str, Any]:
     keys = (
         "chosen_layers",
         "sensitivities",
-        "slow_layers",
         "validation_curve",
         "best_round",
         "training_rounds",

@@ -94,7 +94,7 @@ def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: i
     """A made-up round: updates as after training, a few beyond the clipping range."""
     generator = np.random.default_rng(seed)
     plan = plan_of_method(
-        method | ({"keep_probability": 1.0} if method["name"] == "fedlp" else {}),  # all layers are sent
+        method,
         architecture=networks(method),
         weighting={"name": "equal"} if method["name"] == "scaffold" else weighting,
         sites=listed(sites),

@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from benchmarks.experiments.stacks import stack_rows
-from protos.plan.ingredients import LayerIntervals, Method, SensitivePrefix, Together
+from protos.plan.ingredients import Method, SensitivePrefix, Together
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.desk.results.network_baselines import train_alone
@@ -81,7 +81,7 @@ def test_no_number_that_a_site_keeps_is_in_an_answer(name: str) -> None:
 
 @by_method
 def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) -> None:
-    """In the exchange's order and length, to the bit; only a layer that FedLP leaves out is 0 instead."""
+    """In the exchange's order and length, to the bit."""
     federation = _federation(catalogue_plan(name))
 
     for number in range(federation.plan.rounds):
@@ -93,9 +93,7 @@ def test_a_change_is_the_federated_tensors_minus_what_was_received(name: str) ->
             values = _training(federation.studies[site]).flat.values()
             scalars = scalars_of(federation, number, answer)
             for tensor, update in zip(exchange.up, _cut(answer.updates, exchange.up), strict=True):
-                is_kept = scalars.get(f"kept {tensor.layer}", 1)
-                expected = values[tensor.name].ravel() - received[tensor.name]
-                assert np.array_equal(update, expected if is_kept else np.zeros_like(update))
+                assert np.array_equal(update, values[tensor.name].ravel() - received[tensor.name])
             for scalar in exchange.scalars:
                 assert scalar.name == "rows" or 0 <= scalars[scalar.name] <= scalar.bound
         federation.close(number, answers)
@@ -164,7 +162,7 @@ def _restored(plan: Plan, study: Study) -> Study:
     fresh = Study(plan, rows_at(study.site), seeds=study.seeds)
     fresh._follow_layers(Asked(round=0, layers=study._layers))
     _training(fresh).local.restore(load(content))
-    fresh._due_before = study._due_before
+    fresh._rounds_taken = study._rounds_taken
     return fresh
 
 
@@ -207,8 +205,7 @@ def test_one_site_alone_is_local_training_to_the_bit(name: str) -> None:
     own = study.manifest.initial_parameters(plan.seed)
 
     for number in range(schedule.rounds):
-        is_part = isinstance(plan.ingredients.server_rule, LayerIntervals) and number == 2
-        study.train(Asked(round=number, layers=b"\x05" if is_part else b""), own)
+        study.train(Asked(round=number), own)
         own = flat.federated_values.numpy().copy()
     study.close(Asked(round=plan.rounds, stage=None), own)
     local.local.train_round(schedule.rounds * schedule.steps_per_round, torch.empty(0))

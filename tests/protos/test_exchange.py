@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.plan.exchange import Exchange, Exchanges, is_measured, is_synchronised, pack_layers, stage_at, unpack_layers
+from protos.plan.exchange import Exchange, Exchanges, is_measured, pack_layers, stage_at, unpack_layers
 from protos.plan.manifest import Occasion, manifest_of, slices_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import spans
@@ -175,38 +175,6 @@ def test_control_variates_come_down_in_training_alone() -> None:
         assert exchange.down_parameters == manifest_of(plan).parameters
 
 
-def test_fedlama_measures_distances_when_all_layers_meet() -> None:
-    """Every layer comes down in every round; what goes up is what is due, and distances with all layers."""
-    plan = a_plan("fedlama", **CHAIN)
-    exchanges, manifest = exchanges_of(plan), manifest_of(plan)
-
-    waiting, meeting = exchanges.of(2, TRAINING, b"\x05"), exchanges.of(1, TRAINING, b"")
-
-    assert waiting.down == meeting.down == manifest.tensors
-    assert {tensor.layer for tensor in waiting.up} == {"input.layer1", "body.layer3"}
-    assert (waiting.scalars, meeting.scalars) == ((), manifest.scalars)
-    assert [is_synchronised(plan, number) for number in range(4)] == [False, True, False, True]
-
-
-@for_each("seed", range(6))
-def test_fedlp_keeps_the_same_layers_at_every_site(seed: int) -> None:
-    """The sent layers depend only on plan and round, in any attempt. Each layer is kept as often as planned."""
-    schedule = {"aggregate": "every-steps", "rounds": 400, "steps_per_round": 1, "batch_rows": 4}
-    plan = plan_of_method({"name": "fedlp"}, schedule=schedule, seed=seed, **CHAIN)
-    manifest = manifest_of(plan)
-    exchanges = [Exchanges(plan, manifest) for _ in range(2)]
-
-    ups = [{exchange.of(number, TRAINING, b"").up for exchange in exchanges} for number in range(400)]
-
-    assert all(len(found) == 1 for found in ups)
-    for layer in manifest.layers:
-        kept = sum(any(tensor.layer == layer for tensor in next(iter(found))) for found in ups)
-        assert abs(kept / 400 - 0.7) < 0.1
-    assert all(
-        exchange.of(number, TRAINING, b"").down == manifest.tensors for exchange in exchanges for number in (0, 9)
-    )
-
-
 @pytest.mark.parametrize(("layers", "count"), [(b"\x01", 1), (b"\x03", 2), (b"", 3)])
 def test_chosen_layers_come_down_and_go_up(layers: bytes, count: int) -> None:
     """PLayer-FL: what is not chosen neither comes down nor goes up, in rounds and in the result."""
@@ -237,11 +205,6 @@ NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x07"),  # all three, in a spelling that packs nothing
     (a_plan("player-fl", **CHAIN), 1, TRAINING, b"\x0f"),
     (a_plan("player-fl", **CHAIN | STOPPING | MEASURING), 1, VALIDATION, b""),
-    (a_plan("fedlama", **CHAIN), 1, TRAINING, b"\x05"),
-    (a_plan("fedlama", **CHAIN), 2, TRAINING, b"\x00"),
-    (a_plan("fedlama", **CHAIN), 0, TRAINING, b"\x05"),  # before anything was measured that slows a layer down
-    (a_plan("fedlama", **CHAIN | {"checkpoint": "global"}), 4, VALIDATION, b"\x05"),
-    (a_plan("fedlp", **CHAIN), 0, TRAINING, b"\x05"),
 ]
 
 
@@ -262,7 +225,7 @@ def test_where_training_may_end_early_measuring_may_come_early(number: int) -> N
     assert exchanges.of(number, VALIDATION, b"").up == ()
 
 
-@pytest.mark.parametrize(("method", "layers"), [("fedlama", b"\x05"), ("fedavg", b"\x01"), ("player-fl", b"\x02")])
+@pytest.mark.parametrize(("method", "layers"), [("fedavg", b"\x01"), ("player-fl", b"\x02")])
 def test_a_result_has_no_layers_but_those_of_the_method(method: str, layers: bytes) -> None:
     """Only PLayer-FL's first layers can be a result's choice."""
     with pytest.raises(MalformedMessage):
@@ -280,10 +243,8 @@ def test_an_exchange_is_computed_once() -> None:
 def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
     """For each number that goes up, tensor_at names the tensor that holds it."""
     generator = np.random.default_rng(seed)
-    plan = a_plan("fedlama", architecture={"name": "dense", "hidden": [int(n) for n in generator.integers(1, 5, 4)]})
-    bits = generator.integers(0, 2, 5).astype(bool)
-    bits[generator.integers(5)] = True
-    exchange = exchanges_of(plan).of(2, TRAINING, pack_layers(tuple(map(bool, bits))))
+    plan = a_plan(architecture={"name": "dense", "hidden": [int(n) for n in generator.integers(1, 5, 4)]})
+    exchange = exchanges_of(plan).of(2, TRAINING, b"")
 
     named = [exchange.tensor_at(index) for index in range(exchange.layout.parameters)]
 
@@ -330,8 +291,7 @@ def test_the_volume_of_a_run_is_counted_without_walking_through_it(method: dict[
     plan = a_plan(name, schedule, **measuring)
     rounds = whole_run(plan)
 
-    most, found = most_bytes(plan, manifest_of(plan)), sum(exchange.layout.total_bytes for _, exchange in rounds)
-    assert found < most if name == "fedlp" else found == most  # FedLP leaves layers out
+    assert most_bytes(plan, manifest_of(plan)) == sum(exchange.layout.total_bytes for _, exchange in rounds)
     for scalar in manifest_of(plan).scalars:
         times = sum(scalar in exchange.scalars for _, exchange in rounds)
         assert rounds_with(plan, scalar.occasion) == times

@@ -72,7 +72,7 @@ def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
     """Only methods that need them send numbers beside the changes."""
     names = [scalar.name for scalar in manifest_of(plan_of_method(method)).scalars]
 
-    assert bool(names) == (method["name"] in {"player-fl", "fedlama"})
+    assert bool(names) == (method["name"] == "player-fl")
 
 
 def test_what_a_plan_measures_is_in_its_manifest() -> None:
@@ -105,17 +105,6 @@ def test_the_probe_measures_every_layer_of_the_network() -> None:
 
     assert manifest.layers == ("input.layer1", "body.layer2")
     assert [scalar.name for scalar in manifest.scalars] == ["sensitivity 1", "sensitivity 2", "sensitivity 3"]
-
-
-def test_a_layer_is_measured_by_name() -> None:
-    """FedLAMA has one number for each layer, in the network's order."""
-    network = {"name": "dense", "hidden": [4]}
-    layers = ["input.layer1", "head.layer2"]
-
-    distances = manifest_of(plan_of_method({"name": "fedlama"}, architecture=network)).scalars
-
-    assert [scalar.name for scalar in distances] == [f"distance {layer}" for layer in layers]
-    assert {scalar.occasion for scalar in distances} == {Occasion.SYNCHRONISED}
 
 
 @for_each("seed", range(20))

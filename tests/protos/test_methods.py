@@ -21,8 +21,6 @@ from protos.plan.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
-    KeptLayersMean,
-    LayerIntervals,
     Layers,
     Method,
     Mixture,
@@ -66,8 +64,6 @@ CATALOGUE: dict[str, Method] = {
     "fedadagrad": adaptive(Moment.ADAGRAD, 0.0),
     "scaffold": Method(procedure=ControlVariates(), server_rule=Controlled(1.0)),
     "moon": Method(penalties=(Contrastive(strength=1e-3, temperature=0.5),)),
-    "fedlp": Method(server_rule=KeptLayersMean(0.7)),
-    "fedlama": Method(server_rule=LayerIntervals(2)),
     "fedper": Method(federated=ALL_BUT_HEAD),
     "fedrep": Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(10)),
     "fedbabu": Method(
@@ -100,7 +96,7 @@ def composed(*documents: dict[str, Any] | str) -> Composition:
 def test_the_catalogue_is_complete() -> None:
     """Every method that a plan may name is in the table below, and no other."""
     assert set(METHOD_NAMES) == CATALOGUE.keys()
-    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 26
+    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 24
 
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
@@ -121,8 +117,6 @@ SETTINGS: list[tuple[dict[str, Any], Method]] = [
         Method(penalties=(Contrastive(strength=0.1, temperature=2.0),)),
     ),
     ({"name": "scaffold", "rate": 0.5}, Method(procedure=ControlVariates(), server_rule=Controlled(0.5))),
-    ({"name": "fedlp", "keep_probability": 0.5}, Method(server_rule=KeptLayersMean(0.5))),
-    ({"name": "fedlama", "slow_factor": 4}, Method(server_rule=LayerIntervals(4))),
     ({"name": "fedrep", "head_epochs": 3}, Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(3))),
     ({"name": "local-adaptation", "fine_tuning_epochs": 4}, Method(fine_tuning_epochs=4)),
     ({"name": "ditto", "strength": 1.0}, Method(procedure=PersonalCopy(1.0))),
@@ -154,9 +148,6 @@ def test_a_setting_reaches_the_ingredient_it_is_named_after(document: dict[str, 
         {"name": "fedadam", "offset": 0.0},
         {"name": "fedadagrad", "second_decay": 0.5},
         {"name": "moon", "temperature": 0.0},
-        {"name": "fedlp", "keep_probability": 0.0},
-        {"name": "fedlama", "slow_factor": 1},
-        {"name": "fedlama", "slow_factor": 2.0},
         {"name": "fedrep", "head_epochs": 0},
         {"name": "pfedme", "inner_steps": True},
         {"name": "apfl", "share": 1.1},
@@ -212,7 +203,6 @@ CLASHES: list[tuple[tuple[dict[str, Any] | str, ...], str]] = [
     (("global-layers", "fedper"), "global-layers and fedper both say which parameters are federated"),
     (("ditto", "apfl"), "ditto and apfl both say how a site trains in one round"),
     (("fedadam", "fedyogi"), "fedadam and fedyogi both say how the coordinator uses the aggregate"),
-    (({"name": "pfedme", "blend": 0.5}, "fedlp"), "both say how the coordinator uses the aggregate"),
     (
         ({"name": "global-layers", "update_rate": 0.5}, {"name": "global-layers", "update_rate": 0.25}),
         "both say how a site takes in shared values",
@@ -222,7 +212,6 @@ CLASHES: list[tuple[tuple[dict[str, Any] | str, ...], str]] = [
     (("fedprox", "fedprox"), "two methods add the same penalty"),
     (("local", "fedprox"), "local shares nothing of a network, so nothing can be composed with it"),
     (("scaffold", "ditto"), "scaffold and ditto both say how a site trains in one round"),
-    (("fedlp", "fedlama"), "fedlp and fedlama both say how the coordinator uses the aggregate"),
     (("player-fl", "fedbn"), "player-fl and fedbn both say which parameters are federated"),
 ]
 

@@ -62,15 +62,6 @@ def test_row_weights_come_from_the_sum_of_rows_alone(rows: int) -> None:
     assert weights == {rows / 1024}
 
 
-def test_a_weight_is_found_by_its_name_wherever_it_stands() -> None:
-    """Scalars of the method before or behind the row count do not take its place."""
-    plan = plan_of({"name": "fedlama", "slow_factor": 3}, **ROWS)
-
-    sums = sums_of(plan, np.zeros(4), {"rows": 96, "distance first": 7, "distance second": 9}, number=2)
-
-    assert sums.weight(plan.weighting) == 96 / 1024
-
-
 @pytest.mark.parametrize("size", [4, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
 @for_each("seed", range(20))
 def test_the_mean_rule_adds_the_mean(size: int, seed: int) -> None:
@@ -216,16 +207,6 @@ def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
         after(plan, np.zeros(4), sums_of(plan, updates.sum(axis=0)), state=state)
 
     np.testing.assert_allclose(state["control"], own.mean(axis=0), rtol=0, atol=1e-12)
-
-
-def test_layers_that_are_not_due_stay() -> None:
-    """FedLAMA: in a round for the second layer alone the first keeps its value, whatever sites did to it."""
-    schedule = {"aggregate": "every-steps", "rounds": 6, "steps_per_round": 1, "batch_rows": 4}
-    plan = plan_of({"name": "fedlama", "slow_factor": 3}, sites="ab", schedule=schedule)
-
-    found = after(plan, [1, 2, 3, 4], sums_of(plan, [6.0], number=3, layers=(False, True)))
-
-    np.testing.assert_array_equal(found, np.array([1, 2, 3, 7], np.float32))
 
 
 @pytest.mark.parametrize("name", ["fedadam", "scaffold"])

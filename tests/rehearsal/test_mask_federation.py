@@ -113,7 +113,7 @@ def fits(name: str, network: dict[str, Any], outputs: int | None) -> bool:
     """Whether a plan may have this method with the network."""
     settings = {
         "fedprox": {"strength": 0.1}, "moon": {"strength": 1.0}, "ditto": {"strength": 0.1}, "apfl": {"share": 0.4},
-        "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5}, "fedlp": {"keep_probability": 0.5},
+        "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
     }  # fmt: skip
     method = {"name": name} | settings.get(name, {})
     plain = {"name": "sgd", "learning_rate": 0.1}

@@ -66,8 +66,6 @@ METHODS: Final[dict[str, dict[str, Any]]] = {
     "ditto": {"name": "ditto"},
     "local-adaptation": {"name": "local-adaptation"},
     "fedbabu": {"name": "fedbabu"},
-    "fedlp": {"name": "fedlp"},
-    "fedlama": {"name": "fedlama"},
     MIXTURES: {"name": "fedavg"},
     CHOSEN_BY: {"name": "player-fl"},
     "player-fl-random": {"name": "player-fl-random"},

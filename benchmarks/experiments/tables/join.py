@@ -54,7 +54,7 @@ _SPLITS_OF_MANY: Final = 5
 NEARLY_ALL: Final = 0.9  # fraction of a site's training rows above which we use all rows
 _PERMUTED: Final = 7
 # Methods that train each split separately, or train many epochs in a round, run in fewer splits.
-_SLOW: Final = ("player-fl", "player-fl-random", "fedlp", "fedlama", "fedrep")
+_SLOW: Final = ("player-fl", "player-fl-random", "fedrep")
 _SPLITS_OF_SLOW: Final = 3
 Numbers: TypeAlias = npt.NDArray[np.float64]
 NETWORK: Final = {

@@ -24,7 +24,7 @@ import torch
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchange, Exchanges, is_measured
-from protos.plan.ingredients import LayerIntervals, Method, Nothing, SensitivePrefix
+from protos.plan.ingredients import Method, Nothing, SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, largest_weight
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
@@ -40,7 +40,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 def has_placebo(plan: Plan) -> bool:
     """Return whether the method of a plan can run with copies of one site, as the placebo needs."""
     method = plan.ingredients
-    depends = isinstance(method.federated, SensitivePrefix | Nothing) or isinstance(method.server_rule, LayerIntervals)
+    depends = isinstance(method.federated, SensitivePrefix | Nothing)
     return not depends and len(plan.sites) > 1 and plan.privacy is None
 
 

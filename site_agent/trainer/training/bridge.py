@@ -87,12 +87,12 @@ class FlatNetwork:
         assert self.federated.grad is not None
         return self.federated.grad
 
-    def take_in(self, received: Tensor, rate: float, part: slice = slice(None)) -> None:
+    def take_in(self, received: Tensor, rate: float) -> None:
         """Set each shared parameter to (1 - rate) * own + rate * received. The rate is above 0; 1 overwrites.
 
-        `received` is float32 of the shape of `federated`, or of the part of its numbers that is set.
+        `received` is float32 of the shape of `federated`.
         """
-        own = self.federated_values[..., part]
+        own = self.federated_values
         if received.shape != own.shape or received.dtype != torch.float32:
             raise ValueError("one float32 number for each federated one is needed")
         if rate == 1.0:

@@ -152,7 +152,7 @@ def test_the_mean_over_vectors_is_the_deployments() -> None:
         np.testing.assert_allclose(mine[name].test_outputs, outcome.test_outputs, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["fedlp", "fedlama", "fedadam", "player-fl"])
+@pytest.mark.parametrize("method", ["fedadam", "player-fl"])
 def test_methods_with_a_rule_of_their_own_are_refused(method: str) -> None:
     """A rule over whole vectors replaces only the mean of fixed layers."""
     sites = breast_cancer(1)

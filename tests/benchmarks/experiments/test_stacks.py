@@ -54,7 +54,7 @@ STACKED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "lg-fedavg": ({"name": "lg-fedavg"}, DENSE, {}),
     "local": ({"name": "local"}, DENSE, {}),
 }
-SINGLE = ("player-fl", "player-fl-random", "fedlp", "fedlama")
+SINGLE = ("player-fl", "player-fl-random")
 
 
 NEED_NO_COLUMNS = {"global-layers", "global-layers, rate", "global-layers, baseline", "local", "lg-fedavg"}

@@ -85,7 +85,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"starting_file": {"sha256": "0" * 64}}, "Remove starting_file"),
         ({"privacy": PROMISE}, "Set patients under privacy"),
         ({"privacy": PROMISE | {"patients": 0}}, "greater than or equal to 1"),
-        ({"method": {"name": "composition", "of": [{"name": "fedprox"}, {"name": "fedlp"}]}}, "nobody receives"),
         ({"method": {"name": "fedadam"}, "weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are"),
         ({"sites": EVALUATING}, "only evaluates adds no noise"),
         (

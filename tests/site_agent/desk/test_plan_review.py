@@ -215,11 +215,6 @@ def test_a_plan_that_shares_nothing_says_so() -> None:
     )
 
 
-def test_layers_that_wait_are_announced() -> None:
-    """FedLAMA's page says which layers travel less often."""
-    assert "only every 2 rounds" in page(plan_of_method({"name": "fedlama"}))
-
-
 def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
     columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]

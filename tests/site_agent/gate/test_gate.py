@@ -234,19 +234,6 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
         gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, resample=0)
 
 
-def test_a_layer_that_is_not_due_does_not_leave(tmp_path: Path, audit: AuditLog) -> None:
-    """Under FedLAMA a round for the first layer takes three numbers; a whole vector is refused."""
-    plan = plan_with(made_up_identities(), rounds=4, changes={"method": {"name": "fedlama"}})
-    exchange = exchange_of(plan, number=2, layers=b"\x01")
-    gate = gate_for(plan, audit, tmp_path)
-
-    contribution = gate.build(POSITION, exchange, answer(np.ones(3), ()), rows=0, resample=0)
-
-    assert len(contribution.buffer) == 8 + 3 * 4
-    with pytest.raises(GateRefusal):
-        gate.build(POSITION, exchange, answer(np.ones(10), ()), rows=0, resample=0)
-
-
 def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
     """A release names the stage, how many layers and tensors, the layers offered, and every scalar."""
     plan = plan_with(made_up_identities(), changes=MEASURING)

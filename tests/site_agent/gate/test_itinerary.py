@@ -36,7 +36,6 @@ PLANS = {
     "stopping at once": a_plan(**STOPPING),
     "probing": a_plan("player-fl", **CHAIN),
     "probing and measuring": a_plan("player-fl", **CHAIN | MEASURING | STOPPING),
-    "waiting": a_plan("fedlama"),
     "controlled": a_plan("scaffold"),
 }
 
@@ -124,13 +123,10 @@ LIES: dict[str, tuple[str, list[Offer], str]] = {
     "other layers than before": ("probing", [offer(1, layers=b"\x01"), offer(2, layers=b"\x03")], "probe has chosen"),
     "all layers after some": ("probing", [offer(1, layers=b"\x01"), offer(2)], "probe has chosen"),
     "some layers after all": ("probing", [offer(1), offer(2, layers=b"\x03")], "probe has chosen"),
-    "some layers where all are due": ("waiting", [offer(1, layers=b"\x01")], "does not choose"),
     "first parameters of the coordinator's": ("plain", [offer(0)], "not the plan's"),
     "other values for the probe": ("probing", [offer(0, PROBE)], "not the plan's"),
     "first parameters of its own after the probe": ("probing", [offer(1, layers=b"\x01")], "not the plan's"),
     "control variates before any training": ("controlled", [controlled(1e-6)], "not the plan's"),
-    "fewer layers before any was measured": ("waiting", [offer(0, layers=b"\x01")], "does not choose"),
-    "no layers at all": ("waiting", [offer(0, layers=b"\x00")], "does not choose"),
     "a best round that nobody measured": ("plain", [offer(2, best=1)], "no site has measured"),
     "the first round as the best": ("measuring", [offer(2, best=0)], "no site has measured"),
     "the probe as the best": ("probing and measuring", [offer(2, best=0)], "no site has measured"),
@@ -175,7 +171,6 @@ def test_a_result_counts_the_rounds_that_were_made(rounds: int) -> None:
     ("name", "layers", "best", "reason"),
     [
         ("plain", b"\x01", None, "does not choose"),
-        ("waiting", b"\x01", None, "does not choose"),
         ("plain", b"", 3, "no site has measured"),
         ("probing", b"", None, "probe has chosen"),
         ("probing", b"\x01", None, "probe has chosen"),

@@ -15,7 +15,7 @@ from tests.site_agent.trainer.prior.prior_federation import prior_plan
 
 IDENTITIES = made_up_identities()
 ALLOWED: dict[str, Any] = {
-    "methods": ("fedavg", "fedprox", "fedlp"),
+    "methods": ("fedavg", "fedprox", "moon"),
     "secure_aggregation": "not-required",
     "smallest_sites": 3,
     "largest_rounds": 5,
@@ -47,9 +47,9 @@ def composed(*names: str) -> dict[str, Any]:
     ("changes", "reason"),
     [
         ({}, None),
-        (composed("fedprox", "fedlp"), None),
+        (composed("fedprox", "moon"), None),
         (composed("fedprox", "ditto"), f"the policy does not allow the method ditto, it allows {METHODS}"),
-        (composed("moon", "fedadam"), f"the policy does not allow the method moon or fedadam, it allows {METHODS}"),
+        (composed("ditto", "fedadam"), f"the policy does not allow the method ditto or fedadam, it allows {METHODS}"),
         ({"method": {"name": "ditto"}}, f"the policy does not allow the method ditto, it allows {METHODS}"),
     ],
 )

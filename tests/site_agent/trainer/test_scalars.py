@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import nn
 
 from protos.numbers.fixed_point import round_rows
 from protos.plan.manifest import (
-    DISTANCE_SCALE,
-    LARGEST_DISTANCE,
     LARGEST_LOSS,
     LOSS_SCALE,
     SENSITIVITY_SCALE,
@@ -85,24 +82,6 @@ def test_the_signal_to_go_on_is_the_sites_own() -> None:
 
     assert signals == [1, 1, 0, 1, 0]
     assert Measures(without, 9, 9).validation(_choice(0.5, 0.6, 0.7, 0.8))["still improving"] == 1
-
-
-def test_a_distance_is_the_squared_change_of_a_layer_by_weight() -> None:
-    """3-4-5 over two tensors; what is too far or no number counts as the farthest."""
-    plan = tiny_plan("fedlama", weighting=ROWS, schedule={
-        "aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2,
-    })  # fmt: skip
-    measures, bounds = Measures(plan, 128, 10), _bounds(plan)
-    parts = {
-        "input.layer1": [np.array([3.0], np.float32), np.array([0.0, -4.0], np.float32)],
-        "head.layer2": [np.array([np.inf], np.float32)],
-    }
-
-    found = measures.distances(parts)
-
-    assert found["distance input.layer1"] / DISTANCE_SCALE == 25.0 * 128 / 512
-    assert found["distance head.layer2"] / DISTANCE_SCALE == LARGEST_DISTANCE
-    assert all(0 <= value <= bounds[name] for name, value in found.items())
 
 
 def test_sensitivities_keep_their_digits_and_their_bound() -> None:

@@ -214,20 +214,6 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
     assert all(np.array_equal(after[name].numpy(), before[name].numpy()) for name in before)
 
 
-def test_a_round_resampled_is_of_the_same_layers() -> None:
-    """Other layers of the same steps would reveal more of them than one answer does."""
-    plan = tiny_plan("fedlama", architecture=DEEP, schedule=schedule(4))
-    study = Study(plan, dataset(AHUS), seeds=Seeds.published(plan.seed, "ahus"), resample_budget=3)
-    received = study.manifest.initial_parameters(plan.seed)
-    study.train(Asked(round=2, layers=b"\x03"), received)
-
-    for layers in (b"\x04", b"\x01", b""):
-        with pytest.raises(MalformedMessage, match="layers for the same round"):
-            study.train(Asked(round=2, resample=1, layers=layers), received)
-
-    assert study.train(Asked(round=2, resample=1, layers=b"\x03"), received).updates.size == 15
-
-
 def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
     """It has not trained a step, and still takes in the shared layers and nothing else."""
     federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1.0001}, architecture=DEEP))

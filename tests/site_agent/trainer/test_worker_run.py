@@ -60,7 +60,7 @@ class _Coordinated(ScriptedSocket):
         yield Conclude(finish.round, finish.layers.hex(), best, as_bytes(np.array(values)))
 
 
-@pytest.mark.parametrize("method", ["player-fl", "fedlama", "fedlp", "apfl"])
+@pytest.mark.parametrize("method", ["player-fl", "apfl"])
 def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: str) -> None:
     """Probe, training and validation are answered with what each exchange lets up, by rows; then it ends."""
     config = make_site(tmp_path, simple_models=False)

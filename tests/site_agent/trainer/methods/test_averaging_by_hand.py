@@ -12,8 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from protos.plan.exchange import kept_layers
-from protos.plan.manifest import manifest_of
 from tests.site_agent.trainer.methods.by_hand import (
     Values,
     contrast,
@@ -22,7 +20,6 @@ from tests.site_agent.trainer.methods.by_hand import (
     less,
     mean,
     moved,
-    part,
     risk,
     slope,
     tensors,
@@ -214,76 +211,6 @@ def test_moon(network: dict[str, Any]) -> None:
             last[site] = descended(loss, values, STEPS)
         values = mean(last.values())
         check(federation.shared, values)
-
-
-def test_fedlp() -> None:
-    """A kept layer is the mean over all sites, by rows. Any other layer stays. All sites have the same draw."""
-    plan = tiny_plan(
-        {"name": "fedlp", "keep_probability": 0.5},
-        weighting={"name": "rows", "largest_rows": 8}, architecture=DEEP, schedule=schedule(12),
-    )  # fmt: skip
-    federation = Federation(plan)
-    values, seen = tensors(federation.shared), set()
-
-    for number in range(12):
-        asked, down = federation.asked(number), federation.down(number)
-        answers = {name: study.train(asked, down) for name, study in federation.studies.items()}
-        federation.close(number, answers)
-        ends, following = _local(values), dict(values)
-        kept = kept_layers(plan, manifest_of(plan), number)
-        for name in kept:
-            following |= part(mean(ends.values(), (4.0, 3.0)), name)
-        seen.add(kept)
-        values = following
-        check(federation.shared, values)
-
-    assert len(seen) > 3
-
-
-def _intervals(ends: list[Values], before: dict[str, int]) -> dict[str, int]:
-    """Slow, 2, while the share of d * dim in the layers up to here is below one minus their share of dim."""
-    centre = mean(ends)
-    dims = {name: sum(value.numel() for value in part(centre, name).values()) for name in before}
-    apart = {
-        name: sum(float((end[n] - centre[n]).square().sum()) for end in ends for n in part(centre, name)) / len(ends)
-        for name in before
-    }
-    drift = {name: apart[name] / (before[name] * dims[name]) for name in before}
-    found, moved_share, size_share = dict.fromkeys(before, 1), 0.0, 0.0
-    for name in sorted(drift, key=drift.__getitem__):
-        moved_share += drift[name] * dims[name] / sum(drift[n] * dims[n] for n in dims)
-        size_share += dims[name] / sum(dims.values())
-        found[name] = 2 if moved_share < 1 - size_share else 1
-    return found
-
-
-def test_fedlama() -> None:
-    """Every second round all layers meet and decide by their distances; slow ones keep local progress in between."""
-    plan = tiny_plan({"name": "fedlama", "slow_factor": 2}, architecture=DEEP, schedule=schedule(6))
-    federation = Federation(plan)
-    shared = tensors(federation.shared)
-    own = dict.fromkeys(SITES, shared)
-    intervals = dict.fromkeys(("input.layer1", "body.layer2", "head.layer3"), 1)
-    slow_layers = []
-
-    for number in range(6):
-        is_for_all = number % 2 == 1
-        federation.round(number)
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-        averaged = mean(own.values())
-        due = [name for name, interval in intervals.items() if is_for_all or interval == 1]
-        if is_for_all:
-            intervals = _intervals(list(own.values()), intervals)
-            slow_layers.append([name for name, interval in intervals.items() if interval == 2])
-            assert federation.run.course.intervals == tuple(intervals.values())
-        shared = shared | part(averaged, *due)
-        own = {site: values | part(averaged, *due) for site, values in own.items()}
-        check(federation.shared, shared)
-    federation.finish()
-
-    assert any(slow_layers[:2])  # so that rounds 2 or 4 left something out
-    for site in SITES:
-        check(federation.used(site), shared)
 
 
 def test_local() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.rounds.course import begin_course, fitted
+from coordinator.rounds.course import Course, fitted
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import announced
-from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
@@ -76,7 +75,7 @@ def test_a_run_that_ends_early_has_the_coefficients_of_its_rounds(tmp_path: Path
     rounds = federate(plan, members).run.course.training_rounds
     assert rounds is not None
     assert plan.prior is not None
-    course, wanted = begin_course(plan, manifest_of(plan)), members["ahus"].study.known_by_others()
+    course, wanted = Course(), members["ahus"].study.known_by_others()
 
     made = fitted(plan.prior, course, _before_round(plan, members, rounds), rounds)
 
