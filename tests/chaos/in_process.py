@@ -377,5 +377,5 @@ def what_came_out(network: Mortal) -> dict[str, str]:
     (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
     record = json.loads(path.read_text())
     assert record["is_complete"], record["reason"]
-    keys = ("shared_parameters_sha256", "validation_curve", "best_round", "training_rounds", "gain", "sensitivities")
+    keys = ("shared_parameters_sha256", "validation_curve", "best_round", "training_rounds", "sensitivities")
     return {key: json.dumps(record[key]) for key in keys}
