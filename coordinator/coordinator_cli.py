@@ -22,12 +22,9 @@ from coordinator.commands.coordinator_backup import backup, backup_key, restore
 from coordinator.commands.operator_commands import config_option, doctor
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
-from coordinator.operations.coordinator_events import EVENTS
 from coordinator.storage.history import known_runs
-from host.command_line import explain_command, finish, json_option
-from host.diagnosis import AILMENTS
+from host.command_line import finish, json_option
 from host.log_lines import set_up_log
-from host.message_catalogue import ERRORS
 from pki.authority import Authority
 from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
@@ -53,7 +50,7 @@ def start(path: Path) -> None:
 
     Example: coordinator start --config coordinator.yaml
     """
-    set_up_log(EVENTS)
+    set_up_log()
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
@@ -219,7 +216,6 @@ cli.add_command(backup)
 cli.add_command(backup_key)
 cli.add_command(restore)
 cli.add_command(doctor)
-cli.add_command(explain_command("coordinator", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pwd
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from host.message_catalogue import Entry, explained
-from protos.errors import UsageError
-from protos.errors import explained as failure_of
+from host.diagnosis import Finding, exit_status
+from protos.errors import UsageError, explained
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 PATH: Final = click.Path(path_type=Path)
@@ -49,6 +49,16 @@ def account() -> str:
         return str(os.getuid())
 
 
+def report_findings(found: Sequence[Finding], *, as_json: bool) -> NoReturn:
+    """Print the findings of `doctor`, and exit with their status."""
+    if as_json:
+        click.echo(json.dumps([finding.facts() for finding in found], indent=2))
+    else:
+        for finding in found:
+            click.echo(finding.line)
+    sys.exit(exit_status(found))
+
+
 class Following(io.TextIOBase):
     """Writes to the current standard error, so that a bar can be drawn below the log."""
 
@@ -71,7 +81,7 @@ def finish(program: str, commands: click.Command, arguments: Sequence[str] | Non
     except click.ClickException as error:
         told = usage(program, error)
     except Exception as error:
-        wanted = failure_of(error)
+        wanted = explained(error)
         print(wanted.lines(program), file=sys.stderr)
         return wanted.exit_status
     else:
@@ -88,22 +98,6 @@ def extra(package: str) -> Iterator[None]:
     except ModuleNotFoundError as missing:
         if missing.name != package:
             raise
-
-
-def explain_command(program: str, entries: Sequence[Entry]) -> click.Command:
-    """Return the command `explain` of a program. The command explains these catalogue entries."""
-
-    @click.command(
-        help=f"""Explain the message IDENTIFIER and what to do. Without IDENTIFIER, list all messages.
-
-        Example: {program} explain E020
-        """
-    )
-    @click.argument("identifier", required=False)
-    def explain(identifier: str | None) -> None:
-        click.echo(explained(entries, identifier))
-
-    return explain
 
 
 def usage(program: str, error: click.ClickException) -> UsageError:

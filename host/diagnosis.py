@@ -1,7 +1,6 @@
 """Defines the findings of `doctor`, and decides from measured values which finding applies.
 
-A finding is one line: its severity, the subject, the result, and the remedy. `explain` has help for its identifier. A
-support bundle contains only identifier, subject and severity.
+A finding is one line: its severity, the subject, the result, and the remedy.
 """
 
 from __future__ import annotations
@@ -13,99 +12,34 @@ from enum import IntEnum
 from typing import Final
 
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
-from host.message_catalogue import Entry
 
-AILMENTS: Final = (
-    Entry("D401", "configuration",
-          "The program can read its configuration file.",
-          "Correct the lines that the message names."),
-    Entry("D402", "state directory",
-          "Keys, logs and models are in this directory. The directory must belong to the program's user and be "
-          "writable.",
-          "Use `chown` to set the program's user. After that, run `chmod go-w`."),
-    Entry("D403", "keys",
-          "The program does not use a key that other users can read.",
-          "Run `chmod 600` and set the right owner. If other people had access to a key, make a new key."),
-    Entry("D404", "certificate",
-          "The federation's certificates are valid for 90 days, and are renewed automatically from day 30 while "
-          "agent and coordinator run.",
-          "At a site, start the agent. At the office, run `pki renew`. "
-          "If the certificate has already expired, contact the federation office."),
-    Entry("D405", "disk", "If the audit log cannot be written, a site sends nothing.", "Free disk space."),
-    Entry("D406", "clock",
-          "A certificate is valid between two points in time. With a wrong clock, valid certificates are refused.",
-          "Run `timedatectl set-ntp true`, or ask the administrator of the time server."),
-    Entry("D407", "name",
-          "This computer must be able to find the coordinator's network address from its name.",
-          "Ask the network department."),
-    Entry("D408", "proxy",
-          "If https_proxy is set, the site connects through that proxy with CONNECT.",
-          "Ask the proxy's administrator to allow CONNECT to the coordinator. Or add the coordinator's host name to "
-          "no_proxy yourself."),
-    Entry("D409", "port",
-          "The site connects to one port of the coordinator. No inbound port is needed.",
-          "Ask the network department to allow connections from this computer to the coordinator's port. Ask the "
-          "office whether the coordinator runs."),
-    Entry("D410", "TLS",
-          "This federation's authority issued the coordinator's certificate. A device that decrypts TLS replaces this "
-          "certificate.",
-          "Ask the network department not to decrypt connections to the coordinator (TLS inspection). "
-          "A load balancer must forward the encrypted connection without decrypting it."),
-    Entry("D411", "membership",
-          "The coordinator accepts this site's certificate.",
-          "Ask the federation office to run `pki list`."),
-    Entry("D412", "table",
-          "The patients' table matches its data contract.",
-          "Run `site-agent check`. `site-agent check` lists every finding."),
-    Entry("D413", "threads",
-          "The trainer uses as many threads as hospital.yaml sets.",
-          "Lower `threads`, or give the service more cores."),
-    Entry("D414", "trainer's isolation",
-          "The trainer process has no network access.",
-          "Run the trainer with its systemd unit (PrivateNetwork=yes), or allow user namespaces."),
-    Entry("D415", "address rules",
-          "If the kernel has no BPF for control groups, IPAddressDeny= in a unit has no effect and reports no error.",
-          "Use PrivateNetwork= and a firewall instead."),
-    Entry("D416", "policy",
-          "Some settings in hospital.yaml are less strict than the default.",
-          "If nobody intended these settings, change the policy in hospital.yaml."),
-    Entry("D417", "invitation",
-          "A site uses this file to request its certificate.",
-          "Ask the federation office for a new invitation."),
-    Entry("D418", "program", "The agent or coordinator is running.", "Start the service."),
-    Entry("D419", "trainer's socket",
-          "The trainer's service listens on this socket.",
-          "Run `systemctl start site-trainer`."),
-    Entry("D420", "authority",
-          "The command `pki init` made the directory of the certificate authority.",
-          "Restore the directory of the certificate authority from its backup."),
-    Entry("D421", "plans",
-          "The coordinator runs these studies.",
-          "Correct the plans that the message names. `coordinator check` lists all mistakes."),
-    Entry("D422", "audit log",
-          "A program does not start if its audit log was changed or damaged. "
-          "If the program at the other end has not cosigned a record, a person could remove this record without "
-          "detection.",
-          "If the log was changed or damaged, do not change its files, and call the security officer. Otherwise "
-          "connect this program to the program at the other end. That program then cosigns the log. `status` shows "
-          "the number "
-          "of records that are not cosigned."),
-    Entry("D424", "records",
-          "The gate process records in small files what this site has masked, sent and spent of its privacy budget. If "
-          "one of them cannot be read, the gate sends nothing.",
-          "Inform the data protection officer. Stop the programs, and move the state folder to another place. Then "
-          "restore the newest backup with `site-agent restore`."),
-    Entry("D425", "journals",
-          "The journal of a run contains all decisions of the coordinator about this run. The coordinator does not "
-          "continue a run with a damaged journal.",
-          "Stop the coordinator, and move its state folder to another place. Then restore the newest backup with "
-          "`coordinator restore`."),
-    Entry("D423", "device",
-          "The device that trains neural networks: the processor (CPU), or a graphics card (GPU) with `device: cuda`.",
-          "With `device: cuda`, install a PyTorch build for the card and give the service access to the card. Or set "
-          "`device: cpu`."),
-)  # fmt: skip
-_SUBJECTS: Final = {entry.identifier: entry.name for entry in AILMENTS}
+_SUBJECTS: Final = {
+    "D401": "configuration",
+    "D402": "state directory",
+    "D403": "keys",
+    "D404": "certificate",
+    "D405": "disk",
+    "D406": "clock",
+    "D407": "name",
+    "D408": "proxy",
+    "D409": "port",
+    "D410": "TLS",
+    "D411": "membership",
+    "D412": "table",
+    "D413": "threads",
+    "D414": "trainer's isolation",
+    "D415": "address rules",
+    "D416": "policy",
+    "D417": "invitation",
+    "D418": "program",
+    "D419": "trainer's socket",
+    "D420": "authority",
+    "D421": "plans",
+    "D422": "audit log",
+    "D423": "device",
+    "D424": "records",
+    "D425": "journals",
+}
 
 FEW_BYTES: Final = 1 << 30
 TOO_FEW_BYTES: Final = 64 << 20
@@ -124,7 +58,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check of `doctor`: an identifier of AILMENTS, a sentence, and a remedy, empty if it is fine."""
+    """The result of one check of `doctor`: an identifier, a sentence, and a remedy, which is empty if all is well."""
 
     identifier: str
     severity: Severity

@@ -6,7 +6,6 @@ The lines are for the operator. Evidence of what crosses the boundary is in the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any, TextIO, cast
 
 # structlog loads rich, if it is installed, to draw tracebacks. These programs print none, and rich would cost each
@@ -20,11 +19,10 @@ else:
     import structlog
 
 from host.command_line import Following
-from host.message_catalogue import Entry, identify
 
 
-def set_up_log(entries: Sequence[Entry], program: str | None = None) -> None:
-    """Configure the log: each line gets the event's identifier and, if given, the program's name."""
+def set_up_log(program: str | None = None) -> None:
+    """Configure the log. If the program's name is given, each line gets it."""
 
     def name(_: Any, __: str, event: Any) -> Any:
         return event if program is None else {"program": program} | event
@@ -33,7 +31,6 @@ def set_up_log(entries: Sequence[Entry], program: str | None = None) -> None:
     structlog.configure(
         processors=[
             name,
-            identify(entries),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.dev.ConsoleRenderer() if is_terminal else structlog.processors.JSONRenderer(),

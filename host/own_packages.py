@@ -15,7 +15,7 @@ from typing import Final
 
 PACKAGES: Final = ("protos", "audit", "pki")
 _MARK: Final = "global-layers"  # in the first line of each package's __init__.py
-_WRONG_CONFIGURATION: Final = 78  # see host.message_catalogue
+_WRONG_CONFIGURATION: Final = 78
 
 
 def require_own_packages(names: Sequence[str] = PACKAGES) -> None:

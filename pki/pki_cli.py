@@ -15,9 +15,8 @@ from pathlib import Path
 import click
 
 from audit.reading.log_keys import keys_text
-from host.command_line import PATH, finish, json_option
+from host.command_line import PATH, finish, json_option, report_findings
 from host.restoring import refuse_unfinished
-from host.support_bundle import report_findings
 from pki import inspection, key_checks, sealed_key, store
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
@@ -233,7 +232,7 @@ def doctor(directory: Path, as_json: bool) -> None:
     The command changes nothing. The exit status is 0 without findings, 3 with warnings, and 1 with a failure.
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
-    report_findings("pki", found, as_json=as_json)
+    report_findings(found, as_json=as_json)
 
 
 def _now() -> datetime:

@@ -1,8 +1,7 @@
 """Defines the errors that a person can correct.
 
 Each error has three sentences: what happened, what that means for the data, and what to do. Each class of error has the
-exit status of the program and an identifier, which host/message_catalogue.py explains. A programmer's mistake is a
-plain ValueError and never caught.
+exit status of the program and an identifier. A programmer's mistake is a plain ValueError and never caught.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class OperatorError(Exception):
     code: str = "E001"
 
     def __init__(self, *, what: str, consequence: str, remedy: str, code: str | None = None) -> None:
-        """Create the error. `code` is an identifier of the message catalogue; the default is the class's own code."""
+        """Create the error. `code` is an identifier; the default is the class's own code."""
         super().__init__(f"{what} {consequence} {remedy}")
         self.what, self.consequence, self.remedy = what, consequence, remedy
         self.code = code or self.code

@@ -18,10 +18,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import click
 
-from host.command_line import explain_command, extra, finish
-from host.diagnosis import AILMENTS
+from host.command_line import extra, finish
 from host.log_lines import set_up_log
-from host.message_catalogue import ERRORS
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
 from site_agent.commands.audit_commands import audit
 from site_agent.commands.backup_commands import backup, backup_key, restore
@@ -34,7 +32,6 @@ from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import curves, report
 from site_agent.commands.state_commands import move_state, privacy, status
 from site_agent.hospital import read_hospital
-from site_agent.site_events import EVENTS
 from site_agent.trainer.isolation import give_up_network
 
 
@@ -59,7 +56,7 @@ def join(path: Path) -> None:
 
     Example: site-agent join --config hospital.yaml
     """
-    set_up_log(EVENTS, "site-agent")
+    set_up_log("site-agent")
     hospital = read_hospital(path)
 
     from site_agent.gate.mishaps import TrainerFailed
@@ -153,7 +150,6 @@ with extra("site_agent.desk.drift"):
     from site_agent.desk.drift.monitor_command import monitor
 
     cli.add_command(monitor)
-cli.add_command(explain_command("site-agent", (*ERRORS, *EVENTS, *AILMENTS)))
 
 
 def main() -> NoReturn:

@@ -22,9 +22,8 @@ from coordinator.operations.coordinator_log import log_path
 from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks
-from host.command_line import configuration_option
+from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
-from host.support_bundle import report_findings, report_options
 from pki import key_checks, store
 from pki.authority import Authority, FederationRecord
 from pki.store import NotRunning
@@ -36,8 +35,8 @@ _PATIENCE_SECONDS: Final = 5.0
 
 @click.command()
 @config_option
-@report_options
-def doctor(path: Path, as_json: bool, place: Path | None) -> None:
+@json_option
+def doctor(path: Path, as_json: bool) -> None:
     """Check whether the coordinator has everything that it needs to run.
 
     You can run this command at any time. The command changes nothing. For a test of a connection,
@@ -47,7 +46,7 @@ def doctor(path: Path, as_json: bool, place: Path | None) -> None:
 
     Example: coordinator doctor --config coordinator.yaml
     """
-    report_findings("coordinator", _examine(path, os.environ), as_json=as_json, place=place)
+    report_findings(_examine(path, os.environ), as_json=as_json)
 
 
 def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:

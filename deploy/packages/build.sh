@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# Builds what an institution installs: Debian packages, an offline bundle of wheels, checksums and bills of
-# materials. It downloads what constraints.txt pins, once; what it makes installs without internet.
-#   deploy/packages/build.sh                       everything into dist/
-#   deploy/packages/build.sh --output /srv/dist    elsewhere
-#   deploy/packages/build.sh --help                the other options
+# Builds what an institution installs: Debian packages and a bundle of wheels. It downloads what constraints.txt pins;
+# the packages install without internet. deploy/packages/build.sh --help shows the options.
 
 set -euo pipefail
 
@@ -23,5 +20,4 @@ command -v dpkg-deb >/dev/null || fail build.sh "dpkg-deb is not on this compute
 tools=$(mktemp -d)
 trap 'rm -rf -- "$tools"' EXIT
 "$python" -m venv -- "$tools/venv"
-cd -- "$checkout"
-"$tools/venv/bin/python" -P deploy/packages "$@"
+"$tools/venv/bin/python" -P "$checkout/deploy/packages/build.py" "$@"

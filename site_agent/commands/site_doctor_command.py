@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 
 import click
 
+from host.command_line import json_option, report_findings
 from host.diagnosis import Finding, Severity, failure, fine
-from host.support_bundle import report_findings, report_options
 from protos.errors import OperatorError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
@@ -24,7 +24,7 @@ _TRAINER_SECONDS = 600.0
 
 @click.command()
 @config_option
-@report_options
+@json_option
 @click.option(
     "--side",
     type=click.Choice(("all", "agent", "gate", "trainer")),
@@ -33,7 +33,7 @@ _TRAINER_SECONDS = 600.0
     help="Process to check. As services, the three processes run under three user accounts. Check each process under "
     "its own account, or all three as root.",
 )
-def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
+def doctor(path: Path, as_json: bool, side: Side) -> None:
     """Check whether this site has everything that it needs to take part.
 
     You can run this command at any time. The command changes nothing. For a test of a connection, it sends only a TLS
@@ -43,7 +43,7 @@ def doctor(path: Path, as_json: bool, side: Side, place: Path | None) -> None:
 
     Example: site-agent doctor --config hospital.yaml
     """
-    report_findings("site-agent", _examine(path, side), as_json=as_json, place=place)
+    report_findings(_examine(path, side), as_json=as_json)
 
 
 def _examine(path: Path, side: Side) -> list[Finding]:

@@ -23,7 +23,6 @@ import sdnotify
 import structlog
 
 from protos.errors import ConfigurationError, UnavailableError, explained
-from site_agent.site_events import EVENTS
 from site_agent.trainer.isolation import end_with_parent, give_up_network
 from site_agent.trainer.pulse import PULSE
 
@@ -53,7 +52,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     Example: python -m site_agent.trainer --config hospital.yaml
     """
     os.umask(0o077)
-    host.log_lines.set_up_log(EVENTS, "site-trainer")
+    host.log_lines.set_up_log("site-trainer")
     has_network = not give_up_network()
     if descriptor is not None:
         end_with_parent()

@@ -19,7 +19,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from coordinator.coordinator_cli import cli as coordinator
-from host.message_catalogue import EXIT_CODES
 from pki.pki_cli import commands as pki
 from protos.plan.architecture import Part
 from protos.plan.ingredients import Method, Parts
@@ -127,15 +126,6 @@ def test_a_command_that_reads_patients_first_gives_up_its_network() -> None:
         harmless = {"read_hospital", "site_agent.trainer.isolation"}
 
         assert [act for act in first_acts(command) if act not in harmless][:1] == ["give_up_network"], name
-
-
-def test_the_operators_page_lists_every_exit_status() -> None:
-    """Each exit status is in the table, and the table is right about the restart by systemd."""
-    rows = re.findall(r"(?m)^\| (\d+) \|.*\| ([a-z]*)[^|]*\|$", (ROOT / "docs/operator.md").read_text())
-
-    assert {int(number): restart == "yes" for number, restart in rows} == {
-        code.number: code.is_restarted for code in EXIT_CODES
-    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

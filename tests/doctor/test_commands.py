@@ -63,37 +63,25 @@ def test_a_site_is_examined_while_the_coordinator_runs(scene: Scene) -> None:
     assert "message_refused" not in scene.place.log.read_text()
 
 
-def test_both_halves_and_the_bundle(scene: Scene, tmp_path: Path) -> None:
-    """Without running programs, each fault is one line, and the bundle has none of the site's words."""
-    canaries = write_canaries(scene)
-    bundle = tmp_path / "bundle.json"
+def test_both_halves(scene: Scene) -> None:
+    """Without running programs, each fault is one line, and none has a patient's values."""
+    write_canaries(scene)
 
-    done = CliRunner().invoke(
-        site_agent, ["doctor", "--config", str(scene.hospital), "--json", "--bundle", str(bundle)]
-    )
+    done = CliRunner().invoke(site_agent, ["doctor", "--config", str(scene.hospital), "--json"])
     found = {finding["identifier"]: finding for finding in json.loads(done.stdout)}
-    text = bundle.read_text()
 
     assert done.exit_code == 1
     assert found["D409"]["severity"] == "failure"
     assert found["D412"]["severity"] == "failure"
     assert found["D414"]["subject"] == "trainer's isolation"
-    assert bundle.stat().st_mode & 0o077 == 0
-    assert len(json.loads(text)["findings"]) == len(json.loads(done.stdout))
-    assert [word for word in canaries if word in text] == []
     assert [word for word in ("Canaryson", "666123") if word in done.stdout] == []
 
 
-def write_canaries(scene: Scene) -> list[str]:
-    """Insert words that must not be sent: a patient, a value, names of tables, hosts and folders, and the keys."""
+def write_canaries(scene: Scene) -> None:
+    """Give the site a table with a patient and a value that no finding may have."""
     table = scene.hospital.parent / "canary-ward.csv"
     table.write_text("patient,age,ill\nCanaryson,666123,perhaps\n")
     scene.change(data={"table": table.name, "contract": "contract.yaml", "split": {"seed": 0}})
-    state = scene.hospital.parent / "state"
-    keys = (state / "agent" / "tls.key", state / "gate" / "identity.key")
-    secrets = [line for key in keys for line in key.read_text().splitlines()[1:-1]]
-    port = scene.place.address
-    return ["Canaryson", "666123", "canary-ward", "patient,", str(scene.hospital.parent), port, *secrets]
 
 
 def test_a_broken_configuration_is_a_finding(scene: Scene) -> None:
@@ -110,19 +98,14 @@ def test_a_broken_configuration_is_a_finding(scene: Scene) -> None:
 
 
 def test_the_coordinators_doctor(scene: Scene) -> None:
-    """The doctor reports a stopped coordinator, a broken plan and an unmoved root key. The bundle has no path."""
-    bundle = scene.place.folder / "bundle.json"
+    """The doctor reports a stopped coordinator, a broken plan and an unmoved root key."""
     (scene.place.folder / "plan.yaml").write_text("study: x\n")
 
-    words = ["doctor", "--config", str(scene.place.config), "--json", "--bundle", str(bundle)]
-    done = CliRunner().invoke(coordinator, words)
+    done = CliRunner().invoke(coordinator, ["doctor", "--config", str(scene.place.config), "--json"])
     found = [(finding["identifier"], finding["severity"]) for finding in json.loads(done.stdout)]
-    again = CliRunner().invoke(coordinator, words)
 
     assert done.exit_code == 1
     assert {("D421", "failure"), ("D420", "warning"), ("D418", "warning")} <= set(found)
-    assert str(scene.place.folder) not in bundle.read_text()
-    assert "cannot be written" in str(again.exception)  # a bundle never overwrites a file
 
 
 @contextmanager

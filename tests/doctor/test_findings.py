@@ -13,7 +13,6 @@ import pytest
 from host import computer_checks
 from host.clock_words import at, spelled
 from host.diagnosis import (
-    AILMENTS,
     Finding,
     Severity,
     exit_status,
@@ -25,7 +24,6 @@ from host.diagnosis import (
     judge_validity,
     warning,
 )
-from host.message_catalogue import Entry
 from pki import key_checks
 from pki.enrolment_decisions import invite_site
 from pki.names import SiteName
@@ -99,12 +97,6 @@ def test_the_exit_status_is_that_of_the_worst() -> None:
     good, odd, bad = fine("D405", "Well."), warning("D405", "Odd.", "Look."), failure("D405", "Bad.", "Correct.")
 
     assert [exit_status(found) for found in ([], [good], [good, odd], [odd, bad, good])] == [0, 0, 3, 1]
-
-
-def test_every_finding_has_help() -> None:
-    """Each identifier is in the catalogue once, with a meaning and a remedy."""
-    assert len({entry.identifier for entry in AILMENTS}) == len(AILMENTS)
-    assert all(isinstance(entry, Entry) and entry.meaning and entry.remedy for entry in AILMENTS)
 
 
 def chmod(words: str) -> None:

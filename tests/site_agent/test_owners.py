@@ -18,7 +18,6 @@ from audit.reading.log_verification import KnownKeys
 from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.durable import by_descriptor, make_folder, opened_folder, replace_file
 from host.restoring import restore
-from host.support_bundle import write_bundle
 from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
@@ -122,7 +121,6 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "hold_directory": lambda here: os.close(hold_directory(here, "site agent")),
     "audit log": lambda here: AuditLog(here / "audit.log", site="st-mary", now=lambda: datetime.now(UTC)).close(),
     "audit export": lambda here: exported(here / "made.csv", here.parent),
-    "support bundle": lambda here: write_bundle(here / "made.json", {}),
     "backup": lambda here: backed_up(here / "made", {}),
 }
 
