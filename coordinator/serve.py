@@ -38,12 +38,11 @@ from host.address_checks import taken_addresses
 from host.durable import full_disk
 from host.local_metrics import serving_metrics
 from host.restoring import refuse_unfinished
+from host.secret_files import hold_directory, settle_layout
 from host.starting_files import starting_values
-from host.state_format import settle_format
 from pki.authority import Authority
 from pki.register import Register
 from pki.register_tables import certificate_ends
-from pki.store import hold_directory
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 
@@ -132,7 +131,7 @@ async def serve(
     """
     state = make_state_directory(configuration)
     hold_directory(state, "coordinator")
-    settle_format(state, "coordinator")
+    settle_layout(state, "coordinator")
     with ExitStack() as stack:
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, Final
 
 from host.backup_key import NAME as KEY_NAME
 from host.durable import MODELS_RESERVE_BYTES, by_descriptor, opened_folder, require_room, sync_folder
-from host.state_format import STATE_FORMAT, check_number
+from host.secret_files import LAYOUT, other_layout
 from protos.errors import ConfigurationError, UnavailableError
 
 CATALOGUE: Final = "backup.json"
@@ -89,7 +89,7 @@ def write_backup(
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 entries = {str(at): _add(archive, at, place) for places in found.values() for at, place in places}
                 catalogue = Catalogue(
-                    program=program, name=name, made=made, software=software, state_format=STATE_FORMAT, entries=entries
+                    program=program, name=name, made=made, software=software, state_format=LAYOUT, entries=entries
                 )
                 content, member = _to_json(catalogue, key), tarfile.TarInfo(CATALOGUE)
                 member.size, member.mode = len(content), 0o600
@@ -172,7 +172,8 @@ def read_catalogue(path: Path, key: bytes | None) -> Catalogue:
         ) from cause
     except (tarfile.TarError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise _refused(f"{path} is damaged, or is not a backup", "Use another backup.") from cause
-    check_number(catalogue.state_format, str(path))
+    if catalogue.state_format != LAYOUT:
+        raise other_layout(f"{path} is a backup of another layout.")
     return catalogue
 
 

@@ -18,8 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from host import secret_files
 from host.durable import sync_folder
-from pki import certificates, store, strict_json
+from pki import certificates, strict_json
 from pki.certificate_chain import certificates_in
 from pki.identity_key import IDENTITY_KEY, has_identity_key, make_identity_key, read_identity_key
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
@@ -87,14 +88,14 @@ class Authority:
     directory: Path
     record: FederationRecord
 
-    root_certificate_path = store.FileIn("root.crt")  # both sides of every connection trust it
-    sealed_root_key_path = store.FileIn("root.key.sealed")  # can be stored elsewhere
-    issuing_certificate_path = store.FileIn("issuing.crt")
-    issuing_key_path = store.FileIn("issuing.key")  # mode 0600
-    coordinator_certificate_path = store.FileIn("coordinator.crt")  # its leaf, then the issuing certificate
-    coordinator_key_path = store.FileIn("coordinator.key")  # for TLS, mode 0600
-    identity_key_path = store.FileIn(IDENTITY_KEY)  # the coordinator's, mode 0600; it signs only log checkpoints
-    register_path = store.FileIn("register.sqlite")
+    root_certificate_path = secret_files.FileIn("root.crt")  # both sides of every connection trust it
+    sealed_root_key_path = secret_files.FileIn("root.key.sealed")  # can be stored elsewhere
+    issuing_certificate_path = secret_files.FileIn("issuing.crt")
+    issuing_key_path = secret_files.FileIn("issuing.key")  # mode 0600
+    coordinator_certificate_path = secret_files.FileIn("coordinator.crt")  # its leaf, then the issuing certificate
+    coordinator_key_path = secret_files.FileIn("coordinator.key")  # for TLS, mode 0600
+    identity_key_path = secret_files.FileIn(IDENTITY_KEY)  # the coordinator's, mode 0600; it signs only log checkpoints
+    register_path = secret_files.FileIn("register.sqlite")
 
     @classmethod
     def create(cls, directory: Path, record: FederationRecord, *, passphrase: str, now: datetime) -> Authority:
@@ -104,14 +105,14 @@ class Authority:
             ConfigurationError: the directory is not empty, or the passphrase is too short.
         """
         parent = directory.absolute().parent
-        with store.explained(directory, "made"):
+        with secret_files.explained(directory, "made"):
             if directory.exists() and any(directory.iterdir()):
                 raise FileExistsError
             parent.mkdir(parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".incomplete", dir=parent))
         try:
             cls(unfinished, record)._fill(passphrase, now)
-            with store.explained(directory, "made"):
+            with secret_files.explained(directory, "made"):
                 unfinished.rename(directory)
                 sync_folder(parent)
         finally:
@@ -121,7 +122,7 @@ class Authority:
     @classmethod
     def load(cls, directory: Path) -> Authority:
         """Open a certificate authority that `pki init` created."""
-        return cls(directory, FederationRecord.from_json(store.read_public(directory / "federation.json")))
+        return cls(directory, FederationRecord.from_json(secret_files.read_public(directory / "federation.json")))
 
     @property
     def federation(self) -> FederationName:
@@ -136,7 +137,7 @@ class Authority:
 
     def root_pem(self) -> bytes:
         """Return the federation's root certificate as PEM."""
-        return store.read_public(self.root_certificate_path)
+        return secret_files.read_public(self.root_certificate_path)
 
     def issue_site(self, key: ec.EllipticCurvePublicKey, site: SiteName, now: datetime) -> IssuedCertificate:
         """Issue a certificate for a site's key. The register decides later whether the certificate is accepted."""
@@ -147,7 +148,7 @@ class Authority:
 
     def coordinator_leaf(self) -> x509.Certificate:
         """Return the coordinator's current certificate."""
-        return certificates_in(store.read_public(self.coordinator_certificate_path))[0]
+        return certificates_in(secret_files.read_public(self.coordinator_certificate_path))[0]
 
     def renew_coordinator(self, now: datetime, record: Callable[[datetime], None] = lambda _: None) -> None:
         """Issue the coordinator's next certificate for the coordinator's existing key.
@@ -156,12 +157,12 @@ class Authority:
         before it is written. If `record` raises, the earlier certificate stays.
         """
         # The key stays the same, so certificate and key on disk match even after a power cut.
-        key, issuing = certificates.key_from_pem(store.read_secret(self.coordinator_key_path)), self._issuing()
+        key, issuing = certificates.key_from_pem(secret_files.read_secret(self.coordinator_key_path)), self._issuing()
         hosts = self.record.hosts
         leaf = certificates.coordinator_certificate(key.public_key(), issuing, self.federation, hosts, now)
         record(leaf.not_valid_after_utc)
         chain = certificates.certificate_pem(leaf) + certificates.certificate_pem(issuing.certificate)
-        store.write_public(self.coordinator_certificate_path, chain)
+        secret_files.write_public(self.coordinator_certificate_path, chain)
 
     def renew_issuing(self, passphrase: str, now: datetime) -> None:
         """Issue the next certificates of the issuing authority and the coordinator. This needs the root key.
@@ -170,12 +171,12 @@ class Authority:
         """
         root, key = self.unsealed_root(passphrase), self._issuing().key.public_key()
         issuing = certificates.issuing_certificate(key, root, self.federation, now)
-        store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
+        secret_files.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
         self.renew_coordinator(now)
 
     def unsealed_root(self, passphrase: str) -> certificates.Issuer:
         """Return the root certificate with its key, which is a secret. Raises RefusedError for a wrong passphrase."""
-        key = certificates.key_from_pem(unseal(store.read_secret(self.sealed_root_key_path), passphrase))
+        key = certificates.key_from_pem(unseal(secret_files.read_secret(self.sealed_root_key_path), passphrase))
         return certificates.Issuer(certificates_in(self.root_pem())[0], key)
 
     def _fill(self, passphrase: str, now: datetime) -> None:
@@ -183,17 +184,17 @@ class Authority:
         root = certificates.Issuer(certificates.root_certificate(root_key, self.federation, now), root_key)
         issuing = certificates.issuing_certificate(issuing_key.public_key(), root, self.federation, now)
         sealed = seal(certificates.key_to_pem(root_key), passphrase)
-        store.write_secret(self.sealed_root_key_path, sealed, replace=False)
-        store.write_secret(self.issuing_key_path, certificates.key_to_pem(issuing_key), replace=False)
-        store.write_public(self.root_certificate_path, certificates.certificate_pem(root.certificate))
-        store.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
+        secret_files.write_secret(self.sealed_root_key_path, sealed, replace=False)
+        secret_files.write_secret(self.issuing_key_path, certificates.key_to_pem(issuing_key), replace=False)
+        secret_files.write_public(self.root_certificate_path, certificates.certificate_pem(root.certificate))
+        secret_files.write_public(self.issuing_certificate_path, certificates.certificate_pem(issuing))
         coordinator_key = certificates.key_to_pem(certificates.new_tls_key())
-        store.write_secret(self.coordinator_key_path, coordinator_key, replace=False)
+        secret_files.write_secret(self.coordinator_key_path, coordinator_key, replace=False)
         self.renew_coordinator(now)
         self.identity_key()
         Register.create(self.register_path).close()
-        store.write_public(self.directory / "federation.json", self.record.to_json())
+        secret_files.write_public(self.directory / "federation.json", self.record.to_json())
 
     def _issuing(self) -> certificates.Issuer:
-        issuing = certificates_in(store.read_public(self.issuing_certificate_path))[0]
-        return certificates.Issuer(issuing, certificates.key_from_pem(store.read_secret(self.issuing_key_path)))
+        issuing = certificates_in(secret_files.read_public(self.issuing_certificate_path))[0]
+        return certificates.Issuer(issuing, certificates.key_from_pem(secret_files.read_secret(self.issuing_key_path)))

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from pki import store
+from host import secret_files
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import fingerprint, regrouped
 from protos.plan.canonical import pack
@@ -36,11 +36,11 @@ def has_identity_key(directory: Path) -> bool:
 
 def make_identity_key(directory: Path) -> Ed25519PrivateKey:
     """Create the identity key. Raises ConfigurationError if it exists."""
-    store.make_private_directory(directory)
+    secret_files.make_private_directory(directory)
     pem = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    store.write_secret(identity_key_path(directory), pem, replace=False)
+    secret_files.write_secret(identity_key_path(directory), pem, replace=False)
     return read_identity_key(directory)
 
 
@@ -48,7 +48,7 @@ def read_identity_key(directory: Path) -> Ed25519PrivateKey:
     """Return the secret key. Raises ConfigurationError if it is missing, open to other accounts, or no Ed25519 key."""
     place = identity_key_path(directory)
     try:
-        key = serialization.load_pem_private_key(store.read_secret(place), password=None)
+        key = serialization.load_pem_private_key(secret_files.read_secret(place), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
         raise _no_identity(place) from cause
     if not isinstance(key, Ed25519PrivateKey):

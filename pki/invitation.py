@@ -18,8 +18,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes
 
+from host import secret_files
 from host.clock_words import COMPARE_CLOCK, at, spelled
-from pki import store, strict_json
+from pki import strict_json
 from pki.certificate_chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, site_name
 from protos.errors import ConfigurationError, RefusedError
@@ -136,11 +137,11 @@ class Invitation:
     @classmethod
     def load(cls, path: Path) -> Invitation:
         """Read an invitation from a file. The file mode is not checked, because the file came by e-mail."""
-        return cls.from_json(store.read_public(path))
+        return cls.from_json(secret_files.read_public(path))
 
     def save(self, path: Path) -> None:
         """Write the invitation with mode 0600. An existing file is an error."""
-        store.write_secret(path, self.to_json(), replace=False)
+        secret_files.write_secret(path, self.to_json(), replace=False)
 
 
 def _wrong(reason: str) -> ConfigurationError:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from host import secret_files
 from host.diagnosis import Finding, failure, fine, judge_validity, warning
-from pki import store
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
@@ -42,7 +42,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
     for place in places:
         try:
             with place.open("rb") as file:
-                store.check_secret(place, os.fstat(file.fileno()))
+                secret_files.check_secret(place, os.fstat(file.fileno()))
             number += 1
         except FileNotFoundError:
             continue
@@ -57,7 +57,7 @@ def judge_secrets(places: Iterable[Path]) -> list[Finding]:
 def judge_certificate(place: Path, owner: str, renewal: str, now: datetime) -> Finding:
     """Check how many days remain before the certificate in a file expires."""
     try:
-        leaf = certificates_in(store.read_public(place))[0]
+        leaf = certificates_in(secret_files.read_public(place))[0]
     except OperatorError as wrong:
         return failure("D404", wrong.what, wrong.remedy)
     return judge_validity(owner, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now=now, renewal=renewal)

@@ -15,9 +15,10 @@ from pathlib import Path
 import click
 
 from audit.reading.log_keys import keys_text
+from host import secret_files
 from host.command_line import PATH, finish, json_option, report_findings
 from host.restoring import refuse_unfinished
-from pki import inspection, key_checks, sealed_key, store
+from pki import inspection, key_checks, sealed_key
 from pki.authority import Authority, FederationRecord
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
@@ -210,7 +211,7 @@ def keys(directory: Path, output: Path) -> None:
     with Register(authority.register_path) as register:
         found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
     found[COORDINATOR] = public_bytes(authority.identity_key())
-    store.write_public(output, keys_text(found).encode())
+    secret_files.write_public(output, keys_text(found).encode())
     for owner, key in sorted(found.items()):
         click.echo(f"{owner}  {fingerprint(key)}")
 
@@ -219,7 +220,7 @@ def keys(directory: Path, output: Path) -> None:
 @click.argument("file", type=PATH)
 def inspect(file: Path) -> None:
     """Explain a certificate or an invitation in plain words. The token of an invitation is not shown."""
-    for line in inspection.describe(store.read_public(file), _now()):
+    for line in inspection.describe(secret_files.read_public(file), _now()):
         click.echo(line)
 
 
@@ -246,7 +247,7 @@ def _passphrase(path: Path | None) -> str:
 
 def _passphrase_in(path: Path) -> str:
     try:
-        lines = store.read_secret(path).decode("utf-8").splitlines()
+        lines = secret_files.read_secret(path).decode("utf-8").splitlines()
     except UnicodeDecodeError as cause:
         raise _no_passphrase(path) from cause
     if not lines or not lines[0]:

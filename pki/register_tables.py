@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from pki import store
+from host import secret_files
 from protos.errors import ConfigurationError, UnavailableError
 
 _VERSION = 1
@@ -51,7 +51,7 @@ _SCHEMA = (
 
 def create(path: Path) -> None:
     """Create an empty register. An existing file is an error."""
-    store.write_secret(path, b"", replace=False)
+    secret_files.write_secret(path, b"", replace=False)
     with explained(path), closing(_open(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
@@ -62,8 +62,8 @@ def create(path: Path) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open an existing register, after checking its format and that only its owner can read it."""
-    with store.explained(path, "opened"):
-        store.check_secret(path, path.stat())
+    with secret_files.explained(path, "opened"):
+        secret_files.check_secret(path, path.stat())
     with explained(path):
         connection = _open(path)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -134,7 +134,7 @@ def certificate_ends(register: Path) -> dict[str, datetime]:
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
     """Return each site's accepted certificate that expires last. Raises OperatorError if the file cannot be read."""
-    with store.explained(register, "read"), closing(connect(register)) as connection:
+    with secret_files.explained(register, "read"), closing(connect(register)) as connection:
         rows = connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()
     newest: dict[str, x509.Certificate] = {}
     for site, chain in rows:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from cryptography import x509
 
+from host import secret_files
 from host.durable import sync_folder
-from pki import certificates, store
+from pki import certificates
 from pki.certificate_chain import certificates_in
 from pki.names import SiteName
 from pki.shown_certificates import checked_leaf, federation_of
@@ -30,9 +31,9 @@ class SiteKeys:
 
     directory: Path
 
-    tls_key_path = store.FileIn("tls.key")  # mode 0600
-    certificate_path = store.FileIn("tls.crt")  # the site's certificate, then the issuing certificate
-    root_certificate_path = store.FileIn("root.crt")  # of the federation
+    tls_key_path = secret_files.FileIn("tls.key")  # mode 0600
+    certificate_path = secret_files.FileIn("tls.crt")  # the site's certificate, then the issuing certificate
+    root_certificate_path = secret_files.FileIn("root.crt")  # of the federation
 
     @classmethod
     def exists(cls, directory: Path) -> bool:
@@ -42,7 +43,7 @@ class SiteKeys:
     @classmethod
     def create(cls, directory: Path) -> SiteKeys:
         """Create the TLS key. Raises ConfigurationError if it exists."""
-        store.make_private_directory(directory)
+        secret_files.make_private_directory(directory)
         keys = cls(directory)
         if cls.exists(directory):
             raise ConfigurationError(
@@ -51,7 +52,7 @@ class SiteKeys:
                 remedy="Use these keys, or choose an empty directory for a new site.",
             )
         pem = certificates.key_to_pem(certificates.new_tls_key())
-        store.write_secret(keys.tls_key_path, pem, replace=False)
+        secret_files.write_secret(keys.tls_key_path, pem, replace=False)
         return cls.load(directory)
 
     @classmethod
@@ -59,7 +60,7 @@ class SiteKeys:
         """Open a site's TLS key and certificates, after checking that they belong together."""
         keys = cls(directory)
         keys._finish_interrupted_renewal()
-        key = certificates.key_from_pem(store.read_secret(keys.tls_key_path))
+        key = certificates.key_from_pem(secret_files.read_secret(keys.tls_key_path))
         if keys.is_enrolled() and keys.leaf().public_key() != key.public_key():
             raise ConfigurationError(
                 what=f"{keys.certificate_path} does not belong to {keys.tls_key_path}.",
@@ -74,7 +75,7 @@ class SiteKeys:
 
     def leaf(self) -> x509.Certificate:
         """Return the site's current certificate."""
-        return certificates_in(store.read_public(self.certificate_path))[0]
+        return certificates_in(secret_files.read_public(self.certificate_path))[0]
 
     def certificate_sha256(self) -> str:
         """Return the SHA-256 of the current certificate, 64 hexadecimal digits."""
@@ -102,13 +103,13 @@ class SiteKeys:
     def restore_previous(self) -> None:
         """Restore the previous key and certificate, because the coordinator refused the renewed certificate."""
         for path in (self.tls_key_path, self.certificate_path):
-            with store.explained(path, "replaced"):
+            with secret_files.explained(path, "replaced"):
                 self._previous(path).replace(self._next(path))
         self._exchange()
 
     def signing_request(self) -> bytes:
         """Return a signing request (PEM) for the TLS key."""
-        return certificates.signing_request(certificates.key_from_pem(store.read_secret(self.tls_key_path)))
+        return certificates.signing_request(certificates.key_from_pem(secret_files.read_secret(self.tls_key_path)))
 
     def install(self, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
         """Store a checked certificate from enrolment: leaf, then issuing authority, under the root of the invitation.
@@ -117,15 +118,15 @@ class SiteKeys:
             RefusedError: the certificate is not for our key and our name, or not under this root.
         """
         self._check(self.tls_key_path, chain_pem, root_pem, site=site, federation=federation, now=now)
-        store.write_public(self.root_certificate_path, root_pem)
-        store.write_public(self.certificate_path, chain_pem)
+        secret_files.write_public(self.root_certificate_path, root_pem)
+        secret_files.write_public(self.certificate_path, chain_pem)
 
     def next_signing_request(self) -> bytes:
         """Create a new TLS key and return its signing request (PEM). The key of an unfinished renewal is replaced."""
         # A key that waited for months in an interrupted renewal may belong to a certificate that has expired, and a key
         # is certified only once. So the key is always new.
         key = certificates.new_tls_key()
-        store.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
+        secret_files.write_secret(self._next(self.tls_key_path), certificates.key_to_pem(key), replace=True)
         return certificates.signing_request(key)
 
     def install_next(self, chain_pem: bytes, *, site: SiteName, federation: str, now: datetime) -> None:
@@ -136,15 +137,15 @@ class SiteKeys:
         Raises:
             RefusedError: the chain is not for the next key and our name, or not under our root.
         """
-        root_pem = store.read_public(self.root_certificate_path)
+        root_pem = secret_files.read_public(self.root_certificate_path)
         self._check(self._next(self.tls_key_path), chain_pem, root_pem, site=site, federation=federation, now=now)
         self._keep_previous()
-        store.write_public(self._next(self.certificate_path), chain_pem)
+        secret_files.write_public(self._next(self.certificate_path), chain_pem)
         self._exchange()
 
     def _keep_previous(self) -> None:
         for path in (self.certificate_path, self.tls_key_path):
-            with store.explained(path, "kept"):
+            with secret_files.explained(path, "kept"):
                 self._previous(path).unlink(missing_ok=True)
                 self._previous(path).hardlink_to(path)
         sync_folder(self.directory)
@@ -153,21 +154,21 @@ class SiteKeys:
         # The key moves first. After a crash between the two moves, tls.crt.next without tls.key.next means that the
         # certificate must follow (`_finish_interrupted_renewal`).
         for path in (self.tls_key_path, self.certificate_path):
-            with store.explained(path, "replaced"):
+            with secret_files.explained(path, "replaced"):
                 self._next(path).replace(path)
                 sync_folder(self.directory)
 
     def _finish_interrupted_renewal(self) -> None:
         certificate = self._next(self.certificate_path)
         if certificate.exists() and not self._next(self.tls_key_path).exists():
-            with store.explained(self.certificate_path, "replaced"):
+            with secret_files.explained(self.certificate_path, "replaced"):
                 certificate.replace(self.certificate_path)
                 sync_folder(self.directory)
 
     def _check(
         self, key_path: Path, chain_pem: bytes, root_pem: bytes, *, site: SiteName, federation: str, now: datetime
     ) -> None:
-        key = certificates.key_from_pem(store.read_secret(key_path)).public_key()
+        key = certificates.key_from_pem(secret_files.read_secret(key_path)).public_key()
         checked_leaf(chain_pem, root_pem, key, site=site, federation=federation, now=now)
 
     @staticmethod

@@ -17,10 +17,10 @@ from coordinator.configuration import read_configuration
 from coordinator.operations.coordinator_log import log_path
 from host.command_line import PATH, by_option, person
 from host.restoring import refuse_unfinished
+from host.secret_files import hold_directory, write_public
 from pki.authority import Authority
 from pki.identity_key import public_bytes
 from pki.register import Register
-from pki.store import hold_directory, write_public
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
 

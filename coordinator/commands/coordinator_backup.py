@@ -29,10 +29,9 @@ from host import restoring
 from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
 from host.command_line import PATH, account
-from host.state_format import settle_format
+from host.secret_files import hold_directory, settle_layout
 from pki.authority import Authority
 from pki.register import Register
-from pki.store import hold_directory
 from protos.errors import ConfigurationError
 
 PROGRAM: Final = "coordinator"
@@ -50,7 +49,7 @@ def backup(file: Path, path: Path) -> None:
     configuration = read_configuration(path)
     state, authority = _existing(configuration)
     hold_directory(state, PROGRAM)
-    settle_format(state, PROGRAM)
+    settle_layout(state, PROGRAM)
     roots = {"state": state, "authority": authority}
     with _still(authority):
         made, key = _now().isoformat(timespec="seconds"), sealing_key(made_key(state))

@@ -21,12 +21,12 @@ from coordinator.network.control_socket import ask, status_path
 from coordinator.operations.coordinator_log import log_path
 from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
-from host import address_checks, computer_checks
+from host import address_checks, computer_checks, secret_files
 from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
-from pki import key_checks, store
+from host.secret_files import NotRunning
+from pki import key_checks
 from pki.authority import Authority, FederationRecord
-from pki.store import NotRunning
 from protos.errors import OperatorError, UnavailableError
 
 config_option: Final = configuration_option("coordinator.yaml")
@@ -112,7 +112,7 @@ def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[
     """Check the address in invitations by connecting as a site does. A load balancer must pass TLS through."""
     try:
         authority = Authority.load(directory)
-        record = FederationRecord.from_json(store.read_public(directory / "federation.json"))
+        record = FederationRecord.from_json(secret_files.read_public(directory / "federation.json"))
         target = address_checks.Target(
             record.coordinator.host.strip("[]"),
             record.coordinator.port,

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 from coordinator.rounds.engine import Engine
 from host.durable import full_disk, short_path
-from pki.store import not_answering
+from host.secret_files import not_answering
 from protos.errors import ConfigurationError, UsageError
 
 Word: TypeAlias = Literal["pause", "resume", "stop"]

@@ -17,7 +17,8 @@ import structlog
 from coordinator.network.outgoing import Caller
 from coordinator.network.pace import Refusals
 from coordinator.network.service import Credentials
-from pki import enrolment_decisions, store
+from host import secret_files
+from pki import enrolment_decisions
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.certificates import certificate_sha256, is_renewal_due
@@ -55,8 +56,8 @@ class Membership:
     def credentials(self) -> Credentials:
         """Return the coordinator's own certificate and the root certificates that it trusts."""
         return Credentials(
-            key=store.read_secret(self._authority.coordinator_key_path),
-            chain=store.read_public(self._authority.coordinator_certificate_path),
+            key=secret_files.read_secret(self._authority.coordinator_key_path),
+            chain=secret_files.read_public(self._authority.coordinator_certificate_path),
             root=self._authority.root_pem(),
         )
 

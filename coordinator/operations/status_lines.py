@@ -16,7 +16,7 @@ _OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
 def print_status(answer: Mapping[str, Any], console: Console) -> None:  # Any: every type that JSON has
-    """Print the status that a running coordinator reported. Coordinators of earlier versions report fewer facts."""
+    """Print the status that a running coordinator reported."""
     for line in status_lines(answer):
         console.print(line, soft_wrap=True)
     if answer["sites"]:

@@ -23,7 +23,6 @@ older ledger, which the marks in the audit log reveal. Keys exist in memory only
 from __future__ import annotations
 
 import hmac
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -42,8 +41,6 @@ from protos.masking.ledger_lines import checked, digest, listing_in, listing_out
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
 _FORMAT: Final = "global-layers masking ledger 3"
-_FORMAT_2: Final = "global-layers masking ledger 2"  # does not have the sets that were answered at final steps
-_FORMAT_1: Final = "global-layers masking ledger 1"  # had only one step; its writer never returned to an earlier one
 
 
 @dataclass(frozen=True, order=True)
@@ -132,7 +129,7 @@ class Ledger:
     """What a site has masked in one run. The record is frozen, and `freeze` returns the next one.
 
     Attributes:
-        listing: the plan's sites that contribute to each number; None for a ledger of an earlier version.
+        listing: the plan's sites that contribute to each number; None for equal sites.
         steps: the stored steps, in rising order.
         oldest: the first step that may be repeated. Earlier steps are final.
         forgotten: for the earlier steps, how often each set was answered.
@@ -309,8 +306,7 @@ class Ledger:
         """
         try:
             first, *others = text[: text.rfind("\n") + 1].splitlines() or [text]
-            begun = json.loads(first)
-            ledger = cls._parse_first(begun) if begun["format"] == _FORMAT_1 else cls._parse(first, others)
+            ledger = cls._parse(first, others)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
             raise MaskingRefused(Reason.RECORD_UNREADABLE) from cause
         require(ledger.run == run, Reason.OTHER_RUN)
@@ -319,7 +315,7 @@ class Ledger:
     @classmethod
     def _parse(cls, first: str, others: list[str]) -> Self:
         check, begun = uncheck("", first)
-        if begun["format"] not in (_FORMAT, _FORMAT_2):
+        if begun["format"] != _FORMAT:
             raise ValueError("another version's record")
         whole(begun["oldest"])
         steps: dict[int, Remembered] = {}
@@ -329,20 +325,10 @@ class Ledger:
             steps[entry["step"]] = Remembered(entry["attempt"], digest(entry["position"]), _masked(entry["masked"]))
         if list(steps) != sorted(steps) or any(step < begun["oldest"] for step in steps):
             raise ValueError("steps out of order")
-        forgotten = {tuple(sites): count for sites, count in begun.get("forgotten", [])}
+        forgotten = {tuple(sites): count for sites, count in begun["forgotten"]}
         whole(*forgotten.values())
-        listing = listing_in(begun.get("listing"))
+        listing = listing_in(begun["listing"])
         return cls(run=begun["run"], listing=listing, steps=steps, oldest=begun["oldest"], forgotten=forgotten)
-
-    @classmethod
-    def _parse_first(cls, content: dict[str, Any]) -> Self:
-        """Read the record of the first version, which had only one step."""
-        if content["last"] is None:
-            return cls(run=content["run"])
-        step, attempt = content["last"]
-        whole(step, attempt)
-        known = Remembered(attempt, digest(content["position"]), _masked(content["masked"]))
-        return cls(run=content["run"], steps={step: known}, oldest=step)
 
 
 def _masked(entries: list[Any]) -> tuple[Masked, ...]:

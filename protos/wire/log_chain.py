@@ -17,19 +17,6 @@ from typing import Any, Final
 from protos.plan.canonical import digest
 
 GENESIS: Final = "0" * 64
-# The names of an event and its facts in version 0.1.
-_WORDS_OF_0_1: Final[dict[str, dict[str, str]]] = {
-    "head_countersigned": {"head": "checkpoint", "countersignature": "cosignature"},
-    "log_continued": {"head": "checkpoint", "epoch": "generation"},
-    "log_began_anew": {"epoch": "generation"},
-    "epoch_agreed": {"epoch": "key_session"},
-    "epoch_opened": {"epoch": "key_session"},
-}
-_EVENTS_OF_0_1: Final = {
-    "head_countersigned": "checkpoint_cosigned",
-    "epoch_agreed": "key_session_agreed",
-    "epoch_opened": "key_session_opened",
-}
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 _CONTAINERS: Final = (dict, list, tuple)  # of JSON
 _NO_RECORD: Final = "this is not a complete record"
@@ -131,7 +118,7 @@ def _step(position: LogPosition, line: bytes, number: int) -> Record:
     # hash covers.
     if not hmac.compare_digest(line, expected):
         raise BrokenChain(number, "the record was changed or is incomplete")
-    return Record(position, after, leaf, _in_present_words(facts))
+    return Record(position, after, leaf, facts)
 
 
 def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, bytes, bytes]:
@@ -141,15 +128,6 @@ def _line(position: LogPosition, text: str, salt: str) -> tuple[LogPosition, byt
     start, number = f'{{"facts":{text},"hash":"{after.hash}",', f'"sequence":{position.sequence}}}'
     line = f'{start}"previous":"{position.hash}","salt":"{salt}",{number}'
     return after, leaf, line.encode() + b"\n"
-
-
-def _in_present_words(facts: dict[str, Any]) -> dict[str, Any]:
-    """Rename the facts of a record of version 0.1 to the names of this version. The line itself does not change."""
-    event = facts.get("event")
-    if event not in _WORDS_OF_0_1 or not _WORDS_OF_0_1[event].keys() & facts.keys():
-        return facts
-    names = _WORDS_OF_0_1[event]
-    return {names.get(name, name): value for name, value in facts.items()} | {"event": _EVENTS_OF_0_1.get(event, event)}
 
 
 def _text(facts: object) -> str:

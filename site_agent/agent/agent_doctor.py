@@ -15,10 +15,10 @@ from typing import Final
 
 from cryptography import x509
 
-from host import address_checks, computer_checks
+from host import address_checks, computer_checks, secret_files
 from host.clock_words import at, spelled
 from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
-from pki import key_checks, store
+from pki import key_checks
 from pki.invitation import Invitation
 from pki.names import Address
 from pki.site_keys import SiteKeys
@@ -81,14 +81,16 @@ async def _coordinator(
     Return also how far the clocks differ.
     """
     record = keys.directory / ADDRESSES
-    address = hospital.coordinator or str(json.loads(store.read_public(record))["coordinator"])
-    root = store.read_public(keys.root_certificate_path)
+    address = hospital.coordinator or str(json.loads(secret_files.read_public(record))["coordinator"])
+    root = secret_files.read_public(keys.root_certificate_path)
     target = replace(_target(address, root), own=(keys.certificate_path, keys.tls_key_path))
     found = address_checks.findings(target, environment, _PATIENCE_SECONDS)
     if any(finding.severity == 2 for finding in found):
         return found, None
     credentials = Credentials(
-        key=store.read_secret(keys.tls_key_path), chain=store.read_public(keys.certificate_path), root=root
+        key=secret_files.read_secret(keys.tls_key_path),
+        chain=secret_files.read_public(keys.certificate_path),
+        root=root,
     )
     membership, apart = await _membership(address, credentials, keys.leaf())
     return [*found, membership], apart
@@ -154,5 +156,5 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
             return warning(
                 "D411",
                 says,
-                "The coordinator may have an earlier version. Check whether the agent can join.",
+                "Check whether the agent can join.",
             ), None

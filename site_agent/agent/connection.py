@@ -74,7 +74,7 @@ class Connection:
     ) -> None:
         """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream.
 
-        It receives the coordinator's time in seconds since 1970 in UTC, or None from an earlier version.
+        It receives the coordinator's time in seconds since 1970 in UTC, or None if it is no number.
         """
         self._accepted = accepted
         self._greeting: asyncio.Task[None] | None = None

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pki import store
+from host import secret_files
 from pki.names import site_name
 from pki.site_keys import SiteKeys
 from site_agent.agent.connection import Credentials
@@ -35,9 +35,9 @@ class KeptCertificates:
         """Return this site's current certificates and the trusted root certificate, for the gate process."""
         keys, addresses = self._keys, self._addresses()
         parts = (
-            store.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
-            store.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
-            store.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
+            secret_files.read_public(keys.certificate_path) if keys.is_enrolled() else b"",
+            secret_files.read_public(keys.root_certificate_path) if keys.is_enrolled() else b"",
+            secret_files.read_public(keys.previous_certificate_path) if keys.has_previous() else b"",
         )
         return Shown(addresses.get("coordinator", ""), addresses.get("enrolment", ""), packed(parts))
 
@@ -45,14 +45,14 @@ class KeptCertificates:
         """Return this site's current TLS key and certificate, and the trusted root certificate."""
         keys = self._keys
         return Credentials(
-            key=store.read_secret(keys.tls_key_path),
-            chain=store.read_public(keys.certificate_path),
-            root=store.read_public(keys.root_certificate_path),
+            key=secret_files.read_secret(keys.tls_key_path),
+            chain=secret_files.read_public(keys.certificate_path),
+            root=secret_files.read_public(keys.root_certificate_path),
         )
 
     def root(self) -> bytes:
         """Return the trusted root certificate as PEM text."""
-        return store.read_public(self._keys.root_certificate_path)
+        return secret_files.read_public(self._keys.root_certificate_path)
 
     def address(self, which: str) -> str:
         """Return the stored network address of `coordinator` or `enrolment`, or an empty text if none is stored."""
@@ -73,7 +73,7 @@ class KeptCertificates:
             # The addresses of an invitation are written first, because a certificate without them could not be used
             # after a power cut.
             addresses = {"coordinator": order.coordinator, "enrolment": order.enrolment}
-            store.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
+            secret_files.write_public(self._keys.directory / ADDRESSES, json.dumps(addresses).encode())
         if order.key == "first":
             self._keys.install(chain, root, site=site, federation=order.federation, now=now)
         else:
@@ -91,5 +91,5 @@ class KeptCertificates:
         place = self._keys.directory / ADDRESSES
         if not place.exists():
             return {}
-        found: dict[str, Any] = json.loads(store.read_public(place))  # Any: every type that JSON has
+        found: dict[str, Any] = json.loads(secret_files.read_public(place))  # Any: every type that JSON has
         return {name: text for name, text in found.items() if isinstance(text, str)}

@@ -16,8 +16,8 @@ import click
 
 from audit.own_log import AuditLog
 from host.command_line import PATH, account, by_option, person
+from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-from pki.store import write_public
 from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document

@@ -14,8 +14,8 @@ from audit.reading.log_verification import KnownKeys
 from audit.restarting import restart_log
 from host.command_line import PATH, by_option, person
 from host.restoring import refuse_unfinished
+from host.secret_files import hold_directory, write_public
 from pki.identity_key import has_identity_key, public_bytes, read_identity_key
-from pki.store import hold_directory, write_public
 from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital

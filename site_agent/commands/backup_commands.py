@@ -21,8 +21,7 @@ from host import restoring
 from host.backup_archive import read_catalogue, require_readable, write_backup
 from host.backup_key import keep_key, key_for_restoring, made_key, sealing_key
 from host.command_line import PATH, account
-from host.state_format import settle_format
-from pki.store import hold_directory, make_private_directory
+from host.secret_files import hold_directory, make_private_directory, settle_layout
 from protos.errors import ConfigurationError
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
@@ -50,7 +49,7 @@ def backup(file: Path, path: Path) -> None:
         )
     make_private_directory(gate_folder(state))
     hold_directory(gate_folder(state), PROGRAM)
-    settle_format(gate_folder(state), PROGRAM)
+    settle_layout(gate_folder(state), PROGRAM)
     made, key = _now().isoformat(timespec="seconds"), sealing_key(made_key(gate_folder(state)))
     catalogue = write_backup(
         file,
@@ -127,8 +126,7 @@ def restore(file: Path, path: Path, key_file: Path | None, unauthenticated: bool
 
 def _mark(state: Path, site: str, made: str) -> None:
     """Begin a new audit log, which records that the state was restored."""
-    # A backup of an earlier version has the log in the state directory itself. Converting the state moves the log.
-    place = audit_log_path(state) if gate_folder(state).is_dir() else state / "audit.log"
+    place = audit_log_path(state)
     because = f"restored from the backup of {made}"
     known = known_generation(place.parent / "witness")
     restart_log(place, site=site, by=account(), because=because, now=_now, known=known, backup=made)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from host.command_line import json_option
-from protos.errors import UsageError
 from site_agent.commands.site_options import audit_log_of, config_option
 from site_agent.hospital import Hospital, read_hospital
 
@@ -99,38 +98,6 @@ def _ago(at: str | None) -> str:
     seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
     age = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
     return f"{at}, {age} ago"
-
-
-@click.command("move-state")
-@config_option
-@click.option(
-    "--give-up-run",
-    "gives_up",
-    is_flag=True,
-    help="End this site's part in the current run. This option requires --by.",
-)
-@click.option("--by", help="Name of the person who ends this site's part in the run. The audit log records the name.")
-def move_state(path: Path, gives_up: bool, by: str | None) -> None:
-    """Move the state files of an earlier program version to separate folders for the agent, the gate and the trainer.
-
-    If you start the programs in a terminal, `site-agent join` moves the files by itself. If the programs run as
-    services, stop the earlier services and install the packages first. Then run `site-agent move-state` as root.
-
-    Example: site-agent move-state --config hospital.yaml
-    """
-    from site_agent.service.state_moves import move_old_state
-
-    hospital = read_hospital(path)
-    if gives_up != bool(by and by.strip() and by.isprintable()):
-        raise UsageError(
-            what="The options --give-up-run and --by must be used together.",
-            consequence="The command moved no file.",
-            remedy="Use both options, or use none of the two.",
-        )
-    if move_old_state(hospital.state_path, hospital.site, gives_up_by=by):
-        click.echo("The state of an earlier version is divided into the folders agent and gate.")
-    else:
-        click.echo("This state has these folders already. The command moved no file.")
 
 
 @click.command()

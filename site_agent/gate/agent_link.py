@@ -99,7 +99,7 @@ class AgentLink:
         Args:
             address: HOST:PORT, or empty for the address that came with enrolment.
             accepted: awaited once when the coordinator has accepted the stream, with its time in seconds since 1970 in
-                UTC, or None from an earlier version.
+                UTC, or None if it is no number.
         """
         return Stream(self, address, accepted)
 

@@ -55,7 +55,7 @@ class Itinerary:
         self._chosen: bytes | None = None
         for facts in sorted(released, key=lambda facts: (facts["round"], facts["attempt"])):
             stage, layers = Stage[facts["stage"].upper()], bytes.fromhex(facts["offered_layers"])
-            position_then = bytes.fromhex(facts.get("position", ""))  # earlier versions did not write it
+            position_then = bytes.fromhex(facts["position"])
             self._known[facts["round"]] = (facts["attempt"], position_then)
             self._remember(facts["round"], stage, layers)
         self._highest = max(self._known, default=-1)

@@ -6,8 +6,6 @@ The rules:
 
 * unknown means spent: after a loss the budget of a year is spent, and that of every study that was approved before;
 * a loss is a file and a record too. It is never removed, and a later loss is added;
-* a site of an earlier version has no mark, and its audit log, which goes back to its enrolment, has all payments. That
-  is no loss;
 * a person who restarts the log of a rolled back state shows that payments after the older state are missing. That is
   one loss, even if the log is restarted again later;
 * `restore` restarts the log too. A restore is a loss if the coordinator has confirmed records that the backup lacks. It

@@ -28,13 +28,13 @@ class Release(Document):
     position: str
     stage: str
     offered_layers: str
-    masked: bool = False  # missing in a file of an earlier version
+    masked: bool
 
 
 class _Kept(Document):
     rounds: dict[str, int]
     finished: str | None = None
-    newest: Release | None = None  # missing in a file of an earlier version
+    newest: Release | None = None
 
 
 class _Sent(Document):

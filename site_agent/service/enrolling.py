@@ -94,7 +94,7 @@ async def _enrol_again_if_invited(
     try:
         is_there = hospital.invitation is not None and Path(hospital.invitation).exists()
         used, found = _used(hospital), Invitation.load(Path(str(hospital.invitation))).fingerprint if is_there else ""
-        if used is None:  # enrolled by an earlier version, with this invitation
+        if used is None:  # the file was lost; this invitation counts as used
             _record_use(hospital, _Used(invitation=found))
         elif found and used != _Used(invitation=found):
             await _enrol(hospital, certificates, identity_key, audit, "next")

@@ -13,9 +13,9 @@ from typing import Final
 from audit.reading.log_verification import fault_of
 from host import computer_checks
 from host.diagnosis import Finding, failure, fine, judge_disk, warning
+from host.secret_files import NotRunning
 from pki import key_checks
 from pki.identity_key import identity_key_path
-from pki.store import NotRunning
 from protos.errors import RefusedError
 from site_agent.gate.earlier_runs import check_ledgers
 from site_agent.gate.privacy_ledger import check_ledger

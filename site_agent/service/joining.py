@@ -21,11 +21,10 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.own_log import AuditLog
+from host import secret_files
 from host.clock_words import clocks_apart
 from host.local_metrics import serving_metrics
 from host.restoring import refuse_unfinished
-from host.state_format import settle_format
-from pki import store
 from pki.identity_key import has_identity_key, read_identity_key
 from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
@@ -40,7 +39,6 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.enrolling import enrol_where_needed, now, renew, site_identity_key
 from site_agent.service.neighbours import Neighbours, neighbours_of
 from site_agent.service.site_metrics import SiteCollector
-from site_agent.service.state_moves import move_old_state
 from site_agent.service.status_socket import Told, telling
 from site_agent.site_standing import Standing
 from site_agent.state_folders import audit_log_path, gate_folder
@@ -94,7 +92,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
         OperatorError: this site cannot or must not continue.
     """
     state = hospital.state_path
-    hold_state(state, hospital.site)
+    hold_state(state)
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
@@ -162,17 +160,13 @@ def _settle(hospital: Hospital, audit: AuditLog, gate: SiteGate) -> None:
     gate.adopt(hospital)
 
 
-def hold_state(state: Path, site: str) -> int:
-    """Lock the state directory for this process, and convert an older format of the directory if needed.
-
-    Return the lock's file descriptor.
-    """
+def hold_state(state: Path) -> int:
+    """Lock the state directory for this process. Return the lock's file descriptor."""
     refuse_unfinished(state)
-    store.make_private_directory(state)
-    move_old_state(state, site)
-    store.make_private_directory(gate_folder(state))
-    held = store.hold_directory(gate_folder(state), PROGRAM)
-    settle_format(gate_folder(state), PROGRAM)
+    secret_files.make_private_directory(state)
+    secret_files.make_private_directory(gate_folder(state))
+    held = secret_files.hold_directory(gate_folder(state), PROGRAM)
+    secret_files.settle_layout(gate_folder(state), PROGRAM)
     return held
 
 
@@ -217,7 +211,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
         OperatorError: this site has no certificate, a gate runs, or the enrolment port does not answer or refuses.
     """
     state = hospital.state_path
-    held = hold_state(state, hospital.site)
+    held = hold_state(state)
     if not has_identity_key(gate_folder(state)):
         raise _no_certificate()
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))

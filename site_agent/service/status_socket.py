@@ -16,7 +16,7 @@ from typing import Any, Final
 import sdnotify
 
 from host.durable import full_disk, short_path
-from pki.store import not_answering
+from host.secret_files import not_answering
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.service.released_volume import LeftCount

@@ -30,7 +30,6 @@ from site_agent.trainer.data.tables import Table
 from site_agent.trainer.trainer_files import site_secret, write_whole
 
 FILE: Final = "released_columns.json"
-_OLDER_FILE: Final = "statistics.json"
 # 64 bits; among a million values, two have the same digest with a probability below one in ten million.
 _DIGITS: Final = 16
 Rows: TypeAlias = dict[str, int]
@@ -69,12 +68,10 @@ def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None
     now = {name: counted(column, table, name_value) for name, column in columns.items()}
     hiding = {name: counted(column, table, name_value, within_range=True) for name, column in columns.items()}
     known: Released = json.loads((folder / FILE).read_bytes()) if (folder / FILE).exists() else {}
-    unknown = _released_by_an_earlier_version(folder)
     again = [
         name
         for name, column in columns.items()
-        if name in unknown
-        or any(
+        if any(
             not _may_follow(column, rows, now[name], hiding[name], smallest_cell)
             if run != plan.run_name
             else rows != now[name]
@@ -133,10 +130,3 @@ def _may_follow(
 def _naming(secret: bytes) -> Callable[[bytes], str]:
     key = hmac.digest(secret, pack("released columns"), "sha256")
     return lambda value: blake3(value, key=key).hexdigest()[:_DIGITS]
-
-
-def _released_by_an_earlier_version(folder: Path) -> set[str]:
-    """Return the columns whose statistics an earlier version of this program sent without recording the rows."""
-    path = folder / _OLDER_FILE
-    known: dict[str, dict[str, str]] = json.loads(path.read_bytes()) if path.exists() else {}
-    return {column for columns in known.values() for column in columns}

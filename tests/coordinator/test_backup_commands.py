@@ -23,8 +23,8 @@ from coordinator.coordinator_cli import cli as coordinator
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from deploy.quickstart.ports import free_port
+from host.secret_files import hold_directory
 from pki.pki_cli import commands as pki
-from pki.store import hold_directory
 from site_agent.site_cli import cli as site_agent
 from site_agent.state_folders import audit_log_path
 from tests.rehearsal.federation import Office

@@ -13,7 +13,7 @@ from coordinator.commands import operator_commands
 from coordinator.coordinator_cli import cli as coordinator
 from coordinator.network import control_socket
 from host.address_checks import Target, _closed
-from pki.store import hold_directory, holder_of
+from host.secret_files import hold_directory, holder_of
 from protos.errors import OperatorError, UnavailableError
 from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started

@@ -19,7 +19,7 @@ from coordinator.configuration import CoordinatorConfiguration
 from coordinator.serve import make_state_directory
 from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.restoring import refuse_unfinished, restore
-from host.state_format import FILE, STATE_FORMAT, format_of, settle_format
+from host.secret_files import LAYOUT, LAYOUT_FILE, settle_layout
 from protos.errors import ConfigurationError, UnavailableError
 from site_agent.service.joining import join
 from tests.for_each import for_each
@@ -154,22 +154,17 @@ def test_a_backup_replaces_none_and_follows_no_link(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.backup", "state"]
 
 
-def test_a_state_without_a_number_moves_forward_and_a_later_one_is_refused(tmp_path: Path) -> None:
-    """A state of an earlier version gets its number.
+def test_a_state_of_another_layout_is_refused(tmp_path: Path) -> None:
+    """A new state gets its number. A state of another layout or of another program is refused and not changed."""
+    settle_layout(tmp_path, "coordinator")
+    settle_layout(tmp_path, "coordinator")
 
-    A state of a later version or of another program is not changed.
-    """
-    assert settle_format(tmp_path, "coordinator") == 0
-    assert format_of(tmp_path, "coordinator") == STATE_FORMAT
-    assert settle_format(tmp_path, "coordinator") == STATE_FORMAT
-    for content in (f'{{"program": "coordinator", "format": {STATE_FORMAT + 1}}}', '{"format": 1}', "", "[]"):
-        (tmp_path / FILE).write_text(content)
+    other = f'{{"program": "site agent", "format": {LAYOUT}}}'
+    for content in (f'{{"program": "coordinator", "format": {LAYOUT - 1}}}', '{"format": 1}', "", other):
+        (tmp_path / LAYOUT_FILE).write_text(content)
         with pytest.raises(ConfigurationError):
-            settle_format(tmp_path, "coordinator")
-        assert (tmp_path / FILE).read_text() == content
-    (tmp_path / FILE).write_text('{"program": "site agent", "format": 1}')
-    with pytest.raises(ConfigurationError, match="not of coordinator"):
-        settle_format(tmp_path, "coordinator")
+            settle_layout(tmp_path, "coordinator")
+        assert (tmp_path / LAYOUT_FILE).read_text() == content
 
 
 def test_a_backup_for_which_there_is_no_room_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

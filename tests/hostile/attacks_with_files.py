@@ -120,7 +120,7 @@ def _tar(folder: Path, entries: dict[str, tuple[Entry, bytes]], key: bytes = byt
         name="a",
         made="2026-01-01",
         software="1",
-        state_format=host.backup_archive.STATE_FORMAT,
+        state_format=host.backup_archive.LAYOUT,
         entries={at: entry for at, (entry, _) in entries.items()},
     )
     with tarfile.open(file, "w") as archive:

@@ -48,7 +48,7 @@ AUDIT_ORDER: Final = {
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
     "the audit log": ("audit.own_log", "audit.log_files", "audit.rolled_back", "audit.restarting"),
     "how it starts": (
-        "site_agent.service.joining", "site_agent.service.enrolling", "site_agent.service.state_moves",
+        "site_agent.service.joining", "site_agent.service.enrolling",
         "site_agent.gate.separation",
     ),
 }  # fmt: skip

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from deploy.quickstart.ports import free_port
+from host.secret_files import hold_directory
 from pki.shown_certificates import ShownCertificates
-from pki.store import hold_directory
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.joining import renew_now

@@ -18,7 +18,7 @@ from audit.reading.log_verification import KnownKeys
 from host.backup_archive import Catalogue, read_catalogue, write_backup
 from host.durable import by_descriptor, make_folder, opened_folder, replace_file
 from host.restoring import restore
-from pki.store import hold_directory, make_private_directory, read_secret, write_public, write_secret
+from host.secret_files import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
 from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance

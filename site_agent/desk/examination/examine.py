@@ -181,8 +181,7 @@ def _missing(table: Table) -> dict[str, float]:
 
 def _digest(table: Table, split: Split, findings: tuple[Finding, ...]) -> str:
     keys = sorted(finding.key for finding in findings if finding.level == "warning")
-    dealt = split.model_dump(exclude=None if split.stratified else {"stratified"})  # keeps earlier acceptances valid
-    bound = json.dumps(["examination 1", table_digest(table), dealt, keys], sort_keys=True)
+    bound = json.dumps(["examination 1", table_digest(table), split.model_dump(), keys], sort_keys=True)
     return hashlib.sha256(bound.encode()).hexdigest()
 
 

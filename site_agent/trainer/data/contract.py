@@ -260,17 +260,7 @@ class Contract(Document):
     @property
     def digest(self) -> str:
         """The SHA-256 of the contract's content, in hexadecimal. Comments and the order of keys do not change it."""
-        # Keys of later versions are omitted if they have their default value, so that earlier contracts keep their
-        # digest.
-        left_out = {} if self.target.missing == "drop" else {self.columns.index(self.target): {"missing"}}
-        if self.image is not None and self.image.files is None:
-            left_out[self.columns.index(self.image)] = {"files"}
-        left_out |= {
-            place: {"longest"}
-            for place, one in enumerate(self.columns)
-            if isinstance(one, TermsFeature) and one.longest is None
-        }
-        return hashlib.sha256(self.model_dump_json(exclude={"columns": left_out}).encode()).hexdigest()
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def read_contract(path: Path) -> Contract:

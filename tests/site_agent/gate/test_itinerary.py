@@ -187,7 +187,7 @@ def test_a_result_names_what_was_made(name: str, layers: bytes, best: int | None
 
 def released(number: int, stage: str, layers: str = "") -> dict[str, Any]:
     """What the audit log holds of a release."""
-    return {"round": number, "attempt": 0, "stage": stage, "offered_layers": layers}  # as an earlier version did
+    return {"round": number, "attempt": 0, "position": "", "stage": stage, "offered_layers": layers}
 
 
 def test_what_was_released_is_remembered_over_a_restart() -> None:

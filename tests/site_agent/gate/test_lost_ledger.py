@@ -24,7 +24,6 @@ from site_agent.gate.permission import decide_plan
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.hospital import Hospital, PrivacyLimits
-from site_agent.service.state_moves import move_old_state
 from site_agent.state_folders import audit_log_path, gate_folder
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import policy_with
@@ -161,27 +160,6 @@ def test_a_lost_ledger_beside_its_log_is_no_loss_because_the_log_has_all_payment
     assert started(tmp_path, 2) == ()
     with log_of(tmp_path) as log:
         assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
-
-
-@pytest.mark.parametrize("form", ["folders", "one folder"])
-def test_an_upgrade_is_no_loss(tmp_path: Path, form: str) -> None:
-    """A state of before the mark has a log that goes back to its enrolment. Its payments count on."""
-    old = tmp_path if form == "one folder" else gate_folder(tmp_path)
-    old.mkdir(exist_ok=True)
-    log = AuditLog(old / "audit.log", site="ahus", now=lambda: START)
-    for event in ("enrolled", "run_joined", "run_finished"):
-        log.write(event, run="run-1")
-    log.write("plan_approved", plan=PLAN.digest.hex(), by="A. Jones")
-    spent = {"identifier": "1", "run": "r", "study": "prior", "version": 1, "epsilon": 1.0, "delta": 1e-5}
-    log.write("privacy_spent", **spent, sampling=None)
-    log.close()
-    approve(tmp_path, PLAN, by="A. Jones", at=START)
-    move_old_state(tmp_path, "ahus")
-
-    assert started(tmp_path) == ()
-    with log_of(tmp_path) as log:
-        assert [payment.epsilon for payment in PrivacyLedger(tmp_path, log).payments()] == [1.0]
-    assert reason(tmp_path) is None
 
 
 @pytest.mark.parametrize("because", ["state_restored", "log_refused", "disk"])

@@ -177,15 +177,6 @@ def test_the_run_that_asks_again_gets_the_same_rows_or_nothing(tmp_path: Path) -
         own_numbers(site(tmp_path, [age and age + 0.5 for age in AGES]), asking(AGE), tmp_path)
 
 
-def test_what_an_earlier_version_released_stays_released(tmp_path: Path) -> None:
-    """That version kept no rows, so no difference can be counted and the column is refused."""
-    (tmp_path / "statistics.json").write_text(json.dumps({"digest": {"age": "an-earlier-run"}}))
-
-    with pytest.raises(ReleasedBefore):
-        own_numbers(site(tmp_path), asking(AGE), tmp_path)
-    assert own_numbers(site(tmp_path), asking(SEX), tmp_path) == (9, 3, 0)
-
-
 def test_new_rows_that_the_range_clips_hide_nobody(tmp_path: Path) -> None:
     """Five rows are new, one of them within the range: the others' part of the difference is known."""
     ages = [float(age) for age in range(20, 32)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pki.store import hold_directory, holder_of
+from host.secret_files import hold_directory, holder_of
 from protos.errors import ConfigurationError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pki import store
+from host import secret_files
 from protos.errors import ConfigurationError, UnavailableError
 
 
@@ -17,8 +17,8 @@ def test_a_secret_is_private_whatever_the_umask(tmp_path: Path) -> None:
     for umask in (0, 0o022, 0o077):
         previous = os.umask(umask)
         try:
-            store.write_secret(tmp_path / "secret", b"s", replace=True)
-            store.write_public(tmp_path / "public", b"p")
+            secret_files.write_secret(tmp_path / "secret", b"s", replace=True)
+            secret_files.write_public(tmp_path / "public", b"p")
         finally:
             os.umask(previous)
 
@@ -31,36 +31,36 @@ def test_a_secret_is_private_whatever_the_umask(tmp_path: Path) -> None:
 def test_an_open_secret_is_not_used(tmp_path: Path, mode: int) -> None:
     """A secret that the group or everybody may use is refused with the command that corrects it."""
     path = tmp_path / "key"
-    store.write_secret(path, b"s", replace=False)
+    secret_files.write_secret(path, b"s", replace=False)
     path.chmod(mode)
 
     with pytest.raises(ConfigurationError, match="chmod 600"):
-        store.read_secret(path)
+        secret_files.read_secret(path)
 
 
 def test_a_secret_is_never_overwritten_unasked(tmp_path: Path) -> None:
     """Without `replace` the first content stays, and nothing else is left behind."""
     path = tmp_path / "key"
-    store.write_secret(path, b"first", replace=False)
+    secret_files.write_secret(path, b"first", replace=False)
 
     with pytest.raises(ConfigurationError, match="exists already"):
-        store.write_secret(path, b"second", replace=False)
+        secret_files.write_secret(path, b"second", replace=False)
 
-    assert store.read_secret(path) == b"first"
+    assert secret_files.read_secret(path) == b"first"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the disk is full, the old content is intact and no torn file remains."""
     path = tmp_path / "key"
-    store.write_secret(path, b"old", replace=False)
+    secret_files.write_secret(path, b"old", replace=False)
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UnavailableError, match="No space left"):
-        store.write_secret(path, b"new", replace=True)
+        secret_files.write_secret(path, b"new", replace=True)
 
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -74,8 +74,8 @@ def test_missing_huge_and_strange_files_are_explained(tmp_path: Path) -> None:
 
     for path in (tmp_path / "missing", tmp_path, tmp_path / "huge", tmp_path / "huge" / "below"):
         with pytest.raises(ConfigurationError):
-            store.read_public(path)
+            secret_files.read_public(path)
     with pytest.raises(ConfigurationError, match="chmod go-w"):
-        store.make_private_directory(tmp_path / "shared")
-    store.make_private_directory(tmp_path / "a" / "b")
+        secret_files.make_private_directory(tmp_path / "shared")
+    secret_files.make_private_directory(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
