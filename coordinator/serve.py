@@ -41,8 +41,7 @@ from host.restoring import refuse_unfinished
 from host.secret_files import hold_directory, settle_layout
 from host.starting_files import starting_values
 from pki.authority import Authority
-from pki.register import Register
-from pki.register_tables import certificate_ends
+from pki.register import Register, certificate_ends
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 

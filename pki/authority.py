@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,18 +21,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host import secret_files
 from host.durable import sync_folder
-from pki import certificates, strict_json
+from pki import certificates
 from pki.certificate_chain import certificates_in
 from pki.identity_key import IDENTITY_KEY, has_identity_key, make_identity_key, read_identity_key
 from pki.names import Address, FederationName, SiteName, federation_name, host_name
 from pki.register import IssuedCertificate, Register
 from pki.sealed_key import seal, unseal
-from protos.errors import ConfigurationError
+from protos.plan.documents import Document, parse_document
 
-FORMAT_VERSION = 1
 
-_TEXTS = ("federation", "coordinator", "enrolment", "hosts")
-_KINDS: dict[str, strict_json.Kind] = {"format": int} | dict.fromkeys(_TEXTS, str)
+class _File(Document):
+    """The content of federation.json. `hosts` are separated by blanks."""
+
+    format: Literal[1] = 1
+    federation: str
+    coordinator: str
+    enrolment: str
+    hosts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +56,23 @@ class FederationRecord:
 
     def to_json(self) -> bytes:
         """Return the bytes of federation.json."""
-        return strict_json.encode(
-            {
-                "format": FORMAT_VERSION,
-                "federation": self.federation,
-                "coordinator": str(self.coordinator),
-                "enrolment": str(self.enrolment),
-                "hosts": " ".join(self.hosts),
-            }
+        content = _File(
+            federation=self.federation,
+            coordinator=str(self.coordinator),
+            enrolment=str(self.enrolment),
+            hosts=" ".join(self.hosts),
         )
+        return content.model_dump_json(indent=2).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> FederationRecord:
         """Read federation.json. Raises ConfigurationError if the content of the file is not valid."""
-        fields = strict_json.decode(data, kinds=_KINDS, subject="federation.json")
-        if fields["format"] != FORMAT_VERSION:
-            raise ConfigurationError(
-                what=(
-                    f"federation.json has the format {fields['format']}, but this version of the program reads the "
-                    f"format {FORMAT_VERSION}."
-                ),
-                consequence="Nothing was started or changed.",
-                remedy="Use the version that created this directory.",
-            )
+        found = parse_document(data, _File, source="federation.json", consequence="Nothing was started or changed.")
         return cls(
-            federation=federation_name(str(fields["federation"])),
-            coordinator=Address.parse(str(fields["coordinator"])),
-            enrolment=Address.parse(str(fields["enrolment"])),
-            hosts=tuple(str(fields["hosts"]).split()),
+            federation=federation_name(found.federation),
+            coordinator=Address.parse(found.coordinator),
+            enrolment=Address.parse(found.enrolment),
+            hosts=tuple(found.hosts.split()),
         )
 
 

@@ -1,21 +1,48 @@
-"""Checks that a certificate chain has exactly three certificates of one federation: leaf, issuing authority and root.
+"""Reads certificates that another computer sent: chains, the site's name in a leaf, and what a site's agent uses.
 
-TLS makes the same check on every connection. This check is needed before a certificate is written to disk, and allows
-only this one shape.
+TLS checks a chain on every connection. Here it is checked before it is written to disk, in only one shape: leaf,
+issuing authority, root. The verifier of the library `cryptography` refuses name constraints on URIs, which bind an
+issuing authority to its federation, so the few checks are our own. A leaf has exactly one name of exactly one spelling,
+exactly one usage, a P-256 key, and no extension that is not listed here. The register decides on every call whether the
+certificate is still accepted (`Register.is_accepted`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from host.clock_words import COMPARE_CLOCK, outside
+from pki import certificates
+from pki.certificates import certificate_pem, certificate_sha256, is_p256
+from pki.names import SiteName, is_name, site_uri
 from protos.errors import RefusedError
 
-LARGEST_BYTES = 32 * 1024
+LARGEST_BYTES: Final = 32 * 1024
+_KNOWN_EXTENSIONS: Final = (
+    x509.BasicConstraints,
+    x509.KeyUsage,
+    x509.ExtendedKeyUsage,
+    x509.SubjectAlternativeName,
+    x509.SubjectKeyIdentifier,
+    x509.AuthorityKeyIdentifier,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SiteIdentity:
+    """The identity of a site, as proved by its certificate."""
+
+    name: SiteName
+    certificate_sha256: str
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
@@ -55,12 +82,128 @@ def verified_leaf(chain_pem: bytes, root_pem: bytes, now: datetime) -> x509.Cert
             lower.verify_directly_issued_by(upper)
         except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as cause:
             raise _refused("one of its certificates is not signed by the next") from cause
-        if not lower.not_valid_before_utc <= now <= lower.not_valid_after_utc:
-            raise _refused(
-                "one of its certificates is not valid now. "
-                + outside(lower.not_valid_before_utc, lower.not_valid_after_utc, now).rstrip(".")
-            )
+        _check_time(lower, now)
     return leaf
+
+
+def checked_leaf(
+    chain_pem: bytes, root_pem: bytes, key: ec.EllipticCurvePublicKey, *, site: SiteName, federation: str, now: datetime
+) -> x509.Certificate:
+    """Return the leaf certificate of a chain after checking that it is for this site and key, under this root.
+
+    Raises:
+        RefusedError: the leaf is for another site or key, or not under this root.
+    """
+    leaf = verified_leaf(chain_pem, root_pem, now)
+    if identify_site(certificate_pem(leaf), federation, now).name != site or leaf.public_key() != key:
+        raise _refused("it is for another key or another site")
+    return leaf
+
+
+def identify_site(leaf: bytes, federation: str, now: datetime) -> SiteIdentity:
+    """Return the identity of the site to which a leaf certificate (PEM) belongs. TLS has checked its chain.
+
+    Raises:
+        RefusedError: the certificate is not exactly that of a site of this federation, valid now.
+    """
+    found = certificates_in(leaf)
+    if len(found) != 1:
+        raise _refused(f"{len(found)} certificates arrived instead of one")
+    (certificate,) = found
+    names = _names(certificate)
+    if len(names) != 1:
+        raise _refused(f"it has {len(names)} names, but a site's certificate must have exactly one name")
+    name = names[0].value if isinstance(names[0], x509.UniformResourceIdentifier) else ""
+    site = name.rpartition("/")[2]
+    if not is_name(site) or name != site_uri(federation, site):
+        raise _refused("its name is not the name of a site of this federation")
+    _check_profile(certificate, now)
+    return SiteIdentity(name=SiteName(site), certificate_sha256=certificate_sha256(certificate))
+
+
+def federation_of(leaf: x509.Certificate) -> str:
+    """Return the federation that a site's certificate names. Raises RefusedError if it names no federation."""
+    parts = [str(name.value).split("/") for name in _names(leaf)]  # spiffe: / / the federation / site / the site
+    if len(parts) != 1 or len(parts[0]) != 5:
+        raise _refused("it names no site of a federation")
+    return parts[0][2]
+
+
+def sha256_of_chain(chain_pem: bytes) -> str:
+    """Return the SHA-256 of the leaf certificate in a chain, 64 hexadecimal digits."""
+    return certificate_sha256(certificates_in(chain_pem)[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCertificates:
+    """The TLS certificates of a site's agent, for its other processes. Chains are PEM, leaf first; missing is empty.
+
+    `previous` is the chain before the last renewal, until the new one has worked.
+    """
+
+    chain: bytes
+    root: bytes
+    previous: bytes = b""
+
+    @property
+    def is_enrolled(self) -> bool:
+        """Return whether the site's certificate and the trusted root certificate exist."""
+        return bool(self.chain and self.root)
+
+    def leaf(self) -> x509.Certificate:
+        """Return the site's current certificate. Raises RefusedError if it cannot be read."""
+        return certificates_in(self.chain)[0]
+
+    def expiry(self) -> datetime:
+        """Return the time at which the current certificate expires, with a time zone."""
+        return self.leaf().not_valid_after_utc
+
+    def federation(self) -> str:
+        """Return the federation that the current certificate names. Raises RefusedError if it names no federation."""
+        return federation_of(self.leaf())
+
+    def is_renewal_due(self, now: datetime) -> bool:
+        """Return whether the current certificate has reached its renewal day."""
+        return certificates.is_renewal_due(self.leaf(), now)
+
+
+def describe(pem: bytes, now: datetime) -> Iterator[str]:
+    """Yield lines that describe each certificate in a PEM. Texts of strangers are escaped for the terminal (`!a`)."""
+    for one in certificates_in(pem):
+        start, end = one.not_valid_before_utc, one.not_valid_after_utc
+        remark = " (not valid yet)" if now < start else " (expired)" if now > end else ""
+        names = ", ".join(str(getattr(name, "value", name)) for name in _names(one, is_checked=False))
+        yield f"Certificate {names or one.subject.rfc4514_string()!a}"
+        yield f"  issued by    {one.issuer.rfc4514_string()!a}"
+        yield f"  valid        {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC{remark}"
+        yield f"  sha256       {certificate_sha256(one)}"
+
+
+def _names(certificate: x509.Certificate, *, is_checked: bool = True) -> list[x509.GeneralName]:
+    try:
+        extensions = list(certificate.extensions)
+    except Exception as cause:  # an extension is repeated or unreadable
+        raise _refused("its extensions cannot be read") from cause
+    if is_checked and not all(isinstance(one.value, _KNOWN_EXTENSIONS) for one in extensions):
+        raise _refused("it has an extension that certificates of a federation do not have")
+    return [name for one in extensions if isinstance(one.value, x509.SubjectAlternativeName) for name in one.value]
+
+
+def _check_profile(certificate: x509.Certificate, now: datetime) -> None:
+    try:
+        key, extensions = certificate.public_key(), certificate.extensions
+        constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
+        key_usage = extensions.get_extension_for_class(x509.KeyUsage).value
+        usages = list(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except Exception as cause:  # an extension is missing, or the key is of an unknown kind
+        raise _refused("it does not state its allowed use") from cause
+    if not is_p256(key):
+        raise _refused("its key is not a P-256 key")
+    if constraints.ca or key_usage.key_cert_sign or not key_usage.digital_signature:
+        raise _refused("it is the certificate of an authority or may not sign a connection")
+    if usages != [ExtendedKeyUsageOID.CLIENT_AUTH]:
+        raise _refused("it is not allowed for this side of the connection")
+    _check_time(certificate, now)
 
 
 def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None:
@@ -73,9 +216,15 @@ def _check_authority(certificate: x509.Certificate, *, path_length: int) -> None
         raise _refused("an authority in it may not sign the certificate below it")
 
 
+def _check_time(certificate: x509.Certificate, now: datetime) -> None:
+    if fault := outside(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now):
+        raise _refused(f"it is not valid now. {fault.rstrip('.')}")
+
+
 def _refused(reason: str) -> RefusedError:
     return RefusedError(
-        what=f"A certificate chain was refused: {reason}.",
-        consequence="The chain was not stored, and the keys and certificates on this computer are unchanged.",
-        remedy=f"{COMPARE_CLOCK} If the clock is right, ask the federation office which authority is correct.",
+        what=f"A certificate was refused: {reason}.",
+        consequence="It was not accepted or stored. The keys on this computer are unchanged, and nothing was sent.",
+        remedy=f"{COMPARE_CLOCK} If the clock is right, check the certificate with `pki inspect FILE`, and ask the "
+        "federation office for the right one.",
     )

@@ -9,30 +9,39 @@ because it does not reveal the token.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final, Literal
 
 from cryptography.hazmat.primitives import hashes
 
 from host import secret_files
 from host.clock_words import COMPARE_CLOCK, at, spelled
-from pki import strict_json
 from pki.certificate_chain import certificates_in
 from pki.names import Address, FederationName, SiteName, federation_name, site_name
 from protos.errors import ConfigurationError, RefusedError
 from protos.fingerprints import grouped
 from protos.plan.canonical import pack
+from protos.plan.documents import Document, parse_document
 
-FORMAT_VERSION = 1
-TOKEN_BYTES = 24
+TOKEN_BYTES: Final = 24
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-_TEXTS = ("federation", "site", "coordinator", "enrolment", "expires", "token", "root")
-_KINDS: dict[str, strict_json.Kind] = {"format": int} | dict.fromkeys(_TEXTS, str)
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+class _File(Document):
+    """The content of an invitation's file."""
+
+    format: Literal[1] = 1
+    federation: str
+    site: str
+    coordinator: str
+    enrolment: str
+    expires: str
+    token: str
+    root: str
 
 
 def new_token() -> bytes:
@@ -99,36 +108,32 @@ class Invitation:
 
     def to_json(self) -> bytes:
         """Encode the invitation as the bytes of its file. These bytes are a secret, because they contain the token."""
-        return strict_json.encode(
-            {
-                "format": FORMAT_VERSION,
-                "federation": self.federation,
-                "site": self.site,
-                "coordinator": str(self.coordinator),
-                "enrolment": str(self.enrolment),
-                "expires": self.expires.astimezone(UTC).strftime(_TIME),
-                "token": base64.urlsafe_b64encode(self.token).decode("ascii"),
-                "root": self.root_pem.decode("ascii"),
-            }
+        content = _File(
+            federation=self.federation,
+            site=self.site,
+            coordinator=str(self.coordinator),
+            enrolment=str(self.enrolment),
+            expires=self.expires.astimezone(UTC).strftime(_TIME),
+            token=base64.urlsafe_b64encode(self.token).decode("ascii"),
+            root=self.root_pem.decode("ascii"),
         )
+        return content.model_dump_json(indent=2).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Invitation:
         """Decode an invitation. Raises ConfigurationError if the bytes are not an invitation."""
-        fields = strict_json.decode(data, kinds=_KINDS, subject="invitation")
-        if fields["format"] != FORMAT_VERSION:
-            raise _wrong(f"its format is {fields['format']}, and this version reads format {FORMAT_VERSION}")
+        found = parse_document(data, _File, source="The invitation", consequence="It was not used. Nothing was sent.")
         try:
-            expires = datetime.strptime(str(fields["expires"]), _TIME).replace(tzinfo=UTC)
-            token = base64.b64decode(str(fields["token"]).encode("ascii"), altchars=b"-_", validate=True)
-            root_pem = str(fields["root"]).encode("ascii")
-        except (ValueError, binascii.Error) as cause:
+            expires = datetime.strptime(found.expires, _TIME).replace(tzinfo=UTC)
+            token = base64.b64decode(found.token.encode("ascii"), altchars=b"-_", validate=True)
+            root_pem = found.root.encode("ascii")
+        except ValueError as cause:
             raise _wrong("its expiry, token or root certificate is not valid") from cause
         return cls(
-            federation=federation_name(str(fields["federation"])),
-            site=site_name(str(fields["site"])),
-            coordinator=Address.parse(str(fields["coordinator"])),
-            enrolment=Address.parse(str(fields["enrolment"])),
+            federation=federation_name(found.federation),
+            site=site_name(found.site),
+            coordinator=Address.parse(found.coordinator),
+            enrolment=Address.parse(found.enrolment),
             expires=expires,
             root_pem=root_pem,
             token=token,

@@ -13,8 +13,7 @@ from host.diagnosis import Finding, failure, fine, judge_validity, warning
 from pki.authority import Authority
 from pki.certificate_chain import certificates_in
 from pki.invitation import Invitation
-from pki.register import Register
-from pki.register_tables import newest_certificates
+from pki.register import Register, newest_certificates
 from protos.errors import OperatorError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from audit.reading.log_keys import keys_text
 from host import secret_files
 from host.command_line import PATH, finish, json_option, report_findings
 from host.restoring import refuse_unfinished
-from pki import inspection, key_checks, sealed_key
+from pki import key_checks, sealed_key
 from pki.authority import Authority, FederationRecord
+from pki.certificate_chain import describe as describe_certificates
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import public_bytes
+from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
 from pki.register import Register, SiteRecord, SiteState
 from protos.errors import ConfigurationError
@@ -220,7 +222,7 @@ def keys(directory: Path, output: Path) -> None:
 @click.argument("file", type=PATH)
 def inspect(file: Path) -> None:
     """Explain a certificate or an invitation in plain words. The token of an invitation is not shown."""
-    for line in inspection.describe(secret_files.read_public(file), _now()):
+    for line in describe(secret_files.read_public(file), _now()):
         click.echo(line)
 
 
@@ -234,6 +236,20 @@ def doctor(directory: Path, as_json: bool) -> None:
     """
     found = key_checks.judge_authority(directory, _now()) + key_checks.judge_members(directory, _now())
     report_findings(found, as_json=as_json)
+
+
+def describe(data: bytes, now: datetime) -> Iterator[str]:
+    """Yield lines that describe an invitation without its token, or each certificate in a PEM. Nothing is checked."""
+    if data.lstrip().startswith(b"-----BEGIN CERTIFICATE"):
+        yield from describe_certificates(data, now)
+        return
+    invitation = Invitation.from_json(data)
+    yield f"Invitation of site {invitation.site} to federation {invitation.federation}"
+    yield f"  coordinator  {invitation.coordinator}"
+    yield f"  enrolment    {invitation.enrolment}"
+    expired = " (expired)" if now >= invitation.expires else ""
+    yield f"  expires      {invitation.expires:%Y-%m-%d %H:%M} UTC{expired}"
+    yield f"  fingerprint  {invitation.fingerprint}"
 
 
 def _now() -> datetime:

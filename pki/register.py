@@ -9,7 +9,8 @@ a new invitation. The rules:
 * only the hash of a token is stored.
 
 Several processes can use one file at once, each with its own `Register`. A `Register` must not be used across a fork.
-Times are aware, from the caller, and stored in whole seconds.
+Times are aware, from the caller, and stored in whole seconds. The file is in write-ahead mode, mode 0600, and synced at
+every change, so a confirmed revocation survives a power cut.
 """
 
 from __future__ import annotations
@@ -17,21 +18,53 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from pki import register_tables
+from cryptography import x509
+
+from host import secret_files
 from pki.identity_key import differing_fingerprints, is_same_fingerprint
 from pki.names import SiteName
-from protos.errors import ConfigurationError, RefusedError
+from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from protos.fingerprints import fingerprint
 
 MOST_EACH_DAY: Final = 20  # new certificates of a site; an honest one needs a few in a year
 _DAY_SECONDS: Final = 86_400
+_VERSION = 1
+_PATIENCE_SECONDS = 20.0
+_SCHEMA = (
+    """CREATE TABLE sites (
+        name TEXT PRIMARY KEY,
+        state TEXT NOT NULL CHECK (state IN ('invited', 'requested', 'approved', 'active', 'revoked')),
+        identity_key BLOB,
+        tls_key_sha256 TEXT,
+        signing_request BLOB,
+        changed_at INTEGER NOT NULL
+    ) STRICT""",
+    """CREATE TABLE invitations (
+        token_sha256 TEXT PRIMARY KEY,
+        site TEXT NOT NULL UNIQUE REFERENCES sites (name),
+        expires_at INTEGER NOT NULL,
+        is_pre_approved INTEGER NOT NULL,
+        used_at INTEGER
+    ) STRICT""",
+    """CREATE TABLE certificates (
+        sha256 TEXT PRIMARY KEY,
+        site TEXT NOT NULL REFERENCES sites (name),
+        tls_key_sha256 TEXT NOT NULL UNIQUE,
+        chain_pem BLOB NOT NULL,
+        is_accepted INTEGER NOT NULL,
+        issued_at INTEGER NOT NULL
+    ) STRICT""",
+    "CREATE TABLE counter (generation INTEGER NOT NULL) STRICT",
+    "INSERT INTO counter VALUES (0)",
+    f"PRAGMA user_version = {_VERSION}",
+)
 
 
 class SiteState(StrEnum):
@@ -84,13 +117,13 @@ class Register:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection = register_tables.connect(path)
+        self._connection = _connect(path)
         self._lock = threading.Lock()
 
     @classmethod
     def create(cls, path: Path) -> Register:
         """Create and open an empty register, mode 0600. An existing file is an error."""
-        register_tables.create(path)
+        _create(path)
         return cls(path)
 
     def close(self) -> None:
@@ -276,7 +309,7 @@ class Register:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open the database for reading, for this thread alone, until the block ends."""
-        with self._lock, register_tables.explained(self._path):
+        with self._lock, _explained(self._path):
             yield self._connection
 
     @contextmanager
@@ -285,7 +318,7 @@ class Register:
 
         No other process can change the register until the block ends, so its files can be copied meanwhile.
         """
-        with self.reading() as database, register_tables.transaction(database):
+        with self.reading() as database, _transaction(database):
             yield database
 
     def _row(self, query: str, *values: str | bytes | int) -> Any:  # Any: columns of several types, or None
@@ -333,6 +366,101 @@ class Register:
             " VALUES (?, ?, ?, ?, 1, ?)",
             (issued.sha256, name, issued.tls_key_sha256, issued.chain_pem, _seconds(now)),
         )
+
+
+def certificate_ends(register: Path) -> dict[str, datetime]:
+    """Return when each site's newest accepted certificate expires, in UTC. Raises OperatorError for a damaged file."""
+    return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
+
+
+def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
+    """Return each site's accepted certificate that expires last. Raises OperatorError if the file cannot be read."""
+    with secret_files.explained(register, "read"), closing(_connect(register)) as connection:
+        rows = connection.execute("SELECT site, chain_pem FROM certificates WHERE is_accepted = 1").fetchall()
+    newest: dict[str, x509.Certificate] = {}
+    for site, chain in rows:
+        leaf = x509.load_pem_x509_certificates(chain)[0]
+        if site not in newest or leaf.not_valid_after_utc > newest[site].not_valid_after_utc:
+            newest[site] = leaf
+    return newest
+
+
+def _create(path: Path) -> None:
+    """Create an empty register. An existing file is an error."""
+    secret_files.write_secret(path, b"", replace=False)
+    with _explained(path), closing(_open(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("COMMIT")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open an existing register, after checking its format and that only its owner can read it."""
+    with secret_files.explained(path, "opened"):
+        secret_files.check_secret(path, path.stat())
+    with _explained(path):
+        connection = _open(path)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            connection.close()
+            raise ConfigurationError(
+                what=f"The register of sites {path} has a format that this version cannot read.",
+                consequence="No site was admitted and the file is unchanged.",
+                remedy="Use the register.sqlite that `pki init` created, or restore this file from its backup.",
+            )
+        return connection
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Convert SQLite's failures to errors with three sentences."""
+    try:
+        yield
+    except sqlite3.OperationalError as cause:
+        raise UnavailableError(
+            what=f"The register of sites {path} cannot be used now: {cause}.",
+            consequence="No site was admitted, and the requested change was not made.",
+            remedy="Check the disk's free space and the file's owner, then try again.",
+        ) from cause
+    except sqlite3.DatabaseError as cause:
+        raise ConfigurationError(
+            what=f"{path} is damaged or is not a register of sites: {cause}.",
+            consequence="No site was admitted, and the requested change was not made.",
+            remedy=(
+                "Restore register.sqlite from its backup. Issue all certificates again that were issued after this "
+                "backup."
+            ),
+        ) from cause
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit all changes that the block makes together, or none of them. Increase the register's generation number."""
+    # IMMEDIATE takes the write lock first, so data that is read inside cannot change before it is written.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("UPDATE counter SET generation = generation + 1")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=rw",
+        uri=True,
+        timeout=_PATIENCE_SECONDS,
+        isolation_level=None,  # transactions never begin automatically
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
 
 
 def _seconds(time: datetime) -> int:

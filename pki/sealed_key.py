@@ -7,22 +7,36 @@ not used, because one graphics card tries several hundred thousand of its passph
 from __future__ import annotations
 
 import base64
-import binascii
 import secrets
+from typing import Annotated, Final, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from pydantic import StringConstraints
 
-from pki import strict_json
 from protos.errors import ConfigurationError, RefusedError
+from protos.plan.documents import Document, parse_document
 
 SHORTEST_PASSPHRASE = 12
 
-_FORMAT = "global-layers sealed key 1"
+_FORMAT: Final = "global-layers sealed key 1"
 _COST = 2**17
-_FUNCTION = "scrypt n=131072 r=8 p=1, then AES-256-GCM"
-_SALT_BYTES, _NONCE_BYTES = 16, 12
+_FUNCTION: Final = "scrypt n=131072 r=8 p=1, then AES-256-GCM"
+
+
+def _base64(size: str) -> StringConstraints:
+    return StringConstraints(pattern=rf"^(?:[A-Za-z0-9+/]{{4}}){size}(?:[A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$")
+
+
+class _File(Document):
+    """The file with the sealed key: salt (16 bytes), nonce (12 bytes) and ciphertext, as base64."""
+
+    format: Literal["global-layers sealed key 1"] = _FORMAT
+    function: Literal["scrypt n=131072 r=8 p=1, then AES-256-GCM"] = _FUNCTION
+    salt: Annotated[str, _base64("{5}")]
+    nonce: Annotated[str, _base64("{4}")]
+    sealed: Annotated[str, _base64("+")]
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
@@ -34,18 +48,12 @@ def seal(secret: bytes, passphrase: str) -> bytes:
             remedy="Choose a longer passphrase, such as five words drawn by dice, and keep the passphrase apart from "
             "the file.",
         )
-    salt, nonce = secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_NONCE_BYTES)
+    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
     # A new salt gives a new key, so one nonce is never used twice with one key.
     sealed = AESGCM(_key(passphrase, salt)).encrypt(nonce, secret, _header())
-    return strict_json.encode(
-        {
-            "format": _FORMAT,
-            "function": _FUNCTION,
-            "salt": base64.b64encode(salt).decode(),
-            "nonce": base64.b64encode(nonce).decode(),
-            "sealed": base64.b64encode(sealed).decode(),
-        }
-    )
+    parts = (base64.b64encode(part).decode() for part in (salt, nonce, sealed))
+    content = _File(**dict(zip(("salt", "nonce", "sealed"), parts, strict=True)))
+    return content.model_dump_json(indent=2).encode()
 
 
 def unseal(container: bytes, passphrase: str) -> bytes:
@@ -55,19 +63,9 @@ def unseal(container: bytes, passphrase: str) -> bytes:
         ConfigurationError: the bytes are not a container of this format.
         RefusedError: the passphrase is wrong, or a byte was changed. The two cannot be distinguished.
     """
-    kinds: dict[str, strict_json.Kind] = dict.fromkeys(("format", "function", "salt", "nonce", "sealed"), str)
-    fields = strict_json.decode(container, kinds=kinds, subject="sealed key")
     # The cost is a constant, not read from the file, so a hostile file cannot require a terabyte of memory.
-    if (fields["format"], fields["function"]) != (_FORMAT, _FUNCTION):
-        raise _unusable()
-    try:
-        salt, nonce, sealed = (
-            base64.b64decode(str(fields[name]), validate=True) for name in ("salt", "nonce", "sealed")
-        )
-    except (binascii.Error, ValueError) as cause:
-        raise _unusable() from cause
-    if len(salt) != _SALT_BYTES or len(nonce) != _NONCE_BYTES:
-        raise _unusable()
+    found = parse_document(container, _File, source="The sealed key", consequence="It remains sealed.")
+    salt, nonce, sealed = (base64.b64decode(part) for part in (found.salt, found.nonce, found.sealed))
     try:
         return AESGCM(_key(passphrase, salt)).decrypt(nonce, sealed, _header())
     except InvalidTag as cause:
@@ -91,11 +89,3 @@ def _key(passphrase: str, salt: bytes) -> bytes:
 
 def _header() -> bytes:
     return f"{_FORMAT}\n{_FUNCTION}".encode("ascii")
-
-
-def _unusable() -> ConfigurationError:
-    return ConfigurationError(
-        what="This is a sealed key in a format that this version cannot read.",
-        consequence="The key remains sealed and nothing was written.",
-        remedy="Use the file root.key.sealed from `pki init`, or the version of the program that wrote the file.",
-    )

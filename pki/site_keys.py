@@ -19,9 +19,8 @@ from cryptography import x509
 from host import secret_files
 from host.durable import sync_folder
 from pki import certificates
-from pki.certificate_chain import certificates_in
+from pki.certificate_chain import certificates_in, checked_leaf, federation_of
 from pki.names import SiteName
-from pki.shown_certificates import checked_leaf, federation_of
 from protos.errors import ConfigurationError
 
 

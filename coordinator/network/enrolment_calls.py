@@ -20,9 +20,8 @@ from coordinator.network.service import Credentials
 from host import secret_files
 from pki import enrolment_decisions
 from pki.authority import Authority
-from pki.certificate_chain import certificates_in
+from pki.certificate_chain import certificates_in, identify_site
 from pki.certificates import certificate_sha256, is_renewal_due
-from pki.identity import identify_site
 from pki.names import is_name, site_name
 from pki.register import Register, SiteState
 from protos.errors import OperatorError, RefusedError

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.own_log import AuditLog
 from pki import enrolment_decisions
+from pki.certificate_chain import ShownCertificates, checked_leaf, sha256_of_chain
 from pki.certificates import requested_key
 from pki.names import SiteName, federation_name
-from pki.shown_certificates import ShownCertificates, checked_leaf, sha256_of_chain
 from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
 from site_agent.gate.site_certificates import SiteCertificates
 
@@ -28,7 +28,7 @@ async def renewal_of(certificates: SiteCertificates, site: str, identity_key: Ed
 
 def write_request(audit: AuditLog, shown: ShownCertificates) -> None:
     """Record a request for a certificate in the audit log, before this request is sent."""
-    audit.write("renewal_requested", certificate_sha256=shown.certificate_sha256(), ends=shown.expiry().isoformat())
+    audit.write("renewal_requested", certificate_sha256=sha256_of_chain(shown.chain), ends=shown.expiry().isoformat())
 
 
 async def install_renewed(

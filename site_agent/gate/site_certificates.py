@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from host.durable import replace_file
-from pki.certificate_chain import certificates_in
+from pki.certificate_chain import ShownCertificates, certificates_in
 from pki.certificates import certificate_sha256
 from pki.names import Address
-from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, UnavailableError
 from protos.plan.documents import Document
 from site_agent.framed_messages import packed

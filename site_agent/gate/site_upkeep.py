@@ -21,6 +21,7 @@ from audit.log_files import OLDER_STATE
 from audit.own_log import AuditLog
 from audit.recording_budget import EACH_DAY_BYTES
 from audit.rolled_back import OwnLogRefused, lacks_confirmed
+from pki.certificate_chain import sha256_of_chain
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.log_checkpoints import COORDINATOR, CheckpointRefused
 from protos.wire.messages import MalformedMessage
@@ -92,7 +93,7 @@ class SiteUpkeep:
     async def accepted(self) -> None:
         """Record that this site's certificate works, because the coordinator accepted the connection."""
         if self._certificates.shown.previous:
-            self._audit.write("certificate_in_use", certificate_sha256=self._certificates.shown.certificate_sha256())
+            self._audit.write("certificate_in_use", certificate_sha256=sha256_of_chain(self._certificates.shown.chain))
             await self._certificates.settle(works=True)
 
     async def heard(self, message: Upkeep) -> list[Upkeep]:

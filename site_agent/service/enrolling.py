@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from audit.own_log import AuditLog
 from host.durable import replace_file
 from pki import enrolment_decisions
+from pki.certificate_chain import checked_leaf, sha256_of_chain
 from pki.certificates import requested_key
 from pki.identity_key import has_identity_key, identity_fingerprint, make_identity_key, read_identity_key
 from pki.invitation import Invitation
 from pki.names import site_name
-from pki.shown_certificates import checked_leaf, sha256_of_chain
 from protos.errors import ConfigurationError, ProtocolError, RefusedError, UnavailableError
 from protos.plan.documents import Document
 from protos.wire.codec import decode_enrolment, encode_enrolment

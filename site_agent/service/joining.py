@@ -25,8 +25,8 @@ from host import secret_files
 from host.clock_words import clocks_apart
 from host.local_metrics import serving_metrics
 from host.restoring import refuse_unfinished
+from pki.certificate_chain import ShownCertificates, sha256_of_chain
 from pki.identity_key import has_identity_key, read_identity_key
-from pki.shown_certificates import ShownCertificates
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
 from site_agent.gate.ledger_memory import settle_ledger
@@ -247,7 +247,7 @@ async def _put_back(certificates: SiteCertificates, audit: AuditLog, refused: Re
     """Restore the previous certificate if the coordinator refuses the renewed certificate and has never accepted it."""
     if refused.code != "E021" or not (await certificates.look()).previous:
         return refused
-    audit.write("certificate_put_back", certificate_sha256=certificates.shown.previous_sha256())
+    audit.write("certificate_put_back", certificate_sha256=sha256_of_chain(certificates.shown.previous))
     await certificates.settle(works=False)
     return UnavailableError(
         what="The coordinator does not accept this site's renewed certificate.",

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 from pydantic import BaseModel
 
 from coordinator.configuration import CoordinatorConfiguration
@@ -26,8 +24,7 @@ from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course
 from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, write_snapshot
 from pki import certificates
-from pki.certificate_chain import verified_leaf
-from pki.identity import identify_site
+from pki.certificate_chain import identify_site, verified_leaf
 from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
@@ -277,7 +274,7 @@ class _Office:
     def targets(self) -> dict[str, Target]:
         """Everything of these certificates that is read from strangers."""
         pem = certificates.certificate_pem
-        leaves = [form for leaf in (self.site, self.own) for form in (pem(leaf), _der(leaf))]
+        leaves = [pem(self.site), pem(self.own)]
         chain = pem(self.site) + pem(self.issuing)
         return {
             "invitations": Target(
@@ -315,10 +312,6 @@ class _Office:
         # Signed by the authority, so whatever passes has to be the one leaf that it has signed.
         assert verified_leaf(raw, root, NOW).tbs_certificate_bytes == self.site.tbs_certificate_bytes
         return "chain"
-
-
-def _der(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def _request(raw: bytes) -> str:

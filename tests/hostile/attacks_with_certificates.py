@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 import coordinator.network.enrolment_calls as enrolment_calls
+import pki.certificate_chain
 import pki.certificates
 import pki.enrolment_decisions
-import pki.identity
 import pki.register
 from coordinator.network.enrolment_calls import Membership
 from pki import certificates
@@ -141,8 +141,8 @@ def without_times() -> Iterator[None]:
 @contextmanager
 def without_one_name() -> Iterator[None]:
     """The first of several names is used."""
-    honest = pki.identity._names
-    with without_the_register(), patched(pki.identity, _names=lambda leaf: honest(leaf)[:1]):
+    honest = pki.certificate_chain._names
+    with without_the_register(), patched(pki.certificate_chain, _names=lambda leaf: honest(leaf)[:1]):
         yield
 
 

@@ -22,11 +22,9 @@ from pydantic import BaseModel
 
 import host.backup_archive
 import host.local_page
-import pki.strict_json
 import protos.plan.documents
 from host.backup_archive import Catalogue, Entry, read_catalogue, write_backup
 from host.restoring import restore
-from pki.strict_json import decode
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
 from site_agent.desk.findings.live_page import LivePage
@@ -87,12 +85,6 @@ def tag_that_builds_an_object(_: Path) -> bool:
 def deep_nesting(_: Path) -> bool:
     """Two hundred brackets, of which twenty thousand would keep the reader busy for a minute."""
     return len(_read("words: " + "[" * 200 + "]" * 200).words) == 1
-
-
-def key_given_twice(_: Path) -> bool:
-    """A register's object gives a key twice, so that two readers see different values."""
-    found = decode(b'{"name": "a", "name": "b"}', kinds={"name": str}, subject="record")
-    return found == {"name": "b"}
 
 
 @contextmanager
@@ -287,13 +279,6 @@ ATTACKS = tuple(
             deep_nesting,
             "the refusal of anchors, aliases, tags and depth",
             without_plain_documents,
-        ),
-        (
-            "json-key-given-twice",
-            "a record gives a key twice, so that two readers see different values",
-            key_given_twice,
-            "the refusal of repeated keys",
-            lambda: patched(pki.strict_json, _without_repetition=dict),
         ),
         (
             "backup-with-a-path-out",

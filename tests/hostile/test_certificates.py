@@ -18,9 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pki import certificates
 from pki.authority import Authority, FederationRecord
-from pki.certificate_chain import certificates_in
+from pki.certificate_chain import SiteIdentity, certificates_in, identify_site
 from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
-from pki.identity import SiteIdentity, identify_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from protos.errors import RefusedError

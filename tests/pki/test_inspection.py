@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 
 from pki import certificates
 from pki.authority import Authority
-from pki.inspection import describe
+from pki.pki_cli import describe
 from protos.errors import ConfigurationError, RefusedError
 
 

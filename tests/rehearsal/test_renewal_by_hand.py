@@ -13,7 +13,7 @@ import yaml
 
 from deploy.quickstart.ports import free_port
 from host.secret_files import hold_directory
-from pki.shown_certificates import ShownCertificates
+from pki.certificate_chain import ShownCertificates
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.joining import renew_now
