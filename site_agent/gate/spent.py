@@ -28,7 +28,7 @@ class Release(Document):
     position: str
     stage: str
     offered_layers: str
-    masked: bool
+    masked: bool = False
 
 
 class _Kept(Document):
