@@ -41,7 +41,7 @@ from host.restoring import refuse_unfinished
 from host.secret_files import hold_directory, settle_layout
 from host.starting_files import starting_values
 from pki.authority import Authority
-from pki.register import Register, certificate_ends
+from pki.register import Register, newest_certificates
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
 
@@ -243,11 +243,11 @@ def _told(engine: Engine, authority: Authority) -> dict[str, Any]:
     """Return the engine's status and the remaining days of certificates."""
     facts, now = engine.status(), datetime.now(UTC)
     try:
-        ends, own = certificate_ends(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
+        newest, own = newest_certificates(authority.register_path), authority.coordinator_leaf().not_valid_after_utc
     except OperatorError:  # a file is being replaced, or the disk has an error; `coordinator doctor` finds it
         return facts | {"coordinator_certificate_days": None}
     for name, site in facts["sites"].items():
-        site["certificate_days"] = _days(ends[name] - now) if name in ends else None
+        site["certificate_days"] = _days(newest[name].not_valid_after_utc - now) if name in newest else None
     return facts | {"coordinator_certificate_days": _days(own - now)}
 
 

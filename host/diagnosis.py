@@ -5,13 +5,18 @@ A finding is one line: its severity, the subject, the result, and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, clocks_apart, outside
+from host.secret_files import check_secret
+from protos.errors import OperatorError
 
 _SUBJECTS: Final = {
     "D401": "configuration",
@@ -100,6 +105,42 @@ def exit_status(findings: Sequence[Finding]) -> int:
     """Return the exit status for these findings: 0 without a problem, 3 for warnings, 1 for a failure."""
     worst = max((finding.severity for finding in findings), default=Severity.FINE)
     return {Severity.FINE: 0, Severity.WARNING: 3, Severity.FAILURE: 1}[worst]
+
+
+def judge_directory(place: Path) -> Finding:
+    """Check that a private directory exists, and that only its user can write to it."""
+    try:
+        state = place.stat()
+    except FileNotFoundError:
+        return warning("D402", f"{place} does not exist yet.", "The first start of the program creates this directory.")
+    except PermissionError:
+        return failure("D402", f"This user cannot open {place}.", "Run this command under the program's user account.")
+    if not stat.S_ISDIR(state.st_mode):
+        return failure("D402", f"{place} is not a directory.", "Set `state` to a directory.")
+    if state.st_mode & 0o022:
+        return failure("D402", f"Other user accounts can write to {place}.", f"Run `chmod go-w {place}`.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        remedy = f"Run this as the owner of {place}, or `chown` it to the user that the program runs as."
+        return failure("D402", f"This user cannot write to {place}.", remedy)
+    return fine("D402", f"This user owns {place}, as required.")
+
+
+def judge_secrets(places: Iterable[Path]) -> list[Finding]:
+    """Check that only the owner can read secret files. Return a finding for each unsafe file, or one."""
+    wrong, number = [], 0
+    for place in places:
+        try:
+            with place.open("rb") as file:
+                check_secret(place, os.fstat(file.fileno()))
+            number += 1
+        except FileNotFoundError:
+            continue
+        except OperatorError as unsafe:
+            wrong.append(failure("D403", unsafe.what, unsafe.remedy))
+        except OSError as cause:
+            remedy = "Run this as the user that the program runs as, or correct the file's owner."
+            wrong.append(failure("D403", f"{place} cannot be read: {cause.strerror}.", remedy))
+    return wrong or [fine("D403", f"{number} secret files can be read only by their owner, as required.")]
 
 
 def judge_disk(free_bytes: int, free_files: int | None = None) -> Finding:

@@ -70,21 +70,13 @@ def is_same_fingerprint(typed: str, expected: str) -> bool:
 
 
 def differing_fingerprints(site: str, typed: str, recorded: str) -> RefusedError:
-    """Return the error that shows the typed fingerprint, the recorded fingerprint, and where the two differ."""
-    given, known = _bare(typed), _bare(recorded)
-    if len(given) != len(known):
-        where = f"The first fingerprint has {len(given)} characters, and the second has {len(known)}."
-    else:
-        groups = [place for place in range(0, len(known), 4) if given[place : place + 4] != known[place : place + 4]]
-        which = ", ".join(str(place // 4 + 1) for place in groups)
-        where = f"The two fingerprints differ in group {which} of {len(known) // 4}."
+    """Return the error that shows the typed fingerprint and the recorded fingerprint."""
     return RefusedError(
-        what=f"The typed fingerprint differs from the key in the request of {site}. "
-        f"You typed the fingerprint {regrouped(given)}. The fingerprint of the key is {recorded}. {where}",
+        what=f"The typed fingerprint differs from the key in the request of {site}. You typed "
+        f"{regrouped(_bare(typed))}. The fingerprint of the key is {recorded}.",
         consequence="The site was not approved. No certificate was issued and no data was sent.",
-        remedy=f"Call {site} at a telephone number that you had before. A person at that site runs `site-agent "
-        f"identity` and reads the fingerprint aloud. If the person reads {recorded}, run `pki approve` with this "
-        "fingerprint. If the person reads another fingerprint, someone else used the invitation: run `pki revoke "
+        remedy=f"Call {site} at a telephone number that you had before, and let a person read the fingerprint of "
+        f"`site-agent identity` aloud. If it is not {recorded}, someone else used the invitation: run `pki revoke "
         f"{site}` and `pki invite {site}`.",
     )
 

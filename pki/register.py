@@ -318,8 +318,16 @@ class Register:
 
         No other process can change the register until the block ends, so its files can be copied meanwhile.
         """
-        with self.reading() as database, _transaction(database):
-            yield database
+        with self.reading() as database:
+            database.execute("BEGIN IMMEDIATE")  # takes the write lock first, so what is read inside stays true
+            try:
+                yield database
+                database.execute("UPDATE counter SET generation = generation + 1")
+                database.execute("COMMIT")
+            except BaseException:
+                if database.in_transaction:
+                    database.execute("ROLLBACK")
+                raise
 
     def _row(self, query: str, *values: str | bytes | int) -> Any:  # Any: columns of several types, or None
         return self._connection.execute(query, values).fetchone()
@@ -366,11 +374,6 @@ class Register:
             " VALUES (?, ?, ?, ?, 1, ?)",
             (issued.sha256, name, issued.tls_key_sha256, issued.chain_pem, _seconds(now)),
         )
-
-
-def certificate_ends(register: Path) -> dict[str, datetime]:
-    """Return when each site's newest accepted certificate expires, in UTC. Raises OperatorError for a damaged file."""
-    return {site: leaf.not_valid_after_utc for site, leaf in newest_certificates(register).items()}
 
 
 def newest_certificates(register: Path) -> dict[str, x509.Certificate]:
@@ -435,21 +438,6 @@ def _explained(path: Path) -> Iterator[None]:
         ) from cause
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all changes that the block makes together, or none of them. Increase the register's generation number."""
-    # IMMEDIATE takes the write lock first, so data that is read inside cannot change before it is written.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("UPDATE counter SET generation = generation + 1")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode=rw",
@@ -470,16 +458,10 @@ def _seconds(time: datetime) -> int:
 
 
 def _nothing_to_approve(site: SiteRecord) -> RefusedError:
-    remedies = {
-        SiteState.INVITED: f"Ask {site.name} to save its newest invitation and run `site-agent join`. Then approve it.",
-        SiteState.APPROVED: f"You need not do anything. {site.name} fetches its certificate by itself.",
-        SiteState.ACTIVE: f"You need not do anything. {site.name} has its certificate already.",
-        SiteState.REVOKED: f"Run `pki invite {site.name}` if it may take part again.",
-    }
     return RefusedError(
         what=f"Site {site.name} is not waiting for an approval. The state of the site is {site.state}.",
         consequence="Nothing was changed. No certificate was issued and no data was sent.",
-        remedy=remedies.get(site.state, "Ask the site to run `site-agent join` again."),
+        remedy="If it is invited, ask the site to run `site-agent join`. If it is revoked, invite it again.",
     )
 
 

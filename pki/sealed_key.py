@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-from pydantic import StringConstraints
 
 from protos.errors import ConfigurationError, RefusedError
 from protos.plan.documents import Document, parse_document
@@ -25,18 +24,14 @@ _COST = 2**17
 _FUNCTION: Final = "scrypt n=131072 r=8 p=1, then AES-256-GCM"
 
 
-def _base64(size: str) -> StringConstraints:
-    return StringConstraints(pattern=rf"^(?:[A-Za-z0-9+/]{{4}}){size}(?:[A-Za-z0-9+/]{{2}}==|[A-Za-z0-9+/]{{3}}=)?$")
-
-
 class _File(Document):
     """The file with the sealed key: salt (16 bytes), nonce (12 bytes) and ciphertext, as base64."""
 
     format: Literal["global-layers sealed key 1"] = _FORMAT
     function: Literal["scrypt n=131072 r=8 p=1, then AES-256-GCM"] = _FUNCTION
-    salt: Annotated[str, _base64("{5}")]
-    nonce: Annotated[str, _base64("{4}")]
-    sealed: Annotated[str, _base64("+")]
+    salt: str
+    nonce: str
+    sealed: str
 
 
 def seal(secret: bytes, passphrase: str) -> bytes:
@@ -51,8 +46,8 @@ def seal(secret: bytes, passphrase: str) -> bytes:
     salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
     # A new salt gives a new key, so one nonce is never used twice with one key.
     sealed = AESGCM(_key(passphrase, salt)).encrypt(nonce, secret, _header())
-    parts = (base64.b64encode(part).decode() for part in (salt, nonce, sealed))
-    content = _File(**dict(zip(("salt", "nonce", "sealed"), parts, strict=True)))
+    salt_text, nonce_text, text = (base64.b64encode(part).decode() for part in (salt, nonce, sealed))
+    content = _File(salt=salt_text, nonce=nonce_text, sealed=text)
     return content.model_dump_json(indent=2).encode()
 
 
@@ -65,10 +60,12 @@ def unseal(container: bytes, passphrase: str) -> bytes:
     """
     # The cost is a constant, not read from the file, so a hostile file cannot require a terabyte of memory.
     found = parse_document(container, _File, source="The sealed key", consequence="It remains sealed.")
-    salt, nonce, sealed = (base64.b64decode(part) for part in (found.salt, found.nonce, found.sealed))
     try:
+        salt, nonce, sealed = (
+            base64.b64decode(part, validate=True) for part in (found.salt, found.nonce, found.sealed)
+        )
         return AESGCM(_key(passphrase, salt)).decrypt(nonce, sealed, _header())
-    except InvalidTag as cause:
+    except (InvalidTag, ValueError) as cause:
         raise RefusedError(
             what="The passphrase is wrong, or the file with the sealed key was changed.",
             consequence="The key remains sealed and nothing was written.",

@@ -23,7 +23,17 @@ from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks, secret_files
 from host.command_line import configuration_option, json_option, report_findings
-from host.diagnosis import Finding, Severity, failure, fine, judge_address_rules, judge_clock, judge_disk, warning
+from host.diagnosis import (
+    Finding,
+    Severity,
+    failure,
+    fine,
+    judge_address_rules,
+    judge_clock,
+    judge_directory,
+    judge_disk,
+    warning,
+)
 from host.secret_files import NotRunning
 from pki import key_checks
 from pki.authority import Authority, FederationRecord
@@ -58,7 +68,7 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
     state, authority = Path(configuration.state), Path(configuration.authority)
     found = [
         fine("D401", f"{path.name} has no mistakes."),
-        key_checks.judge_directory(state),
+        judge_directory(state),
         judge_disk(*computer_checks.free_on_disk(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
         _plans(configuration),

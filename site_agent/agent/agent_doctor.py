@@ -17,7 +17,16 @@ from cryptography import x509
 
 from host import address_checks, computer_checks, secret_files
 from host.clock_words import at, spelled
-from host.diagnosis import Finding, failure, fine, judge_address_rules, judge_clock, warning
+from host.diagnosis import (
+    Finding,
+    failure,
+    fine,
+    judge_address_rules,
+    judge_clock,
+    judge_directory,
+    judge_secrets,
+    warning,
+)
 from pki import key_checks
 from pki.invitation import Invitation
 from pki.names import Address
@@ -40,8 +49,8 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     """Check the agent of this site, and return all findings."""
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
-    found = [key_checks.judge_directory(keys.directory)]
-    found += key_checks.judge_secrets((keys.tls_key_path,))
+    found = [judge_directory(keys.directory)]
+    found += judge_secrets((keys.tls_key_path,))
     found.append(judge_address_rules(computer_checks.enforces_address_rules()))
     apart: float | None = None
     try:

@@ -12,9 +12,8 @@ from typing import Final
 
 from audit.reading.log_verification import fault_of
 from host import computer_checks
-from host.diagnosis import Finding, failure, fine, judge_disk, warning
+from host.diagnosis import Finding, failure, fine, judge_directory, judge_disk, judge_secrets, warning
 from host.secret_files import NotRunning
-from pki import key_checks
 from pki.identity_key import identity_key_path
 from protos.errors import RefusedError
 from site_agent.gate.earlier_runs import check_ledgers
@@ -30,8 +29,8 @@ _MANY_RECORDS: Final = 5000
 async def examine(hospital: Hospital) -> list[Finding]:
     """Check the gate process of this site, and return all findings."""
     folder = gate_folder(hospital.state_path)
-    found = [key_checks.judge_directory(folder), judge_disk(*computer_checks.free_on_disk(hospital.state_path))]
-    found += key_checks.judge_secrets((identity_key_path(folder),))
+    found = [judge_directory(folder), judge_disk(*computer_checks.free_on_disk(hospital.state_path))]
+    found += judge_secrets((identity_key_path(folder),))
     found += _policy(hospital)
     found += await _program(hospital)
     if audit_log_path(hospital.state_path).exists():

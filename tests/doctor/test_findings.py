@@ -20,7 +20,9 @@ from host.diagnosis import (
     fine,
     judge_address_rules,
     judge_clock,
+    judge_directory,
     judge_disk,
+    judge_secrets,
     judge_validity,
     warning,
 )
@@ -108,19 +110,19 @@ def test_a_directory_that_others_may_write(tmp_path: Path) -> None:
     """It is reported with the command that corrects it, and is fine afterwards."""
     tmp_path.chmod(0o777)
 
-    told = key_checks.judge_directory(tmp_path)
+    told = judge_directory(tmp_path)
     chmod(told.remedy)
 
     assert told.severity is FAILURE
-    assert key_checks.judge_directory(tmp_path).severity is FINE
+    assert judge_directory(tmp_path).severity is FINE
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     """A missing one is made at the first start, a file in its place is a failure."""
     (tmp_path / "file").touch()
 
-    assert key_checks.judge_directory(tmp_path / "missing").severity is WARNING
-    assert key_checks.judge_directory(tmp_path / "file").severity is FAILURE
+    assert judge_directory(tmp_path / "missing").severity is WARNING
+    assert judge_directory(tmp_path / "file").severity is FAILURE
 
 
 def test_a_key_that_others_may_read(office: Office) -> None:
@@ -128,11 +130,11 @@ def test_a_key_that_others_may_read(office: Office) -> None:
     key = office.folder / "a" / "tls.key"
     key.chmod(0o644)
 
-    (told,) = key_checks.judge_secrets([key, office.folder / "a" / "missing.key"])
+    (told,) = judge_secrets([key, office.folder / "a" / "missing.key"])
     chmod(told.remedy.replace("If nobody else had access, run", "Run"))
 
     assert (told.identifier, told.severity) == ("D403", FAILURE)
-    assert [finding.severity for finding in key_checks.judge_secrets([key])] == [FINE]
+    assert [finding.severity for finding in judge_secrets([key])] == [FINE]
 
 
 @pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])

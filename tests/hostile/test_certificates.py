@@ -118,7 +118,7 @@ def admitted(authority: Authority, client: Pair | None, at: Path) -> SiteIdentit
     """What the coordinator does with a caller: TLS, then identity."""
     root = authority.root_pem()
     leaf = handshake(coordinator(authority), client, server_trusts=root, client_trusts=root, at=at)
-    return identify_site(leaf, "heart", NOW)
+    return identify_site(ssl.DER_cert_to_PEM_cert(leaf).encode(), "heart", NOW)
 
 
 def test_an_honest_site_is_admitted(authority: Authority, tmp_path: Path) -> None:

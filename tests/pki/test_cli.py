@@ -178,7 +178,7 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
     def full(data: bytes, now: datetime) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pki_cli.inspection, "describe", full)
+    monkeypatch.setattr(pki_cli, "describe", full)
 
     assert pki("inspect", directory / "root.crt") == 1
     assert pki.err.splitlines()[0] == "pki: The operating system refused an operation: No space left on device. [E009]"
