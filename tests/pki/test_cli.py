@@ -83,12 +83,9 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
     wrong = keys.identity_fingerprint()[:-1] + ("a" if keys.identity_fingerprint()[-1] != "a" else "b")
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong) == 77
-    assert f"You typed the fingerprint {wrong}. The fingerprint of the key is {keys.identity_fingerprint()}." in pki.err
-    assert "The two fingerprints differ in group 8 of 8." in pki.err
-    assert "The site was not approved." in pki.err
-    assert "Call st-mary at a telephone number that you had before" in pki.err
+    assert wrong in pki.err
+    assert keys.identity_fingerprint() in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", wrong.replace("-", "")[:-3]) == 77
-    assert "The first fingerprint has 29 characters, and the second has 32." in pki.err
     assert pki("approve", "st-mary", "--directory", directory, "--fingerprint", keys.identity_fingerprint()) == 0
     assert exposed(tmp_path) == []
 
@@ -103,17 +100,13 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
 
 
 def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Path, tmp_path: Path) -> None:
-    """Before the request and after the revocation no site waits, and the remedy names the next command."""
+    """Before the request and after the revocation no site waits."""
     words = ("approve", "st-mary", "--directory", directory, "--fingerprint", "abcd-efgh")
     assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
 
     assert pki(*words) == 77
-    assert "Site st-mary is not waiting for an approval. The state of the site is invited." in pki.err
-    assert "Ask st-mary to save its newest invitation and run `site-agent join`." in pki.err
     assert pki("revoke", "st-mary", "--directory", directory) == 0
     assert pki(*words) == 77
-    assert "The state of the site is revoked." in pki.err
-    assert "Run `pki invite st-mary` if it may take part again." in pki.err
 
 
 def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
