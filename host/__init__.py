@@ -1,1 +1,1 @@
-"""Provides what programs need of the local computer: durable files, backups, checks, local pages, messages."""
+"""Provides what programs need of the local computer: durable files, backups, checks, pages, messages."""

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, TypeAlias, assert_never
 
-# The colours of lines are those of Okabe and Ito 2008, which people with colour blindness can distinguish.
-_STYLE: Final = """
+STYLE: Final = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--ground:#fff;--rule:#d0d7de;--card:#f6f8fa;--warn:#8a4600;
---c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#aa4499;--c4:#806600;--c5:#7a3e9d;--c6:#b3003b;--c7:#2b6b6b}
+--c0:#0072b2}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9da7b1;--ground:#0d1117;--rule:#30363d;
---card:#161b22;--warn:#f0b072;--c0:#56b4e9;--c1:#f0883e;--c2:#3fc79a;--c3:#e39ad6;--c4:#e0c341;--c5:#c4a3f5;--c6:#ff8fa3;--c7:#7fd6d0}}
+--card:#161b22;--warn:#f0b072;--c0:#56b4e9}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1.5rem;max-width:72rem;font:16px/1.5 system-ui,sans-serif;color:var(--ink);
 background:var(--ground)}
@@ -29,7 +28,7 @@ p{max-width:46rem;margin:.4rem 0;overflow-wrap:anywhere}.soft{color:var(--soft);
 .warning{color:var(--warn);border-left:4px solid var(--warn);padding:.2rem .8rem;margin:.5rem 0}
 .warning::before{content:"Warning: ";font-weight:600}
 .plots{display:flex;flex-wrap:wrap;gap:1.2rem}figure{margin:0;flex:0 1 auto;max-width:100%}
-figcaption{font-weight:600;margin:.3rem 0}svg.plot{max-width:100%;height:auto;display:block}
+figcaption{font-weight:600;margin:.3rem 0}img.plot{max-width:100%;height:auto;display:block;background:#fff}
 .scroll{overflow-x:auto;max-width:100%}.scroll:focus-visible{outline:2px solid var(--c0)}
 table{border-collapse:collapse;font-size:.9rem;margin:.6rem 0}caption{text-align:left;font-weight:600}
 th,td{padding:.25rem .7rem;text-align:left;border-bottom:1px solid var(--rule);vertical-align:top;max-width:36rem}
@@ -39,32 +38,17 @@ td ul{margin:0;padding-left:1.1rem}td:has(ul){min-width:15rem}
 summary{cursor:pointer;white-space:nowrap}pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}
 .log td:nth-child(2){min-width:13rem}.log tbody th,.rounds td:nth-child(2){white-space:nowrap}
 .sign{width:100%}.sign td{height:3em;width:33%}
-.axis,.grid,.line,.reference,.span{fill:none}.axis{stroke:var(--soft)}.grid{stroke:var(--rule);stroke-width:.6}
-.line{stroke-width:1.8}.reference{stroke:var(--soft);stroke-dasharray:2 4;stroke-width:1.4}
-.span{stroke:var(--c0);stroke-width:2.4}.words,.tick{fill:var(--ink);font:12px system-ui,sans-serif}
-.tick{fill:var(--soft);font-size:11px}
-.line.c0{stroke:var(--c0)}.line.c1{stroke:var(--c1)}.line.c2{stroke:var(--c2)}.line.c3{stroke:var(--c3)}
-.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
-.dot.c0{fill:var(--c0)}.dot.c1{fill:var(--c1)}.dot.c2{fill:var(--c2)}.dot.c3{fill:var(--c3)}.dot.c4{fill:var(--c4)}
-.dot.c5{fill:var(--c5)}.dot.c6{fill:var(--c6)}.dot.c7{fill:var(--c7)}
-.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}.d3{stroke-dasharray:9 3 2 3}.d4{stroke-dasharray:4 4}
-.d5{stroke-dasharray:12 3 2 3 2 3}.d6{stroke-dasharray:14 4}.d7{stroke-dasharray:3 2 9 2}
-.all{stroke:var(--soft);stroke-width:1.4;stroke-dasharray:10 2 1 2}
-.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;font-size:.82rem;max-width:460px}
-.key{display:inline-flex;align-items:center;gap:.35rem}.key svg{flex:none}
 @media screen and (max-width:40rem){body{padding:.9rem}h1{font-size:1.35rem}.plots{gap:.8rem}figure.wide{width:100%}
-th,td{padding:.25rem .5rem}.narrow .words{font-size:15px}.narrow .tick{font-size:14px}.pairs th{white-space:normal}
-figure.wide .scroll svg.plot{max-width:none}}
+th,td{padding:.25rem .5rem}.pairs th{white-space:normal}
+figure.wide .scroll img.plot{max-width:none}}
 a{color:var(--c0)}form{margin:.8rem 0}label{display:block;margin:.4rem 0}
 input,select,button{font:inherit;max-width:100%;padding:.3rem .6rem}
 @media print{body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
 figure,tr,.lead,.warning{break-inside:avoid}.scroll{overflow:visible}@page{size:A4;margin:14mm}
-.plots{gap:5mm}figure{width:86mm}.legend{max-width:86mm}figure.wide,svg.plot{width:100%}table{font-size:8pt}
+.plots{gap:5mm}figure{width:86mm}figure.wide,img.plot{width:100%}table{font-size:8pt}
 th,td{padding:.15rem .4rem}}
 """
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action"
-_REFERRER: Final = {False: "no-referrer", True: "same-origin"}  # without it a form's origin would be null
-_FORMS: Final = {False: "'none'", True: "'self'"}
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +70,12 @@ class Section:
     parts: Sequence[str]
 
 
-def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has_forms: bool = False) -> str:
+def page(title: str, opening: Sequence[str], sections: Sequence[Section]) -> str:
     """Return the whole HTML document.
 
     Args:
         opening: markup between the title and the first section.
         sections: sections without parts are not shown.
-        has_forms: its forms may be sent to the program that served it. A browser then names that program's own
-            address as the origin. Otherwise no form is sent at all.
     """
     body = [f"<header><h1>{escape(title)}</h1>", *opening, "</header><main>"]
     for number, section in enumerate(sections):
@@ -103,10 +85,10 @@ def page(title: str, opening: Sequence[str], sections: Sequence[Section], *, has
     body.append("</main>")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY} {_FORMS[has_forms]}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="referrer" content="{_REFERRER[has_forms]}">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
+        f'<meta name="referrer" content="no-referrer">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
 

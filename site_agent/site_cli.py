@@ -29,7 +29,7 @@ from site_agent.commands.init_command import init
 from site_agent.commands.model_commands import adopt, card, export, predict, recalibrate
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
-from site_agent.commands.site_page_commands import curves, report
+from site_agent.commands.site_page_commands import report
 from site_agent.commands.state_commands import privacy, status
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
@@ -138,7 +138,7 @@ def check(path: Path) -> None:
 
 for command in (
     adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore,
-    curves, data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
+    data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, renew,
 ):  # fmt: skip
     cli.add_command(command)

@@ -1,43 +1,16 @@
-"""Contains `site-agent curves` and `report`, which show the progress and the results of this site's runs."""
+"""Contains `site-agent report`, which shows the results of this site's runs."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
 
 from host.command_line import PATH
-from host.local_server import check_local, listen_option, serve_page, until_ended
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
-
-
-@click.command()
-@config_option
-@listen_option(8482)
-def curves(path: Path, listen: str) -> None:
-    """Show this site's losses and metric in each round on a live web page, until you stop the command.
-
-    Run this command under the trainer's user account. The command sends nothing to other computers. If --listen names a
-    port, every user of this computer can open the page. If --listen names a Unix socket, only users who may open this
-    socket can open the page.
-
-    Example: site-agent curves --config hospital.yaml --listen 127.0.0.1:8482
-    """
-    hospital = read_hospital(path)
-    check_local(listen, "Nothing was started, and nothing was sent.")
-
-    from site_agent.desk.findings.live_page import LivePage
-
-    asyncio.run(_serve(listen, LivePage(hospital.site, hospital.state_path).respond, "study"))
-
-
-async def _serve(listen: str, respond: Callable[[bytes], Awaitable[bytes]], running: str) -> None:
-    await until_ended(await serve_page(listen, respond, running), listen)
 
 
 @click.command()

@@ -4,117 +4,118 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
+from pydantic import TypeAdapter, ValidationError
 
 from host.command_line import account, person
-from host.local_server import browser_host, check_local, listen_option, plain_address, serve_page
-from protos.errors import UsageError
+from protos.errors import ConfigurationError, UsageError
+from protos.plan.documents import LocalAddress
 from site_agent.commands.site_options import config_option
 from site_agent.hospital import read_hospital
 
-_ROLES = ("data-manager", "officer", "clinician")
+if TYPE_CHECKING:
+    import uvicorn
+
+    from site_agent.console.console_session import Session
+
+_LOOK_SECONDS: Final = 0.5
+_NOTHING: Final = "Nothing was started, and nothing was sent."
+# The time that a command still has when the console ends. An approval or a withdrawal is then complete.
+_LAST_SECONDS: Final = 10
 
 
 @click.command()
 @config_option
 @click.option(
-    "--role",
-    "roles",
-    multiple=True,
-    type=click.Choice(_ROLES),
-    help="Print a link to pages for only this role. Repeat the option for more roles. Without this option, one link "
-    "is for all roles.",
-)
-@click.option(
     "--by",
     help="Name of the person who decides, for the audit log. Without this option, people type their name on the page.",
 )
-@listen_option(8483, has_socket=False)
+@click.option(
+    "--listen",
+    default="127.0.0.1:8483",
+    show_default=True,
+    help="Address to listen on: HOST:PORT of this computer.",
+)
 @click.option(
     "--idle-minutes",
     default=15.0,
     show_default=True,
     type=click.FloatRange(0.01, 480),
-    help="End a session after this many minutes without a request.",
+    help="End the session after this many minutes without a request.",
 )
-def console(path: Path, roles: tuple[str, ...], by: str | None, listen: str, idle_minutes: float) -> None:
-    """Show web pages about this site: the table, the plans, the audit log, the report and the models.
+def console(path: Path, by: str | None, listen: str, idle_minutes: float) -> None:
+    """Show web pages about this site: the plans, the reports, and the curves of a study that trains now.
 
-    People at the hospital read these pages and decide with buttons. Open the printed link in a browser on this
-    computer. Each printed link works only once. Every button on a page runs a command of site-agent under the user
-    account that started the console. Ctrl-C ends the command. The command also ends by itself when all sessions have
-    ended.
+    Open the printed link in a browser on this computer. The link works only once. On the pages a person reviews plans,
+    and approves, refuses or withdraws. Every button runs a command of site-agent under the user account that started
+    the console. Ctrl-C ends the console. It also ends by itself when the session has ended.
 
-    Example: site-agent console --config hospital.yaml --role officer
+    Example: site-agent console --config hospital.yaml --by "Anna Jones"
     """
     read_hospital(path)
-    check_local(listen, "Nothing was started and nothing was sent.")
-    if listen.startswith("unix:"):
-        raise UsageError(
-            what="A browser cannot open the Unix socket in the option --listen.",
-            consequence="Nothing was started. Nothing was sent.",
-            remedy="Use --listen with an address of this computer, such as 127.0.0.1:8483.",
-        )
     name = "" if by is None else person(by)
-    signals: list[signal.Signals] = []
-    serving = _serve(path.resolve(), roles, name, (plain_address(listen), idle_minutes * 60), signals)
-    try:
-        reason = asyncio.run(serving)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        reason = f"It received {signals[0].name}." if signals else "You stopped it."
-    _print(f"The console ended. {reason} Decisions that were made are kept, and the audit log has them.")
+    opened = _opened(listen)
 
+    import uvicorn
 
-def _print(line: str) -> None:
-    with suppress(OSError):  # the terminal was closed
-        click.echo(line, err=True)
+    from site_agent.console.console_app import LARGEST_HEAD_BYTES, Setting, application
+    from site_agent.console.console_session import LINK_SECONDS, Session
 
-
-def _seconds() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _end_in_order(signals: list[signal.Signals]) -> None:
-    """On SIGTERM or SIGHUP, cancel the running task, so that its files are removed."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-
-    def end(number: signal.Signals) -> None:
-        signals.append(number)
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, partial(end, number))
-
-
-async def _serve(
-    config: Path, roles: tuple[str, ...], by: str, place: tuple[str, float], signals: list[signal.Signals]
-) -> str:
-    """Print the links and serve pages until the console ends. Return the reason why the console ended."""
-    from site_agent.console.console_links import LINK_SECONDS, Links, Role
-    from site_agent.console.console_server import Console, Setting
-
-    address, idle_seconds = place
-    host = browser_host(address)
-    wanted = [frozenset({Role(role)}) for role in dict.fromkeys(roles)] or [frozenset(Role)]
-    setting = Setting(
-        config=config, host=host, by=by, account=account(), idle_seconds=idle_seconds, clock=_seconds, say=_print
+    host, _, port = listen.rpartition(":")
+    shown = host if int(port) == 80 else f"{host}:{int(port)}"  # as a browser writes the address
+    session = Session(idle_seconds=idle_minutes * 60, clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+    setting = Setting(config=path.resolve(), host=shown, by=name, account=account())
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(setting, session), http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+            proxy_headers=False, server_header=False, timeout_keep_alive=5, limit_concurrency=64,
+            h11_max_incomplete_event_size=LARGEST_HEAD_BYTES, timeout_graceful_shutdown=_LAST_SECONDS,
+        )
+    )  # fmt: skip
+    click.echo(f"http://{shown}/enter/{session.link}")
+    click.echo(
+        f"The link works once, for {LINK_SECONDS / 60:g} minutes. Give it to nobody else. Ctrl-C ends.", err=True
     )
-    links = Links(wanted, _seconds(), idle_seconds)
-    started = Console(setting, links)
-    _end_in_order(signals)
-    server = await serve_page(address, started.respond, "study", started.body_bytes)
-    for link, for_roles in links.unused():
-        whose = " and ".join(role for role in Role if role in for_roles)
-        click.echo(f"{whose}: http://{host}/enter/{link}")
-    setting.say(f"Each link works once, for {LINK_SECONDS / 60:g} minutes. Give it to nobody else. Ctrl-C ends.")
+    # uvicorn ends in order on these signals, and raises them again at its end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    asyncio.run(_serve(server, opened, session))
+    if not session.is_over:
+        session.end("You stopped it.")
+    click.echo(f"The console ended. {session.reason} Decisions that were made are kept, and the audit log has them.")
+
+
+def _opened(listen: str) -> socket.socket:
     try:
-        async with server:
-            return await started.until_over()
-    finally:
-        await started.close()
+        TypeAdapter(LocalAddress).validate_python(listen)
+        if listen.startswith("unix:"):
+            raise ValueError("a browser cannot open a Unix socket")
+    except (ValidationError, ValueError) as cause:
+        raise UsageError(
+            what=f"--listen {listen} is not a local address that a browser can open.",
+            consequence=_NOTHING,
+            remedy="Use 127.0.0.1:PORT or [::1]:PORT.",
+        ) from cause
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=64)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The console cannot listen on {listen}: {cause.strerror}.",
+            consequence=_NOTHING,
+            remedy="Choose another port with --listen, such as 127.0.0.1:8500.",
+        ) from cause
+
+
+async def _serve(server: uvicorn.Server, opened: socket.socket, session: Session) -> None:
+    serving = asyncio.create_task(server.serve(sockets=[opened]))
+    while not serving.done():
+        server.should_exit = server.should_exit or session.is_over
+        await asyncio.wait([serving], timeout=_LOOK_SECONDS)
+    await serving

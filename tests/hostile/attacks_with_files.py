@@ -1,12 +1,10 @@
-"""Hostile files and web pages: plans that grow without limit, archives with paths outside, exports that run code.
+"""Hostile files: plans that grow without limit, archives with paths outside, exports that run code.
 
-The attacker writes a file that a program of the toolkit reads, or owns a web page that a person at the hospital has
-open beside the local pages.
+The attacker writes a file that a program of the toolkit reads.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import json
@@ -21,13 +19,11 @@ import pytest
 from pydantic import BaseModel
 
 import host.backup_archive
-import host.local_page
 import protos.plan.documents
 from host.backup_archive import Catalogue, Entry, read_catalogue, write_backup
 from host.restoring import restore
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
-from site_agent.desk.findings.live_page import LivePage
 from tests.hostile.attack import Attack, in_copy, scratch
 
 Weakened = Callable[[], AbstractContextManager[Any]]
@@ -242,20 +238,6 @@ def without_checksums() -> Iterator[None]:
         yield
 
 
-# Local pages and the metrics port
-
-
-def _asked(respond: Callable[[bytes], Any], words: bytes) -> bool:
-    request = b"GET / HTTP/1.1\r\nHost: evil.example.org\r\n\r\n"
-    answer: bytes = asyncio.run(respond(request))
-    return answer.startswith(b"HTTP/1.1 200") and words in answer
-
-
-def rebound_live_page(folder: Path) -> bool:
-    """A web page elsewhere reads the page with the site's own curves."""
-    return _asked(LivePage("st-mary", folder).respond, b"st-mary")
-
-
 ATTACKS = tuple(
     Attack(name=name, tries=tries, without=missing, run=partial(_in_a_scratch_folder, attack=attack, without=without))
     for name, tries, attack, missing, without in (
@@ -314,13 +296,6 @@ ATTACKS = tuple(
             forged_backup,
             "the seal of a backup",
             without_a_seal,
-        ),
-        (
-            "dns-rebinding-live-page",
-            "a web page elsewhere, whose name now points here, reads the site's own curves",
-            rebound_live_page,
-            "the check of the host's name",
-            lambda: patched(host.local_page, is_asked_here=lambda request: True),
         ),
     )
 )

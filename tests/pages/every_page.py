@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,14 +10,11 @@ import numpy as np
 
 from audit.reading.log_page import as_html
 from host.command_line import extra
-from host.local_page import document
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
-from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.findings.live_page import LivePage, live_path
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.fingerprint_sheet import sheet_sections
 from site_agent.desk.plan_in_words import in_words
@@ -34,11 +29,9 @@ from tests.site_agent.desk.examination.test_examination import CONTRACT
 from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import site_after_run
 
-_LONG_RUN = "a-study-with-a-rather-long-name-v12-0123456789ab"
-
 
 def every_page(folder: Path) -> Iterator[tuple[str, str]]:
-    """The name of each page and its document, without the live pages' refreshing."""
+    """The name of each page and its document."""
     hospital = site_after_run(folder / "binary", simple_models=True)
     yield "report", report_page(site_facts(hospital, None, ["mean_radius"]))
     with extra("site_agent.desk.drift"):
@@ -61,10 +54,6 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     yield "fingerprints", review_page("Identity keys of the plan", sheet, signatures=2)
     summary = [("Study", "all"), ("Log", f"38 records in 1 file, unbroken. Checkpoint {'ab' * 32}.")]
     yield "audit", as_html("Audit log of st-mary", summary, log_of_a_run(12))
-    with extra("site_agent.console"):
-        yield from _console()
-    yield "curves", _curves(folder / "curves", 3)
-    yield "curves-of-a-long-run", _curves(folder / "long", 900)
 
 
 def _examination() -> str:
@@ -87,38 +76,3 @@ def _examination() -> str:
     )
     examination = examine(Survey(table=table, mistakes=()), Split(seed=0))
     return examination_page(examination, site="st-mary", accepted_by=None, warnings_stop=True)
-
-
-def _console() -> Iterator[tuple[str, str]]:
-    """The console's own pages, in a session that has every role."""
-    from site_agent.console.console_actions import Done
-    from site_agent.console.console_links import Role, Session
-    from site_agent.console.console_pages import Desk, KnownPlan, Shelf
-
-    desk = Desk(session=Session(roles=frozenset(Role), by="A. Jones"), account="root", fixed_name="")
-    plan = KnownPlan(
-        title="heart, version 2",
-        digest="ab" * 32,
-        standing="Training with this plan is not permitted.",
-        is_approved=False,
-    )
-    plans = [plan, replace(plan, digest="cd" * 32, is_approved=True), replace(plan, is_damaged=True)]
-    yield "console", desk.home(Shelf(site="st-mary", plans=plans, runs=[_LONG_RUN, "law-1"]))
-    yield "console-plan", desk.plan(plan, 0, 1)
-    yield "console-approved-plan", desk.plan(replace(plan, is_approved=True), 0, 1)
-    finding = "WARNING: column age: its largest value is 900. Is it in another unit?\n" * 5
-    facts = json.dumps({"digest": "01" * 32, "findings": [{"level": "warning"}], "accepted_by": None})
-    done = Done(status=78, text=finding, problems="", document="", facts=facts)
-    yield "console-examination", desk.examination(done, 2)
-    models = [{"name": name, "title": name.replace("_", " "), "in_use": name == "siloed"} for name in MODEL_TITLES]
-    yield "console-models", desk.models(json.dumps({"run": _LONG_RUN, "models": models, "notices": ["In use: one."]}))
-    yield "console-result", desk.result(replace(done, problems=f"site-agent: The plan {'ab' * 32} was refused."))
-
-
-def _curves(folder: Path, rounds: int) -> str:
-    place = live_path(folder, _LONG_RUN)
-    place.parent.mkdir(parents=True)
-    losses = [[number, 0.4 + 1.0 / number] for number in range(1, rounds + 1)]
-    facts = {"metric": "auroc", "training": losses[::2], "values": [[n, 1 - v / 3] for n, v in losses[::2]]}
-    place.write_text(json.dumps(facts | {"validation": losses, "measured": rounds}))
-    return document("Own models of st-mary", LivePage("st-mary", folder).main()).decode()

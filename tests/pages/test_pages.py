@@ -21,13 +21,7 @@ pytestmark = pytest.mark.slow
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
     "report", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
-    "curves", "curves-of-a-long-run",
     *(("monitor",) if find_spec("site_agent.desk.drift") else ()),
-    *(
-        ("console", "console-plan", "console-approved-plan", "console-examination", "console-models", "console-result")
-        if find_spec("site_agent.console")
-        else ()
-    ),
 )  # fmt: skip
 LOOKED_AT: Final = (Path(__file__).parent / "looked_at.js").read_text()
 # The elements that a screen reader announces by their name.

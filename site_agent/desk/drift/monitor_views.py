@@ -11,7 +11,7 @@ from site_agent.desk.comparison.evaluation import headline_metric
 from site_agent.desk.drift.column_drift import MUCH, SOME
 from site_agent.desk.findings.clinical_parts import figure_with_interval, verdict
 from site_agent.desk.findings.drawings import Facts
-from site_agent.desk.findings.plots import Row, intervals
+from site_agent.plots import Row, intervals
 
 _PREFIX: Final = "global_layers_monitor"
 _READING: Final = (

@@ -7,7 +7,9 @@ from typing import Any, Final, TypeAlias
 
 from host.printed_page import figure, figures, paragraph
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.findings.plots import (
+from site_agent.desk.findings.thresholds import wilson
+from site_agent.desk.results.simple_models import TITLES
+from site_agent.plots import (
     COLOURS,
     OTHER_REFERENCE,
     REFERENCE,
@@ -18,8 +20,6 @@ from site_agent.desk.findings.plots import (
     intervals,
     plot,
 )
-from site_agent.desk.findings.thresholds import wilson
-from site_agent.desk.results.simple_models import TITLES
 
 # The facts are JSON. Tests check the names of their keys.
 Facts: TypeAlias = Mapping[str, Any]

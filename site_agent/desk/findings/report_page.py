@@ -24,7 +24,7 @@ from site_agent.desk.findings.drawings import (
     title_of,
 )
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds
-from site_agent.desk.findings.plots import Row, intervals
+from site_agent.plots import Row, intervals
 
 _READING: Final = (
     "All intervals are 95% bootstrap intervals over the test patients. Each difference is paired: both models are "

@@ -19,7 +19,7 @@ import numpy as np
 
 from host.durable import make_folder
 from site_agent.desk.comparison.evaluation import HeldOutRows, headline_metric, judged, validation_rows
-from site_agent.desk.findings.live_page import live_path
+from site_agent.state_folders import live_curves_path
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
@@ -41,7 +41,7 @@ class LiveCurves:
         self, state: Path, run: str, dataset: Dataset, preprocessing: Preprocessing, clock: Callable[[], float]
     ) -> None:
         """Begin or continue the curves of a run. `state` is the site's folder; `clock` returns monotonic seconds."""
-        self._path, self._clock, self._preprocessing = live_path(state, run), clock, preprocessing
+        self._path, self._clock, self._preprocessing = live_curves_path(state, run), clock, preprocessing
         self._rows: HeldOutRows = validation_rows(dataset, preprocessing)
         self._targets = dataset.validation.targets
         self._metric = headline_metric(dataset.task)

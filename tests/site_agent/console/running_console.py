@@ -1,30 +1,33 @@
-"""A real console for tests: it listens on loopback and runs the real commands, and a client sends it any bytes."""
+"""A real console for tests: uvicorn on loopback, whose commands run in this process, and a client like a browser."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+import uvicorn
 import yaml
 
-from host.local_server import serve_locally
 from protos.plan.plan import Plan
 from site_agent.approvals import keep_plan
-from site_agent.console.console_links import Links, Role
-from site_agent.console.console_server import Console, Setting
+from site_agent.console import console_app
+from site_agent.console.console_app import Setting, application
+from site_agent.console.console_session import Done, Session
 from tests.pki.whole_site import SiteKeys
+from tests.rehearsal.programs import called
 from tests.rehearsal.study import made_up_identities, plan_with
 
 SECONDS = 60.0
-EVERYBODY = (frozenset(Role),)
 POLICY: dict[str, Any] = {
     "methods": ["fedavg"],
     "secure_aggregation": "not-required",
@@ -52,11 +55,15 @@ def announce(folder: Path, keys: SiteKeys, *, version: int = 1, rounds: int = 3)
     return plan
 
 
-def free_port() -> int:
-    """A port of loopback that nobody uses at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+async def run_here(words: list[str], folder: Path) -> Done:
+    """As `run_command`, in this process, which has loaded the commands already."""
+    done = await asyncio.to_thread(called, "site-agent", *words)
+    page = folder / "page.html"
+    return Done(
+        status=done.returncode,
+        text=done.stdout + done.stderr,
+        document=page.read_text() if page.exists() else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -66,16 +73,6 @@ class Answer:
     status: int
     fields: Mapping[str, str]
     body: str
-
-    @classmethod
-    def of(cls, raw: bytes) -> Answer:
-        """Status, fields and text; status 0 if the connection was closed without an answer."""
-        if not raw:
-            return cls(0, {}, "")
-        head, _, body = raw.partition(b"\r\n\r\n")
-        first, *lines = head.decode().split("\r\n")
-        fields = (line.partition(": ") for line in lines)
-        return cls(int(first.split()[1]), {name.lower(): text for name, _, text in fields}, body.decode())
 
 
 class Clock:
@@ -90,32 +87,12 @@ class Clock:
 
 @dataclass
 class Running:
-    """A started console.
+    """A started console, and the browser that uses it. `cookie` is set after its link was opened."""
 
-    Attributes:
-        links: the secret of each link, in the order of roles.
-        said: what the terminal shows.
-        ended: why it ended, once it has.
-    """
-
-    console: Console
+    session: Session
     host: str
-    links: list[str]
-    said: list[str]
     clock: Clock
-    ended: list[str] = field(default_factory=list)
-    is_over: threading.Event = field(default_factory=threading.Event)
-
-    def raw(self, request: bytes) -> Answer:
-        """Send bytes, and read until the console closes the connection."""
-        name, _, port = self.host.rpartition(":")
-        with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
-            received = b""
-            with suppress(ConnectionError):  # closed before the request was read
-                connection.sendall(request)
-                while piece := connection.recv(65536):
-                    received += piece
-        return Answer.of(received)
+    cookie: str = ""
 
     def ask(self, path: str, body: str | None = None, *, method: str = "", **fields: str | None) -> Answer:
         """Ask as a browser would; `fields` replaces lines of the head (with _ for -), and None leaves one out."""
@@ -123,91 +100,61 @@ class Running:
         if body is not None:
             kind = "application/x-www-form-urlencoded"
             head |= {"Origin": f"http://{self.host}", "Content-Type": kind, "Content-Length": str(len(body))}
-        head |= {name.replace("_", "-"): text for name, text in fields.items()}
-        lines = [f"{name}: {text}" for name, text in head.items() if text is not None]
-        method = method or ("GET" if body is None else "POST")
-        return self.raw("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", body or ""]).encode())
+        head |= {"Cookie": self.cookie} | {name.replace("_", "-"): text for name, text in fields.items()}
+        name, _, port = self.host.rpartition(":")
+        connection = http.client.HTTPConnection(name, int(port), timeout=SECONDS)
+        connection.putrequest(method or ("GET" if body is None else "POST"), path, True, True)
+        for key, value in head.items():
+            if value is not None:
+                connection.putheader(key, value)
+        connection.endheaders((body or "").encode())
+        response = connection.getresponse()
+        found = {key.lower(): value for key, value in response.getheaders()}
+        answer = Answer(response.status, found, response.read().decode())
+        connection.close()
+        return answer
 
-    def enter(self, link: int = 0) -> Visitor:
-        """Open a link as its owner."""
-        answer = self.ask(f"/enter/{self.links[link]}", Sec_Fetch_Site="none")
+    def enter(self) -> None:
+        """Open the link as its owner."""
+        answer = self.ask(f"/enter/{self.session.link}", Sec_Fetch_Site="none")
         assert answer.status == 303, answer.body
-        cookie = answer.fields["set-cookie"].partition(";")[0]
-        visitor = Visitor(self, answer.fields["location"], cookie)
-        visitor.form_key, _ = visitor.new_form()
-        return visitor
-
-
-@dataclass
-class Visitor:
-    """A browser with a session."""
-
-    running: Running
-    folder: str
-    cookie: str
-    form_key: str = ""
+        self.cookie = answer.fields["set-cookie"].partition(";")[0]
 
     def get(self, path: str = "", **fields: str | None) -> Answer:
         """Ask for a page below the session's folder."""
-        return self.running.ask(self.folder + path, Cookie=self.cookie, **fields)
-
-    def new_form(self) -> tuple[str, str]:
-        """Key and number of a form on the first page, which are new each time that it is loaded."""
-        return re.findall(
-            'name="form_key" value="([^"]+)"><input type="hidden" name="form" value="([0-9]+)"', self.get().body
-        )[0]
+        return self.ask(self.session.address + path, **fields)
 
     def post(self, form: Mapping[str, str], **fields: str | None) -> Answer:
-        """Send a form that was not sent before."""
-        body = urlencode({"form_key": self.form_key, "form": self.new_form()[1], **form})
-        return self.running.ask(self.folder, body, **{"Cookie": self.cookie, **fields})
+        """Send a form with the key that the first page has."""
+        found = re.findall('name="form_key" value="([^"]+)"', self.get().body)[0]
+        return self.ask(self.session.address, urlencode({"form_key": found} | dict(form)), **fields)
 
     def act(self, action: str, **typed: str) -> Answer:
         """Send a form and look at the page that it leads to."""
         answer = self.post({"action": action, **typed})
         assert answer.status == 303, answer.body
-        return self.running.ask(answer.fields["location"], Cookie=self.cookie)
+        return self.ask(answer.fields["location"])
 
     def read_plan(self, plan: Plan) -> Answer:
         """Have the review of a plan made, and open it."""
-        page = self.act("review", plan=plan.digest.hex())
-        document = re.findall('href="([^"]+/document/[^"]+)"', page.body)[0]
-        return self.running.ask(document, Cookie=self.cookie)
+        self.act("review", plan=plan.digest.hex())
+        return self.get(f"review/{plan.digest.hex()}")
 
 
 @contextmanager
-def running_console(
-    folder: Path, roles: tuple[frozenset[Role], ...] = EVERYBODY, *, by: str = "", idle_seconds: float = 900.0
-) -> Iterator[Running]:
+def running_console(folder: Path, *, by: str = "", commands: Callable[..., Any] = run_here) -> Iterator[Running]:
     """A console of the hospital in a folder, until the block ends."""
-    clock, said, host = Clock(), [], f"127.0.0.1:{free_port()}"
-    links = Links(roles, clock(), idle_seconds)
-    setting = Setting(
-        config=folder / "hospital.yaml", host=host, by=by, account="jones",
-        idle_seconds=idle_seconds, clock=clock, say=said.append,
-    )  # fmt: skip
-    console = Console(setting, links)
-    running = Running(console, host, [secret for secret, _ in links.unused()], said, clock)
-    listening, stop = threading.Event(), []
-
-    async def serve() -> None:
-        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-        stop.append(lambda: loop.call_soon_threadsafe(stopped.set))
-        async with await serve_locally(host, console.respond, console.body_bytes):
-            listening.set()
-            over = asyncio.create_task(console.until_over())
-            over.add_done_callback(note_end)
-            await stopped.wait()
-
-    def note_end(over: asyncio.Task[str]) -> None:
-        running.ended += [] if over.cancelled() else [over.result()]
-        running.is_over.set()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert listening.wait(SECONDS)
-    try:
-        yield running
-    finally:
-        stop[0]()
-        thread.join(SECONDS)
+    clock, opened = Clock(), socket.create_server(("127.0.0.1", 0))
+    session, host = Session(idle_seconds=900.0, clock=clock), f"127.0.0.1:{opened.getsockname()[1]}"
+    setting = Setting(config=folder / "hospital.yaml", host=host, by=by, account="jones")
+    server = uvicorn.Server(uvicorn.Config(application(setting, session), log_config=None, lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[opened])))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(console_app, "run_command", commands)
+        thread.start()
+        try:
+            yield Running(session, host, clock)
+        finally:
+            server.should_exit = True
+            thread.join(SECONDS)
+            opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import runpy
@@ -23,7 +22,6 @@ from site_agent.desk.applied import AppliedModel
 from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
 from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.findings.live_page import LivePage, live_path
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.prediction import predict_table, write_masks
@@ -31,6 +29,7 @@ from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.hospital import Hospital
+from site_agent.state_folders import live_curves_path
 from site_agent.trainer.site_training import rows_of
 from site_agent.trainer.training.local import predict
 from tests.chaos.disks import small_disk
@@ -284,7 +283,7 @@ def test_nothing_that_is_kept_has_a_mask_or_an_image(hospital: Hospital) -> None
 
 
 def test_the_curves_of_a_run_have_the_dice_of_the_validation_images(tmp_path: Path) -> None:
-    """Of each measured round, as the report's metric is computed; the page gives it this name."""
+    """Of each measured round, as the report's metric is computed."""
     config = make_site(tmp_path)
     put_table(config.parent / "table.csv", config.parent, list(range(60)))
     (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
@@ -295,15 +294,12 @@ def test_the_curves_of_a_run_have_the_dice_of_the_validation_images(tmp_path: Pa
 
     run_rounds(plan, [study])
 
-    facts = json.loads(live_path(hospital.state_path, plan.run_name).read_bytes())
+    facts = json.loads(live_curves_path(hospital.state_path, plan.run_name).read_bytes())
     validation = rows_of(study.own).validation
     outputs = predict(study._training.local.evaluated(), validation.features)
     found = dice_of_images(validation.targets.numpy(), outputs >= 0)
     curves.take(9, study._training, study.choice, is_last=True)
-    last = json.loads(live_path(hospital.state_path, plan.run_name).read_bytes())
+    last = json.loads(live_curves_path(hospital.state_path, plan.run_name).read_bytes())
     assert facts["metric"] == "dice"
     assert [number for number, _ in facts["values"]] == [1, 2]
     assert last["values"][-1] == [9, pytest.approx(found.mean())]
-    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    page = asyncio.run(LivePage("ahus", hospital.state_path).respond(request))
-    assert b"Dice coefficient on the validation rows" in page

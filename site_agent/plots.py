@@ -1,0 +1,135 @@
+"""Draws plots for an HTML page with matplotlib: lines, points and intervals, as SVG images inside the page.
+
+Equal numbers give equal bytes. Nothing is loaded: no font, no script, no file. Lines also differ in their dashes, and
+every image has a description in words for people who use a screen reader.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final, Literal, TypeAlias
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+Kind: TypeAlias = Literal["line", "points"]
+REFERENCE: Final = -1
+OTHER_REFERENCE: Final = -2
+# The colours of Okabe and Ito 2008, which people with colour blindness can distinguish.
+_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#806600", "#7a3e9d", "#b3003b", "#2b6b6b")
+COLOURS: Final = len(_COLOURS)
+_DASHES: Final = ("-", "--", ":", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+_GREY: Final = "#57606a"
+_LONGEST_LABEL: Final = 48  # characters
+_INCHES: Final = 1 / 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line or one series of points, with `xs` and `ys` of equal length. Without a label it is not in the legend.
+
+    `colour` counts from 0 to COLOURS - 1; REFERENCE and OTHER_REFERENCE are grey lines for comparison.
+    """
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    colour: int
+    kind: Kind = "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis of a plot: its label and its two ends."""
+
+    label: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of an interval plot: a number and its interval. If `words` is set, it is shown in place of the limits."""
+
+    label: str
+    value: float | None
+    interval: Sequence[float] | None = None
+    words: str | None = None
+
+
+def plot(about: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
+    """Return a plot with lines and points as an HTML image. `about` describes it. The last series is on top."""
+    figure = Figure(figsize=(460 * _INCHES, 380 * _INCHES), layout="constrained")
+    axes = figure.add_subplot(xlabel=x.label, ylabel=y.label)
+    for one in series:
+        label, is_reference = one.label or "_", one.colour < 0
+        colour = _GREY if is_reference else _COLOURS[one.colour % COLOURS]
+        if one.kind == "points":
+            axes.plot(one.xs, one.ys, "o", color=colour, markersize=4, label=label)
+        else:
+            dashes = (":" if one.colour == REFERENCE else "--") if is_reference else _DASHES[one.colour % COLOURS]
+            axes.plot(one.xs, one.ys, color=colour, linestyle=dashes, linewidth=1.5, label=label)
+    axes.set_xlim(x.low, x.high)
+    axes.set_ylim(y.low, y.high)
+    axes.grid(color="#d0d7de", linewidth=0.5)
+    if any(one.label for one in series):
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=8)
+    return _image(about, figure)
+
+
+def intervals(about: str, label: str, rows: Sequence[Row], reference: float | None = None) -> str:
+    """Draw a row for each number, from top to bottom, with its interval, and a vertical line at `reference`."""
+    figure = Figure(figsize=(760 * _INCHES, (70 + 24 * len(rows)) * _INCHES), layout="constrained")
+    axes = figure.add_subplot(xlabel=label)
+    right = axes.secondary_yaxis("right")
+    if reference is not None:
+        axes.axvline(reference, color=_GREY, linestyle=":", linewidth=1.2)
+    for place, row in enumerate(rows):
+        if row.interval is not None:
+            axes.plot(row.interval, [place, place], color=_COLOURS[0], linewidth=2)
+        if row.value is not None:
+            axes.plot([row.value], [place], "o", color=_COLOURS[0], markersize=5)
+    names = [row.label if len(row.label) <= _LONGEST_LABEL else f"{row.label[: _LONGEST_LABEL - 1]}…" for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    right.set_yticks(range(len(rows)), [_figures(row) for row in rows])
+    right.tick_params(length=0)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="x", color="#d0d7de", linewidth=0.5)
+    return _image(about, figure)
+
+
+def axis_over(label: str, numbers: Sequence[float]) -> Axis:
+    """Return an axis whose range includes all numbers, with a margin."""
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+    return Axis(label=label, low=low - margin, high=high + margin)
+
+
+def _figures(row: Row) -> str:
+    if row.value is None:
+        return "not defined"
+    shown = _short(row.value)
+    if row.interval is None:
+        return shown
+    low, high = row.interval
+    return f"{shown} ({row.words or f'{_short(low)} to {_short(high)}'})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _image(about: str, figure: Figure) -> str:
+    content = io.BytesIO()
+    with rc_context({"svg.hashsalt": "global-layers", "svg.fonttype": "path"}):
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    source = base64.b64encode(content.getvalue()).decode()
+    width = round(figure.get_figwidth() / _INCHES)
+    return (
+        f'<img class="plot" width="{width}" alt="{escape(about)}" title="{escape(about)}" '
+        f'src="data:image/svg+xml;base64,{source}">'
+    )
