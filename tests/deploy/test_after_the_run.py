@@ -100,7 +100,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     assert list(said) == ["report", "adopt", "predict", "recalibrate", "export", "card", "monitor"]
     assert "A. Jones adopted random forest of the run walkthrough-1." in said["adopt"]
     assert "federated" in said["report"]
-    assert "<svg" in (tmp_path / "report.html").read_text()
+    assert "<img" in (tmp_path / "report.html").read_text()
     assert "400 rows predicted into predictions.csv by random forest of the run walkthrough-1" in said["predict"]
     assert "The column probability has the predicted probability of died: outcome is dead." in said["predict"]
     assert "was recalibrated (platt)" in said["recalibrate"]

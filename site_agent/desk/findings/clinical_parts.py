@@ -64,8 +64,7 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
     words = (
         "A perfectly calibrated model has 0 in the large, an intercept of 0, a slope of 1, an error of 0 and an index "
         "of 0. The numbers in brackets are 95% intervals. If an interval includes the perfect value, the model shows "
-        "no clear fault. Error and index are above 0 by chance alone, and further above 0 if there are few rows. "
-        "Their intervals take this into account."
+        "no clear fault. Error and index are above 0 by chance alone, and further above 0 if there are few rows."
     )
     return [*calibration_plots(facts), table("Calibration", head, lines), paragraph(words, "soft")]
 

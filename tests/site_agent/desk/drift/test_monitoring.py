@@ -24,7 +24,7 @@ from site_agent.desk.use.recalibration import (
     save_recalibration,
 )
 from site_agent.hospital import Hospital
-from tests.site_agent.desk.findings.test_site_report import REQUEST
+from tests.site_agent.desk.findings.test_site_report import requests_of
 from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
@@ -58,7 +58,7 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
     assert drifted["quality"] is not None
     assert any("auroc" in line for line in monitor_lines(drifted))
     assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
-    assert REQUEST.findall(monitor_page(drifted).replace('name="viewport"', "")) == []
+    assert requests_of(monitor_page(drifted)) == []
     assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
 
 
