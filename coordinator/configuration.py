@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from audit.own_log import AuditSettings
 from host.starting_files import starting_values
 from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
 from protos.plan.plan import Plan
@@ -34,7 +33,6 @@ class CoordinatorConfiguration(Document):
         starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
         stay_seconds: the longest time to wait, after all studies, until every site is informed of the end.
-        audit: the largest size of an audit log's file, and how long files are kept.
     """
 
     listen: Address
@@ -45,7 +43,6 @@ class CoordinatorConfiguration(Document):
     starting_files: PathText = "starting-files"
     metrics_listen: LocalAddress | None = None
     stay_seconds: Annotated[float, Field(ge=0, le=30 * 86400)] = 86400.0
-    audit: AuditSettings = AuditSettings()
 
 
 def read_configuration(path: Path) -> CoordinatorConfiguration:

@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from coordinator.commands.coordinator_audit import audit
-from coordinator.commands.coordinator_backup import backup, backup_key, restore
+from coordinator.commands.coordinator_audit import audit, restored
 from coordinator.commands.operator_commands import config_option, doctor
 from coordinator.configuration import read_configuration, read_plans
 from coordinator.network.control_socket import tell
@@ -212,9 +211,7 @@ def stop(path: Path) -> None:
 
 
 cli.add_command(audit)
-cli.add_command(backup)
-cli.add_command(backup_key)
-cli.add_command(restore)
+cli.add_command(restored)
 cli.add_command(doctor)
 
 

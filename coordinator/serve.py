@@ -25,19 +25,18 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
-from audit.own_log import AuditLog
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server
-from coordinator.operations.coordinator_log import RunRecords, log_path
+from coordinator.operations.coordinator_log import RunRecords, store_path
 from coordinator.operations.coordinator_metrics import CoordinatorCollector
 from coordinator.rounds.engine import Engine
 from host.address_checks import taken_addresses
+from host.audit_log import AuditLog
 from host.durable import full_disk
 from host.local_metrics import serving_metrics
-from host.restoring import refuse_unfinished
 from host.secret_files import hold_directory, settle_layout
 from host.starting_files import starting_values
 from pki.authority import Authority
@@ -82,8 +81,7 @@ def _put_together(
     authority = Authority.load(Path(configuration.authority))
     register = stack.enter_context(Register(authority.register_path))
     aside = stack.enter_context(ThreadPoolExecutor(1, "snapshot"))
-    key, limits = authority.identity_key(), configuration.audit.limits
-    log = AuditLog(log_path(state), site=None, now=lambda: datetime.now(UTC), identity_key=key, limits=limits)
+    log = AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC))
     stack.enter_context(closing(log))
     log.write("coordinator_started", plans=[plan.digest.hex() for plan in plans])
     membership = Membership(authority, register, lambda: datetime.now(UTC), log.write)
@@ -100,8 +98,6 @@ def _put_together(
     )
     upkeep = SiteUpkeep(
         log,
-        state / "witness",
-        identity_key_of=membership.identity_key_of,
         renew=membership.renew,
         confirm=membership.confirm,
     )
@@ -281,7 +277,6 @@ def make_state_directory(configuration: CoordinatorConfiguration) -> Path:
         UnavailableError: its disk is full.
     """
     state = Path(configuration.state)
-    refuse_unfinished(state)
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(state, os.W_OK):

@@ -1,6 +1,6 @@
 """Stops a program with a clear error if another project's package has replaced a package of global-layers.
 
-The installed packages are named `protos`, `audit` and so on, without a common prefix. Another wheel can have a package
+The installed packages are named `protos`, `pki` and so on, without a common prefix. Another wheel can have a package
 with the same name. Imports would then fail with a traceback, or run foreign code. Each program calls this module before
 it imports anything else, so it imports only Python's own modules.
 """
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("protos", "audit", "pki")
+PACKAGES: Final = ("protos", "pki")
 _MARK: Final = "global-layers"  # in the first line of each package's __init__.py
 _WRONG_CONFIGURATION: Final = 78
 

@@ -14,22 +14,17 @@ from pathlib import Path
 
 import click
 
-from audit.reading.log_keys import keys_text
 from host import secret_files
 from host.command_line import PATH, finish, json_option, report_findings
-from host.restoring import refuse_unfinished
 from pki import key_checks, sealed_key
 from pki.authority import Authority, FederationRecord
 from pki.certificate_chain import describe as describe_certificates
 from pki.certificates import is_renewal_due
 from pki.enrolment_decisions import invite_site
-from pki.identity_key import public_bytes
 from pki.invitation import Invitation
 from pki.names import Address, federation_name, site_name
 from pki.register import Register, SiteRecord, SiteState
 from protos.errors import ConfigurationError
-from protos.fingerprints import fingerprint
-from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
 
 _directory = click.option(
     "--directory",
@@ -84,7 +79,6 @@ def init(
     Without --passphrase-file, you type the passphrase of the root key. If you enter nothing, or without a
     terminal, the program creates a passphrase and prints it once.
     """
-    refuse_unfinished(directory)
     addresses = Address.parse(address), Address.parse(enrolment_address)
     record = FederationRecord(federation_name(federation), *addresses, hosts)
     passphrase = "" if passphrase_file is None else _passphrase_in(passphrase_file)
@@ -202,20 +196,6 @@ def renew(directory: Path, with_authority: bool, passphrase_file: Path | None) -
     click.echo(f"The coordinator's certificate is valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC.")
     if is_renewal_due(leaf, _now()):
         click.echo("The issuing certificate expires then. Run `pki renew --authority`.")
-
-
-@commands.command(epilog="Example: pki keys --directory /var/lib/coordinator/pki --output keys.json")
-@_directory
-@click.option("--output", type=PATH, required=True, help="Output file for the public keys.")
-def keys(directory: Path, output: Path) -> None:
-    """Write the public identity keys of coordinator and sites. A person who verifies audit logs needs this file."""
-    authority = Authority.load(directory)
-    with Register(authority.register_path) as register:
-        found = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
-    found[COORDINATOR] = public_bytes(authority.identity_key())
-    secret_files.write_public(output, keys_text(found).encode())
-    for owner, key in sorted(found.items()):
-        click.echo(f"{owner}  {fingerprint(key)}")
 
 
 @commands.command(epilog="Example: pki inspect st-mary.invitation")

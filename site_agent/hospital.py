@@ -12,7 +12,6 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from audit.own_log import AuditSettings
 from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
@@ -175,7 +174,6 @@ class Hospital(Document):
             trainer itself.
         starting_files: the folder of the files that plans name as starting_file.
         metrics_listen: the address for this computer's own monitoring, on loopback or a Unix socket.
-        audit: the largest size of an audit log's file, and how long files are kept.
     """
 
     site: Name
@@ -189,7 +187,6 @@ class Hospital(Document):
     trainer_socket: PathText | None = None
     starting_files: PathText = "starting-files"
     metrics_listen: LocalAddress | None = None
-    audit: AuditSettings = AuditSettings()
 
     @property
     def state_path(self) -> Path:

@@ -21,8 +21,7 @@ import click
 from host.command_line import extra, finish
 from host.log_lines import set_up_log
 from site_agent.commands.approval_commands import approve, fingerprints, refuse, review, withdraw
-from site_agent.commands.audit_commands import audit
-from site_agent.commands.backup_commands import backup, backup_key, restore
+from site_agent.commands.audit_commands import audit, restored
 from site_agent.commands.certificate_commands import renew
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
@@ -95,12 +94,10 @@ def identity(path: Path) -> None:
     """
     hospital = read_hospital(path)
 
-    from host.restoring import refuse_unfinished
     from pki.identity_key import identity_fingerprint
     from site_agent.service.enrolling import site_identity_key
     from site_agent.state_folders import gate_folder
 
-    refuse_unfinished(hospital.state_path)
     click.echo(identity_fingerprint(site_identity_key(gate_folder(hospital.state_path))))
 
 
@@ -137,7 +134,7 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, predict, recalibrate, report, export, card, backup, backup_key, restore,
+    adopt, audit, restored, predict, recalibrate, report, export, card,
     data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, renew,
 ):  # fmt: skip

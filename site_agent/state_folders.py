@@ -31,9 +31,9 @@ def approvals_folder(state: Path) -> Path:
     return state / "approvals"
 
 
-def audit_log_path(state: Path) -> Path:
-    """Return the path of the current file of this site's audit log."""
-    return gate_folder(state) / "audit.log"
+def gate_store_path(state: Path) -> Path:
+    """Return the path of the gate's store (host/record_store.py), which has this site's audit log."""
+    return gate_folder(state) / "gate.sqlite"
 
 
 def live_curves_path(state: Path, run: str) -> Path:

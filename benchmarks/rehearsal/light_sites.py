@@ -21,9 +21,9 @@ import click
 import numpy as np
 import structlog
 
-from audit.own_log import AuditLog
 from benchmarks.rehearsal.enrolled import credentials_of
 from benchmarks.rehearsal.plain_stream import PlainStream
+from host.audit_log import AuditLog
 from pki.identity_key import read_identity_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
@@ -51,7 +51,7 @@ from protos.wire.messages import (
 from site_agent.gate.agent_link import Stream as SiteStream
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer_socket import Agreed, Check, Conclude, GateEnd, Message, Prepare, Prepared, Train, Trained
 
 
@@ -87,7 +87,7 @@ async def take_part_as_agent(hospital: Hospital) -> None:
     """Run the deployed agent until the coordinator closes the stream."""
     assert hospital.coordinator is not None
     address, credentials = hospital.coordinator, credentials_of(hospital)
-    audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    audit = AuditLog(gate_store_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
     gate = SiteGate(
         hospital,
         identity_key=read_identity_key(gate_folder(hospital.state_path)),

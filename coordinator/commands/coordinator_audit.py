@@ -1,73 +1,61 @@
-"""Implements `coordinator audit`, which checks, prints and exports the coordinator's audit log, or starts a new one."""
+"""Implements `coordinator audit`, which reads the coordinator's audit log, and `coordinator restored`."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from audit.checkpoint_memory import kept_checkpoints, known_generation, own_checkpoint
-from audit.reading.log_commands import Desk, LogProgram, because_option, restarted
-from audit.reading.log_keys import checkpoints_text
-from audit.reading.log_verification import KnownKeys
-from audit.restarting import restart_log
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import read_configuration
-from coordinator.operations.coordinator_log import log_path
-from host.command_line import PATH, by_option, person
-from host.restoring import refuse_unfinished
-from host.secret_files import hold_directory, write_public
-from pki.authority import Authority
-from pki.identity_key import public_bytes
-from pki.register import Register
-from protos.wire.log_checkpoints import COORDINATOR, owner_of_site
+from coordinator.operations.coordinator_log import store_path
+from coordinator.storage.history import History
+from coordinator.storage.journal import Journal, read_journal
+from host.audit_log import AuditLog
+from host.command_line import by_option, person
+from host.log_commands import LogProgram, LogSource
+from host.secret_files import hold_directory
 
 
-def _desk_of(path: Path) -> Desk:
-    configuration = read_configuration(path)
-    authority, state = Authority.load(Path(configuration.authority)), Path(configuration.state)
-    with Register(authority.register_path) as register:
-        keys = {owner_of_site(site.name): site.identity_key for site in register.sites() if site.identity_key}
-    last = own_checkpoint(state / "witness")
-    known = KnownKeys({**keys, COORDINATOR: public_bytes(authority.identity_key())})
-    return Desk(log_path(state), COORDINATOR, known, (last,) if last else ())
+def _source_of(path: Path) -> LogSource:
+    return LogSource(store_path(Path(read_configuration(path).state)), None)
 
 
-audit = LogProgram(command="coordinator", file="coordinator.yaml", desk_of=_desk_of, is_site=False).group(
+audit = LogProgram(command="coordinator", file="coordinator.yaml", source_of=_source_of).group(
     "Check, read and export the log of all that the coordinator decided and sent."
 )
 
 
-@audit.command()
-@config_option
-@click.option("--output", type=PATH, required=True, help="File to which the command writes the checkpoints.")
-def checkpoints(path: Path, output: Path) -> None:
-    """Write a file with the newest cosigned checkpoint of each site's audit log. A person needs this file to
-    verify a log.
-
-    Example: coordinator audit checkpoints --config coordinator.yaml --output checkpoints.json
-    """
-    found = kept_checkpoints(Path(read_configuration(path).state) / "witness")
-    write_public(output, checkpoints_text(found).encode())
-    click.echo(f"{len(found)} checkpoints written to {output}.")
-
-
-@audit.command()
+@click.command()
 @config_option
 @by_option
-@because_option
-def restart(path: Path, by: str, because: str) -> None:
-    """Rename a damaged audit log, and start a new one. All sites and every reader of the log see this restart.
+@click.option("--because", required=True, help="Reason in a few words, written to the audit log.")
+def restored(path: Path, by: str, because: str) -> None:
+    """Declare that an older copy of the coordinator's state folder is in use. All sites see this declaration, and
+    accept the older log.
 
-    Example: coordinator audit restart --config coordinator.yaml --by "Anna Jones" --because "disk failed"
+    Example: coordinator restored --config coordinator.yaml --by "Anna Jones" --because "disk failed"
     """
-    by, because = person(by), person(because, "--because")
-    state = Path(read_configuration(path).state)
-    refuse_unfinished(state)
+    state, by, because = Path(read_configuration(path).state), person(by), person(because, "--because")
     hold_directory(state, "coordinator")
-    known = known_generation(state / "witness")
-    click.echo(restarted(restart_log(log_path(state), site=None, by=by, because=because, now=_now, known=known), by))
+    mark_restored(state, by=by, because=because)
+    click.echo("Recorded. Unfinished runs continue with much higher numbers of attempts and key sessions.")
+
+
+def mark_restored(state: Path, *, by: str, because: str) -> None:
+    """Record the restore in the audit log and in the journal of every unfinished run. See RESTORED_STEP."""
+    with closing(AuditLog(store_path(state), site=None, now=_now)) as log:
+        log.declare_restored(by=by, because=because)
+    for place in sorted(state.glob("runs/*/journal.jsonl")):
+        history = History()
+        for entry in read_journal(place):
+            history.take(entry)
+        if not history.is_over:
+            with closing(Journal(place, _now)) as journal:
+                journal.add("restored", by=by)
+                journal.sync()
 
 
 def _now() -> datetime:

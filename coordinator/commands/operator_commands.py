@@ -15,13 +15,13 @@ from typing import Final
 
 import click
 
-from audit.reading.log_verification import fault_of
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, status_path
-from coordinator.operations.coordinator_log import log_path
+from coordinator.operations.coordinator_log import store_path
 from coordinator.storage.history import known_runs
 from coordinator.storage.journal import JournalDamaged
 from host import address_checks, computer_checks, secret_files
+from host.audit_log import fault_of
 from host.command_line import configuration_option, json_option, report_findings
 from host.diagnosis import (
     Finding,
@@ -113,7 +113,7 @@ def _journals(state: Path) -> Finding:
 
 
 def _audit(state: Path) -> Finding:
-    if (fault := fault_of(log_path(state))) is not None:
+    if (fault := fault_of(store_path(state), None)) is not None:
         return failure("D422", fault.what, fault.remedy)
     return fine("D422", "No record of the audit log was changed or damaged.")
 

@@ -1,57 +1,51 @@
 """Handles messages that belong to no round: about the audit logs of coordinator and sites, and about new certificates.
 
-These messages do not affect a run. A site of an earlier version reports that it does not support them, and receives
-none.
+These messages do not affect a run, except that a site whose audit log was cut or copied back is disconnected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
-from audit.cosigning import LogParty, LogSession
-from audit.own_log import AuditLog
-from audit.recording_budget import EACH_DAY_BYTES
-from audit.rolled_back import OwnLogRefused
 from coordinator.network.outgoing import StreamPeer
 from coordinator.network.pace import Refusals
-from protos.wire.log_checkpoints import CheckpointRefused, owner_of_site, site_of
-from protos.wire.messages import CoordinatorReason, Hello, MalformedMessage
-from protos.wire.upkeep_messages import (
-    LogCosignature,
-    LogGrowth,
-    LogStanding,
-    RenewalAnswered,
-    RenewalAsked,
-    Upkeep,
-)
+from host.audit_log import AuditLog, HeadRefused
+from protos.wire.messages import MalformedMessage
+from protos.wire.upkeep_messages import KeptHead, LogHeads, RenewalAnswered, RenewalAsked, Upkeep
+
+_TICKS: Final = 4  # of half a second each, between two reports of the head of this log
+
+
+@dataclass
+class _Heads:
+    """What was exchanged with a site on one stream."""
+
+    sent: int
+    restored: int | None = None  # of the site's newest report; None before its first one
 
 
 class SiteUpkeep:
-    """Keeps one upkeep session for each site's stream."""
+    """Keeps the heads of all sites' audit logs, and answers requests for certificates."""
 
     def __init__(
         self,
         log: AuditLog,
-        witness: Path,
         *,
-        identity_key_of: Callable[[str], bytes | None],
         renew: Callable[[RenewalAsked], RenewalAnswered],
         confirm: Callable[[str, str], None],
     ) -> None:
-        """Create the sessions.
+        """Start without a stream.
 
         Args:
-            witness: the folder of stored checkpoints.
             confirm: records that a site has connected with a certificate.
         """
-        self._party = LogParty(log, witness, self._spent)
-        self._audit, self._identity_key_of, self._renew, self._confirm = log, identity_key_of, renew, confirm
-        self._sessions: dict[StreamPeer, LogSession] = {}
-        self._refusals = Refusals(log.write)
+        self._audit, self._renew, self._confirm = log, renew, confirm
+        self._heads: dict[StreamPeer, _Heads] = {}
+        self._refusals, self._ticks = Refusals(log.write), 0
         self._log = structlog.get_logger()
 
     def accepted(self, site: str, certificate_sha256: str) -> None:
@@ -67,30 +61,22 @@ class SiteUpkeep:
         """Record in the audit log that the coordinator will now end the connection of a revoked site."""
         self._audit.write("site_revoked", site=site)
 
-    def greeted(self, peer: StreamPeer, site: str, hello: Hello) -> None:
-        """Prepare upkeep of a site's new stream. Raises CheckpointRefused: its stored checkpoint cannot be read."""
-        key = self._identity_key_of(site)
-        if hello.upkeep and key is not None:
-            session = LogSession(self._party, owner_of_site(site), key)
-            self._sessions[peer] = session
-            peer.send(session.standing())
+    def greeted(self, peer: StreamPeer, site: str) -> None:
+        """Send a site the heads of both logs, before any other message of its new stream."""
+        own = self._audit.own_head
+        self._heads[peer] = _Heads(sent=own.count)
+        peer.send(LogHeads(own, self._audit.kept_head(site)))
 
     def received(self, peer: StreamPeer, site: str, message: Upkeep) -> None:
         """Handle a site's message that belongs to no round, such as a request for a new certificate.
 
         Raises:
             MalformedMessage: the message is not expected here.
-            CheckpointRefused: the site's log was changed; the stream must end.
+            HeadRefused: one of the two logs was cut or copied back; the stream must end.
         """
-        session = self._sessions.get(peer)
-        if session is None:
-            raise MalformedMessage("upkeep that was not agreed on")
         match message:
-            case LogStanding() | LogGrowth() | LogCosignature():
-                with self._refusals_shown(session):
-                    answers = session.heard(message)
-                for answer in answers:
-                    peer.send(answer)
+            case LogHeads():
+                self._take(self._heads[peer], site, message)
             case RenewalAsked():
                 if message.site != site:
                     raise MalformedMessage("a renewal in another site's name")
@@ -99,39 +85,40 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator sends")
 
     def tick(self) -> None:
-        """Send each site the messages about audit logs that are due. The coordinator calls this twice a second."""
+        """Report the head of this log to each site from time to time. The coordinator calls this twice a second."""
         self._refusals.tick()
-        for peer, session in list(self._sessions.items()):
-            try:
-                with self._refusals_shown(session):
-                    due = session.due()
-            except CheckpointRefused as refused:
-                peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
-                continue
-            for message in due:
-                peer.send(message)
+        self._ticks += 1
+        if self._ticks % _TICKS:
+            return
+        own = self._audit.own_head
+        for peer, heads in self._heads.items():
+            if own.count > heads.sent:
+                heads.sent = own.count
+                peer.send(LogHeads(own, KeptHead()))
 
     def gone(self, peer: StreamPeer) -> None:
         """Delete the data in memory about the connection of a site that has disconnected."""
-        self._sessions.pop(peer, None)
+        self._heads.pop(peer, None)
 
-    @contextmanager
-    def _refusals_shown(self, session: LogSession) -> Iterator[None]:
+    def _take(self, heads: _Heads, site: str, message: LogHeads) -> None:
+        # A declared restore is a record here, so a site reports it at most once on a stream.
+        if heads.restored not in (None, message.own.restored):
+            raise MalformedMessage("a restore in the middle of a stream")
+        heads.restored = message.own.restored
         try:
-            yield
-        except CheckpointRefused as refused:
-            is_own = isinstance(refused, OwnLogRefused)
-            self._log.error(
-                "coordinator_log_refused" if is_own else "site_log_refused",
-                site=site_of(session.peer),
-                reason=str(refused),
-            )
+            self._audit.check_own(message.kept)
+        except HeadRefused as refused:
+            self._audit.write("log_refused", owner="coordinator", reason=str(refused), known_to=site)
+            self._log.error("coordinator_log_refused", site=site, reason=str(refused))
             raise
+        try:
+            self._audit.check_other(site, message.own)
+        except HeadRefused as refused:
+            self._log.error("site_log_refused", site=site, reason=str(refused))
+            raise
+        self._audit.keep_heads({site: message.own})
 
-    def _spent(self, owner: str) -> None:
-        self._log.warning("site_records_wait", site=site_of(owner), bytes_each_day=EACH_DAY_BYTES)
 
-
-def parted(refused: CheckpointRefused) -> str:
-    """Return the text that the coordinator sends to a site after it refused the audit log of this site."""
-    return f"an audit log was changed or damaged: {refused}"
+def parted(refused: HeadRefused) -> str:
+    """Return the text that the coordinator sends to a site after it refused one of the two logs."""
+    return f"an audit log was cut, or an older state was copied back: {refused}"

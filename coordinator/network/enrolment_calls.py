@@ -83,12 +83,6 @@ class Membership:
             return self._register.site(site_name(site)).identity_fingerprint if is_name(site) else None
         return None
 
-    def identity_key_of(self, site: str) -> bytes | None:
-        """Return the identity key of a site from the register of sites, as 32 raw bytes."""
-        with suppress(RefusedError):
-            return self._register.identity_key(site_name(site)) if is_name(site) else None
-        return None
-
     def confirm(self, site: str, certificate_sha256: str) -> None:
         """Record that a site connected with this certificate. Its earlier certificates are refused from then on."""
         self._register.confirm(site_name(site), certificate_sha256)

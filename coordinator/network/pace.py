@@ -34,9 +34,8 @@ class Allowance:
 # rate are two gigabytes in a second.
 MESSAGES: Final = Allowance(burst=4000.0, each_second=2000.0)
 # A message that is recorded in an audit log or a journal is synced before the next message is read. An honest site
-# joins once on a stream. A log checkpoint follows after twenty records. The bytes that checkpoints add to the log in a
-# day have a budget of their own (audit/recording_budget.py). If a sync takes 5 ms, the syncs for one site take at most
-# a third of the time.
+# joins once on a stream, and reports the head of its log once in a second. If a sync takes 5 ms, the syncs for one site
+# take at most a third of the time.
 RECORDED: Final = Allowance(burst=200.0, each_second=10.0)
 UPKEEP: Final = Allowance(burst=500.0, each_second=50.0)
 # If a stream ends while it waits, its message remains counted. This count can delay the next stream of the same site,

@@ -32,9 +32,9 @@ from coordinator.network.outgoing import Caller, StreamPeer, Vectors
 from coordinator.network.pace import STREAMS_OF_A_SITE, WITHOUT_LIMIT, Pace, RateLimit, RecordedPace
 from coordinator.network.turns import Turns
 from coordinator.rounds.engine import Engine
+from host.audit_log import HeadRefused
 from protos.errors import ConfigurationError, OperatorError, RefusedError, explained
 from protos.wire.codec import decode_site_message
-from protos.wire.log_checkpoints import CheckpointRefused
 from protos.wire.messages import (
     COORDINATOR_TIME,
     ENROL,
@@ -220,9 +220,9 @@ class FederationService:
                 peer.end(CoordinatorReason.NOT_ACCEPTED, refusal)
                 return
             peer.reads_together = greeting.together
+            self._upkeep.greeted(peer, site)
             self._engine.saw(site)
             self._engine.connected(site, peer)
-            self._upkeep.greeted(peer, site, greeting)
             while goes_on is not Next.NOTHING and not peer.ending.is_set():
                 if wait := pace.wait_seconds(clock()):
                     await asyncio.sleep(wait)
@@ -231,7 +231,7 @@ class FederationService:
         except TimeoutError:
             self._log.warning("greeting_missed", site=site, seconds=GREETING_SECONDS)
             peer.end(CoordinatorReason.REPLACED, "no first message arrived in time; connect again")
-        except CheckpointRefused as refused:
+        except HeadRefused as refused:
             peer.end(CoordinatorReason.NOT_ACCEPTED, parted(refused))
             self._engine.disconnected(site, peer)
         except MalformedMessage as malformed:

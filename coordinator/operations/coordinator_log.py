@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 
 # The events of the log, by the names that the journal uses for them. All others get the prefix `run_`.
 _EVENTS: Final = {
@@ -33,9 +34,9 @@ _EVENTS: Final = {
 }
 
 
-def log_path(state: Path) -> Path:
-    """Return the path of the current file of the coordinator's audit log."""
-    return state / "audit.log"
+def store_path(state: Path) -> Path:
+    """Return the path of the coordinator's store (host/record_store.py), which has its audit log."""
+    return state / "coordinator.sqlite"
 
 
 class RunRecords:
@@ -50,12 +51,12 @@ class RunRecords:
         With `syncs`, sync them at once. Without it, the caller calls `sync` later.
 
         Raises:
-            AuditError: the decisions could not be written. They must not take effect.
+            StoreError: the decisions could not be written. They must not take effect.
         """
         self._log.write_all([self._record(entry) for entry in entries], syncs=syncs)
 
     def copy(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Write earlier decisions from the journal, with their time as `journal_time`. Raises AuditError."""
+        """Write earlier decisions from the journal, with their time as `journal_time`. Raises StoreError."""
         records = [self._record(entry) | {"journal_time": entry["time"]} for entry in entries]
         with _explained(
             "Some decisions are in the journal of the run, but not in the audit log. The coordinator could not copy "
@@ -64,7 +65,7 @@ class RunRecords:
             self._log.write_all(records)
 
     def sync(self) -> None:
-        """Sync the written decisions to disk. Raises AuditError if the disk does not store them."""
+        """Sync the written decisions to disk. Raises StoreError if the disk does not store them."""
         with _explained(
             "The newest decisions are in the journal of the run. The coordinator may already have sent them to sites. "
             "It makes no further decision."
@@ -94,8 +95,8 @@ class RunRecords:
 
 @contextmanager
 def _explained(consequence: str) -> Iterator[None]:
-    """Replace the consequence of each AuditError that is raised in the block."""
+    """Replace the consequence of each StoreError that is raised in the block."""
     try:
         yield
-    except AuditError as cause:
-        raise AuditError(what=cause.what, consequence=consequence, remedy=cause.remedy) from cause
+    except StoreError as cause:
+        raise StoreError(what=cause.what, consequence=consequence, remedy=cause.remedy) from cause

@@ -38,9 +38,9 @@ class JournalDamaged(OperatorError):
         super().__init__(
             what=f"The journal {path} is damaged or was changed: {finding}.",
             consequence="The coordinator did not continue the run and contacted no site for it. Nothing was changed.",
-            remedy=f"Stop the coordinator. Move the folder {path.parent.parent.parent} to another place. Then restore "
-            "the newest backup with `coordinator restore` and `--key-file`. Without a backup, remove the plan from "
-            "coordinator.yaml, and announce a new version of the plan.",
+            remedy=f"Stop the coordinator. Move the folder {path.parent.parent.parent} to another place. Copy the "
+            "newest copy of the folder back, and declare it with `coordinator restored`. Without a copy, announce a "
+            "new version of the plan.",
         )
 
 

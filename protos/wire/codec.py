@@ -2,9 +2,7 @@
 
 A record and its generated message have fields of the same names. These fields differ:
 
-* a missing round is 0 on the wire. Any other round is sent as its number plus one;
-* the hash of a checkpoint is text in the record; the leaves of a log's growth are one byte string on the wire; the
-  fields of a cosignature are beside the size of its log.
+* a missing round is 0 on the wire. Any other round is sent as its number plus one.
 
 Bytes that are no valid record raise MalformedMessage, and no other error.
 """
@@ -23,7 +21,6 @@ from google.protobuf.message import DecodeError, Message
 
 from protos.wire.chunk_frame import chunk_header, decode_chunk, encode_chunk
 from protos.wire.generated import federation_pb2 as generated
-from protos.wire.log_checkpoints import CheckpointRefused, Cosignature, LogCheckpoint
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
     MOST_TOGETHER,
@@ -35,9 +32,6 @@ from protos.wire.messages import (
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
-    LogCosignature,
-    LogGrowth,
-    LogStanding,
     RenewalAnswered,
     RenewalAsked,
     Upkeep,
@@ -68,7 +62,6 @@ _OF_COORDINATOR: Final = _contents_of(generated.CoordinatorMessage)
 _OF_UPKEEP: Final = _contents_of(generated.Upkeep)
 _NAMES: Final = {kind: name for table in (_OF_SITE, _OF_COORDINATOR, _OF_UPKEEP) for name, kind in table.items()}
 _ROUNDS: Final = frozenset({"next_round", "best_round"})
-_LEAF_BYTES: Final = 32
 _NEWEST_TOGETHER: Final = deque[tuple[tuple[bytes, ...], bytes]](maxlen=2)
 _NEWEST: Final = deque[tuple[CoordinatorMessage | Upkeep, bytes]](maxlen=8)
 _AS_THEY_ARE: Final = frozenset({bool, bytes, int, str})  # most values; the checks behind this one cost more
@@ -170,15 +163,7 @@ def _content(message: SiteMessage | CoordinatorMessage | Upkeep) -> dict[str, An
 def _facts(record: object) -> dict[str, Any]:
     """Return the fields of a record in the form of its generated message."""
     kind: Any = type(record)
-    facts = {name: _written(name, getattr(record, name)) for name, _ in _readers(kind)}
-    match record:
-        case LogCheckpoint(hash=text):
-            facts["hash"] = bytes.fromhex(text)
-        case LogGrowth(leaves=leaves):
-            facts["leaves"] = b"".join(leaves)
-        case LogCosignature():
-            facts |= facts.pop("given")
-    return facts
+    return {name: _written(name, getattr(record, name)) for name, _ in _readers(kind)}
 
 
 def _written(name: str, value: Any) -> Any:
@@ -213,18 +198,11 @@ def _inner(outer: Any, kinds: Mapping[str, type[Record]]) -> Record | Upkeep:
         return _inner(outer.upkeep, _OF_UPKEEP)
     if name not in kinds:
         raise MalformedMessage("empty or unknown message")
-    try:
-        return _record(kinds[name], getattr(outer, name))
-    except CheckpointRefused as cause:
-        raise MalformedMessage(f"a checkpoint of a log: {cause}") from cause
+    return _record(kinds[name], getattr(outer, name))
 
 
 def _record(kind: Callable[..., Record], message: Any) -> Record:
     """Convert a generated message to a record of this kind."""
-    if kind is LogCosignature:
-        return kind(message.size, _record(Cosignature, message))
-    if kind is LogStanding and not message.HasField("checkpoint"):
-        return kind(message.key, None)
     return kind(**{name: read(getattr(message, name)) for name, read in _readers(kind)})
 
 
@@ -232,40 +210,24 @@ def _record(kind: Callable[..., Record], message: Any) -> Record:
 def _readers(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     """Return the fields of a kind of record, each with the function that converts its generated value."""
     hints = get_type_hints(kind)
-    return tuple((field.name, _reader(kind, field.name, hints[field.name])) for field in fields(kind))
+    return tuple((field.name, _reader(field.name, hints[field.name])) for field in fields(kind))
 
 
-def _reader(kind: Any, name: str, hint: Any) -> Callable[[Any], Any]:
+def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if name in _ROUNDS:
         return lambda number: number - 1 if number else None
-    if (kind, name) == (LogGrowth, "leaves"):
-        return _leaves
-    if (kind, name) == (LogCheckpoint, "hash"):
-        return bytes.hex
-    if LogCheckpoint in (hint, *get_args(hint)):
-        return _checkpoint
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return partial(_enumerated, hint)
     if get_origin(hint) is tuple:
         inner = get_args(hint)[0]
         return partial(_records, inner) if is_dataclass(inner) else tuple
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(_record, hint)
     return lambda value: value
 
 
 def _records(kind: Any, messages: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(_record(kind, message) for message in messages)
-
-
-def _leaves(joined: bytes) -> tuple[bytes, ...]:
-    if len(joined) % _LEAF_BYTES:
-        raise MalformedMessage("leaf size")
-    return tuple(joined[place : place + _LEAF_BYTES] for place in range(0, len(joined), _LEAF_BYTES))
-
-
-def _checkpoint(outer: generated.LogCheckpoint) -> LogCheckpoint:
-    if not all(text.isascii() and text.isprintable() for text in (outer.owner, outer.time)):
-        raise MalformedMessage("a checkpoint of a log")
-    return _record(LogCheckpoint, outer)
 
 
 def _enumerated(kind: type[IntEnum], value: int) -> IntEnum:

@@ -98,17 +98,15 @@ class Hello:
     """The first message that a site sends on a stream.
 
     Attributes:
-        upkeep: the version of messages outside the rounds (upkeep_messages.py), 0 for none.
         together: whether the site can read several messages of the coordinator in one.
     """
 
     protocol: int
     software: str
-    upkeep: int = 0
     together: bool = False
 
     def __post_init__(self) -> None:
-        require(0 < self.protocol < 1 << 16 and 0 <= self.upkeep < 1 << 16, "protocol version")
+        require(0 < self.protocol < 1 << 16, "protocol version")
         require_line(self.software, "software version", longest=_LONGEST_NAME)
 
 

@@ -1,7 +1,6 @@
-"""Defines the messages outside the rounds: checkpoints of audit logs, renewals of certificates, and enrolment.
+"""Defines the messages outside the rounds: heads of audit logs, renewals of certificates, and enrolment.
 
-A peer of an earlier version does not support upkeep on its stream. So each side sends it only after the other has
-reported support (`Hello.upkeep`, and for a site the coordinator's first LogStanding). Enrolment has its own port.
+Enrolment has its own port.
 """
 
 from __future__ import annotations
@@ -9,47 +8,38 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from protos.wire.log_checkpoints import MOST_LEAVES, Cosignature, LogCheckpoint
 from protos.wire.messages import require, require_line
 
-UPKEEP_VERSION: Final = 1
 _LARGEST_REQUEST_BYTES: Final = 8192
 _LARGEST_CHAIN_BYTES: Final = 64 << 10
+_NO_HASH: Final = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
-class LogStanding:
-    """The sender's last stored checkpoint of the receiver's log, and the sender's identity key (raw, 32 bytes)."""
+class KeptHead:
+    """The head of a log that one program writes and the other one keeps.
 
-    key: bytes
-    checkpoint: LogCheckpoint | None
+    Attributes:
+        count: the number of records.
+        hash: of the last record, 32 bytes.
+        restored: milliseconds since 1970 of the newest restore that a person has declared in the log; 0 for none.
+    """
+
+    count: int = 0
+    hash: bytes = _NO_HASH
+    restored: int = 0
 
     def __post_init__(self) -> None:
-        require(len(self.key) == 32, "identity key size")
+        require(0 <= self.count < 1 << 62 and len(self.hash) == 32, "head of a log")
+        require(0 <= self.restored < 1 << 62, "time of a restore")
 
 
 @dataclass(frozen=True, slots=True)
-class LogGrowth:
-    """New leaves of the sender's log from record `start` on, 32 bytes each, and the checkpoint after them."""
+class LogHeads:
+    """The head of the sender's audit log, and the head of the receiver's log that the sender keeps."""
 
-    checkpoint: LogCheckpoint
-    start: int
-    leaves: tuple[bytes, ...]
-
-    def __post_init__(self) -> None:
-        require(0 <= self.start < 1 << 62 and len(self.leaves) <= MOST_LEAVES, "leaves of a log")
-        require(all(len(leaf) == 32 for leaf in self.leaves), "leaf size")
-
-
-@dataclass(frozen=True, slots=True)
-class LogCosignature:
-    """The sender has linked the receiver's log up to the checkpoint of this size, and cosigned it."""
-
-    size: int
-    given: Cosignature
-
-    def __post_init__(self) -> None:
-        require(0 <= self.size < 1 << 62, "size of a log")
+    own: KeptHead
+    kept: KeptHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +105,4 @@ class EnrolmentReply:
         require_line(self.refusal, "refusal", longest=1000)
 
 
-LogMessage: TypeAlias = LogStanding | LogGrowth | LogCosignature
-Upkeep: TypeAlias = LogMessage | RenewalAsked | RenewalAnswered
+Upkeep: TypeAlias = LogHeads | RenewalAsked | RenewalAnswered

@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.command_line import PATH, account, by_option, person
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
@@ -24,7 +24,7 @@ from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent import approvals, approving
-from site_agent.commands.site_options import audit_log_of, config_option, plan_option
+from site_agent.commands.site_options import config_option, opened_log, plan_option
 from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
@@ -89,7 +89,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     hospital, by, now = read_hospital(path), person(by), datetime.now(UTC)
     files = _files_of(plan_path) if plan_path is not None and plan_path.is_dir() else [plan_path]
     plans = [read_plan(hospital, each) for each in files]
-    ends, log = None if until is None else _end_of(until, now), audit_log_of(hospital)
+    ends, log = None if until is None else _end_of(until, now), opened_log(hospital)
     for plan in plans:
         _require_permitted(hospital, plan, by, log)
     if not yes:
@@ -186,7 +186,7 @@ def withdraw(path: Path, plan_path: Path | None, by: str) -> None:
             consequence="Nothing was changed. This site sends nothing for this plan.",
             remedy="Name the file of the approved plan with the option --plan.",
         )
-    log = audit_log_of(hospital)
+    log = opened_log(hospital)
     log.write("plan_withdrawn", **_facts(plan, by))
     click.echo(f"{by} withdrew {hospital.site} from {plan.study} version {plan.version}. Nothing more is sent.")
     click.echo("Earlier contributions stay in the sums. Nobody can remove them from the shared parameters.")
@@ -213,7 +213,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
             consequence="Nothing was changed. The approval is still valid.",
             remedy="To end the approval, use `site-agent withdraw`.",
         )
-    audit_log_of(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
+    opened_log(hospital).write("plan_declined", reason=reason, **_facts(plan, by))
     approving.refuse(hospital.state_path, plan, by=by, at=datetime.now(UTC), because=reason)
     click.echo(
         f"{by} refused {plan.study} version {plan.version}. It is not approved, so nothing is trained or sent for it."

@@ -16,7 +16,7 @@ import click
 from host.command_line import PATH, by_option, person
 from protos.errors import OperatorError, UsageError
 from protos.plan.concepts import read_concepts
-from site_agent.commands.site_options import audit_log_of, config_option
+from site_agent.commands.site_options import config_option, opened_log
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network
@@ -135,7 +135,7 @@ def accept(path: Path, by: str, digest: str) -> None:
         )
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
-    audit_log_of(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
+    opened_log(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
     query, at = examination.query_digest, now.isoformat(timespec="seconds")
     acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=at)
     record(hospital.state_path, acceptance)

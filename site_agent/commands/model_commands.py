@@ -12,7 +12,7 @@ import click
 
 from host.command_line import PATH, account, person
 from protos.errors import DataError, UsageError
-from site_agent.commands.site_options import audit_log_of, config_option, run_option
+from site_agent.commands.site_options import config_option, opened_log, run_option
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network
 
@@ -130,9 +130,7 @@ def _adopted(hospital: Hospital, run: str, model: str, by: str, before: Adoption
     now = datetime.now(UTC)
     adoption = Adoption(run=run, model=name, digest=digest, by=by, at=now.isoformat(timespec="seconds"))
     former = {} if before is None else {"former_run": before.run, "former_model": before.model}
-    audit_log_of(hospital).write(
-        "model_adopted", run=run, model=name, digest=digest, by=by, account=account(), **former
-    )
+    opened_log(hospital).write("model_adopted", run=run, model=name, digest=digest, by=by, account=account(), **former)
     keep_adoption(state, adoption)
     yield f"{by} adopted {title_of_model(name, run)}."
     yield "Predictions, exports and monitoring use it until a person adopts another model."
@@ -271,7 +269,7 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
             consequence="Nothing was written, and nothing was sent.",
             remedy="Use both options to give a model to others, or neither for an export that stays at this site.",
         )
-    whom, who, log = person(recipient, "--to"), person(by), audit_log_of(hospital)
+    whom, who, log = person(recipient, "--to"), person(by), opened_log(hospital)
 
     def record(run: str, model: str, digest: str) -> None:
         facts = {"run": run, "model": model, "digest": digest, "recipient": whom, "by": who}

@@ -7,11 +7,10 @@ from typing import Final
 
 import click
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.command_line import PATH, configuration_option
-from host.restoring import refuse_unfinished
 from site_agent.hospital import Hospital
-from site_agent.state_folders import audit_log_path
+from site_agent.state_folders import gate_store_path
 
 config_option: Final = configuration_option("hospital.yaml")
 plan_option: Final = click.option(
@@ -27,12 +26,10 @@ run_option: Final = click.option(
 )
 
 
-def audit_log_of(hospital: Hospital) -> AuditLog:
+def opened_log(hospital: Hospital) -> AuditLog:
     """Open this site's audit log, so that a person's command can write to the log.
 
     Raises:
-        ConfigurationError: a restore is unfinished. The file of the log would hide that the state is not back.
-        AuditError: the log was changed, or cannot be opened.
+        StoreError: the log was changed, or cannot be opened.
     """
-    refuse_unfinished(hospital.state_path)
-    return AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    return AuditLog(gate_store_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""Contains `site-agent status`, `privacy` and `move-state`, which show or change this site's state."""
+"""Contains `site-agent status` and `privacy`, which show this site's state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from host.command_line import json_option
-from site_agent.commands.site_options import audit_log_of, config_option
+from site_agent.commands.site_options import config_option, opened_log
 from site_agent.hospital import Hospital, read_hospital
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _table(facts: dict[str, Any]) -> Table:
         ("certificate", "none yet" if days is None else f"{days:.0f} days left"),
         ("has left", f"{left['bytes']} bytes in {left['contributions']} contributions"),
         ("privacy spent", _privacy_spent(facts.get("privacy_spent", ()))),
-        ("audit log", f"{audit['records']} records, {audit['not_cosigned']} not cosigned"),
+        ("audit log", f"{audit['records']} records"),
         ("last error", f"{error['at']} [{error['identifier']}] {error['what']}" if error else "none"),
     ):
         table.add_row(name, str(value))
@@ -129,15 +129,8 @@ def privacy(path: Path, as_json: bool) -> None:
         said = (study, one["spent_on"], one["asked_by"], approvers(one), at)
         table.add_row(*map(escape, said), f"{one['epsilon']:g}", f"{one['delta']:g}")
     console.print(table)
-    for loss in facts["losses"]:
-        console.print(
-            f"Lost at {loss['at'][:16]}: the record of spent epsilon. A year's budget is spent until {loss['until']}."
-        )
-    if (made := facts["unconfirmed_backup"]) is not None:
-        console.print(
-            f"This state was restored from a backup of {made}. Payments after the backup may be missing here. The "
-            "site detects missing payments when it connects to the coordinator."
-        )
+    if (until := facts["spent_until"]) is not None:
+        console.print(f"An older state was restored here. A year's budget is spent until {until}.")
     limits = facts["limits"]
     if limits is None:
         console.print("The policy has no limits of epsilon (its key privacy), so no private study runs here.")
@@ -149,18 +142,17 @@ def privacy(path: Path, as_json: bool) -> None:
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
-    from site_agent.desk.spent_budget import described, unconfirmed_backup
+    from site_agent.desk.spent_budget import described
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
-    log = audit_log_of(hospital)
+    log = opened_log(hospital)
     ledger = PrivacyLedger(hospital.state_path, log)
     payments = ledger.payments()
-    losses = [loss.model_dump() | {"until": f"{loss.until:%F}"} for loss in ledger.losses]
+    until = ledger.spent_until()
     facts: dict[str, Any] = {
         "payments": described([payment.model_dump() for payment in payments], hospital.state_path, log),
-        "losses": losses,
-        "unconfirmed_backup": unconfirmed_backup(log),
+        "spent_until": None if until is None else f"{until:%F}",
         "limits": None,
     }
     if limits is not None:

@@ -8,15 +8,16 @@ sites as numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 
-from audit.log_files import BrokenFile, all_files, position_after
-from protos.errors import ConfigurationError
+from host.audit_log import AuditLog
 from protos.plan.methods import described
 from protos.plan.privacy_in_words import price_in_words
-from protos.wire.log_chain import LogPosition
+from protos.wire.log_chain import LogHead
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.comparison.gain import FEDERATED, SILOED
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
@@ -28,7 +29,7 @@ from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
-from site_agent.state_folders import audit_log_path
+from site_agent.state_folders import gate_store_path
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
 
@@ -76,7 +77,7 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
         "recalibration": None if changed is None else changed.maps[0].kind,
-        **_audit_position(hospital),
+        **_audit_head(hospital),
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
     }
@@ -251,9 +252,9 @@ def _beside_federated(saved: Mapping[str, Any], name: str) -> str:
 def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the software versions and the position of the audit log, at the time of training and now."""
     then, now = facts["trained_with"] or {}, facts["versions"]
-    found = {"audit log checkpoint": facts["audit_position"] or facts["audit_words"]}
+    found = {"audit log": facts["audit_hash"] or facts["audit_words"]}
     if facts["audit_records"]:
-        found["audit records"] = f"{facts['audit_records']}, in {facts['audit_files']} files"
+        found["audit records"] = facts["audit_records"]
     for name, here in now.items():
         trained = then.get(name)
         is_same = trained in (None, here)
@@ -261,27 +262,14 @@ def _evidence(facts: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _audit_position(hospital: Hospital) -> dict[str, Json]:
-    """Return the last position of this site's audit log. Raises ConfigurationError if the last record is damaged."""
-    path = audit_log_path(hospital.state_path)
+def _audit_head(hospital: Hospital) -> dict[str, Json]:
+    """Return the head of this site's audit log. Raises StoreError if the log was changed."""
+    path, head, words = gate_store_path(hospital.state_path), LogHead(), "no audit log"
     try:
-        files = [file for file in all_files(path) if file.stat().st_size]
-        position, words = position_after(files[-1]) if files else LogPosition(), "no audit log"
+        if path.exists():
+            with closing(AuditLog(path, site=hospital.site, now=lambda: datetime.now(UTC), exists=True)) as log:
+                head = log.head
     except PermissionError:
         # If the programs run as services, the owner of the log is not the owner of the reports.
-        files, position, words = [], LogPosition(), "not readable by the user who made this card"
-    except BrokenFile as broken:
-        raise ConfigurationError(
-            what=f"The last record of this hospital's audit log cannot be read ({broken}).",
-            consequence="No model card was made, and nothing was sent.",
-            remedy=(
-                "If the site agent is writing a record now, start the command again. Otherwise run `site-agent audit "
-                "verify`."
-            ),
-        ) from broken
-    return {
-        "audit_position": position.hash if position.sequence else None,
-        "audit_records": position.sequence,
-        "audit_files": len(files),
-        "audit_words": words,
-    }
+        words = "not readable by the user who made this card"
+    return {"audit_hash": head.hash if head.count else None, "audit_records": head.count, "audit_words": words}

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from audit.log_files import RESTARTED, RESTORED_FROM
-from audit.own_log import COSIGNED, AuditLog
+from host.audit_log import AuditLog
 from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.methods import method_names
@@ -31,10 +30,10 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
         audit: this site's log; it also has approvals whose files were replaced or lost.
 
     Raises:
-        AuditError: the log was changed.
+        StoreError: the log was changed.
     """
     plans = _plans(state)
-    logged = [(facts["plan"], facts["by"]) for facts in audit.all_records("plan_approved")]
+    logged = [(facts["plan"], facts["by"]) for facts in audit.records("plan_approved")]
     signed = [(one.plan_digest, each.by) for _, one in all_approvals(state) for each in one.signatures]
     approvals = [*logged, *signed]
     found = []
@@ -51,17 +50,6 @@ def described(payments: Sequence[dict[str, Any]], state: Path, audit: AuditLog) 
             }
         )
     return found
-
-
-def unconfirmed_backup(audit: AuditLog) -> str | None:
-    """Return the time of the backup, if the coordinator has not confirmed the restored log yet. Otherwise None.
-
-    Raises:
-        AuditError: the log was changed.
-    """
-    newest = [*audit.records(RESTARTED, COSIGNED)][-1:]
-    made = newest[0].get(RESTORED_FROM) if newest else None
-    return None if made is None else str(made)
 
 
 def approvers(payment: dict[str, Any]) -> str:

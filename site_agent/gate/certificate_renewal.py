@@ -10,7 +10,7 @@ from datetime import datetime
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from pki import enrolment_decisions
 from pki.certificate_chain import ShownCertificates, checked_leaf, sha256_of_chain
 from pki.certificates import requested_key
@@ -43,7 +43,7 @@ async def install_renewed(
 
     Raises:
         RefusedError: the certificate is not for this site's key.
-        AuditError: the change cannot be recorded; key and certificate are unchanged.
+        StoreError: the change cannot be recorded; key and certificate are unchanged.
     """
     shown, key = certificates.shown, requested_key(asked.signing_request)
     federation = shown.federation()

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, assert_never
 import numpy as np
 from blake3 import blake3
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.numbers.chunk_layout import Integers32
 from protos.numbers.fixed_point import FixedPoint, NotFinite
 from protos.plan.exchange import Exchange, Float32
@@ -90,7 +90,7 @@ class Gate:
 
         Raises:
             GateRefusal: the contribution may not leave.
-            AuditError: the privacy cost cannot be recorded.
+            StoreError: the privacy cost cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
@@ -115,7 +115,7 @@ class Gate:
         """Record a contribution in the audit log, then yield those of its chunks that the coordinator does not have.
 
         Raises:
-            AuditError: the log cannot be written; no chunk is handed out.
+            StoreError: the log cannot be written; no chunk is handed out.
             ConsentEnded: the persons here no longer agree.
             PolicyForbids: the policy does not allow the contribution.
             MaskingRefused: this vector may not be masked for these contributors.

@@ -53,8 +53,8 @@ def check_ledgers(state: Path, uncounted: tuple[str, ...]) -> int:
             raise RefusedError(
                 what=f"The file {path} cannot be read. It contains the sums in which this site took part.",
                 consequence="This site sends nothing. The study waits for this site.",
-                remedy="Stop this site's programs, and move the state folder to another place. Restore the newest "
-                "backup with `site-agent restore`, then start all programs.",
+                remedy="Stop this site's programs, and move the state folder to another place. Copy the newest copy "
+                "of the folder back, and declare it with `site-agent restored`.",
             ) from cause
     return len(spent) + len(ledgers)
 

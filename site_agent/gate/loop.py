@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.errors import RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused
 from protos.wire.messages import (
@@ -32,7 +32,7 @@ from protos.wire.messages import (
     MalformedMessage,
     Refusal,
 )
-from protos.wire.upkeep_messages import UPKEEP_VERSION, Upkeep
+from protos.wire.upkeep_messages import Upkeep
 from site_agent.gate.agent_link import PARTING_SECONDS, Stream
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
@@ -187,8 +187,7 @@ class SiteGate:
 
     async def _converse(self, connection: Stream) -> bool:
         """Handle one stream from greeting to end. Return whether all runs are over."""
-        upkeep = UPKEEP_VERSION if self._upkeep else 0
-        await connection.send(Hello(PROTOCOL_VERSION, self._software, upkeep, together=True))
+        await connection.send(Hello(PROTOCOL_VERSION, self._software, together=True))
         beside, failed_run = self._work_beside(connection), ""
         try:
             while True:
@@ -309,7 +308,7 @@ class SiteGate:
 
     async def _send(self, message: Join | Refusal | Outgoing, check: Callable[[], None] | None = None) -> None:
         if self._connection is not None and isinstance(message, Done) and self._upkeep is not None:
-            await self._upkeep.tell(self._connection.send, at_least=1)  # the run may be over after this message
+            await self._upkeep.tell(self._connection.send)  # the run may be over after this message
         if self._connection is not None:  # without a stream the next offer repeats the request
             await self._connection.send(message, check)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
@@ -134,7 +134,7 @@ def is_over(farewell: Farewell, audit: AuditLog) -> bool:
 def unfinished_run(audit: AuditLog) -> str | None:
     """Return the newest run in which this site still takes part according to its audit log, or None."""
     newest, ended = None, set[str]()
-    for facts in audit.all_records("run_joined", "run_finished", "participation_ended"):
+    for facts in audit.records("run_joined", "run_finished", "participation_ended"):
         if facts["event"] == "run_joined":
             newest = str(facts["run"])
         else:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.errors import OperatorError, RefusedError
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
@@ -94,7 +94,7 @@ def decide_plan(
     """
     forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
     if announced_at is not None:
-        finished = audit.all_records("run_finished")
+        finished = audit.records("run_finished")
         forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
     spending = PrivacyLedger(hospital.state_path, audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
@@ -134,7 +134,7 @@ class Permission:
         """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
 
         Raises:
-            AuditError: the refusal cannot be recorded.
+            StoreError: the refusal cannot be recorded.
             ConsentEnded: the persons here no longer agree.
             PolicyForbids: policy or budget forbid it.
         """
@@ -151,7 +151,7 @@ class Permission:
         """Return the numbers of a round with noise, after the cost in privacy budget was recorded.
 
         Raises:
-            AuditError: the payment cannot be recorded.
+            StoreError: the payment cannot be recorded.
             PolicyForbids: the budget does not allow one more draw, or the run has ended here.
         """
         assert self._spending is not None
@@ -176,19 +176,19 @@ class Permission:
         """Record that a contribution will be sent. This happens before the contribution is sent.
 
         Raises:
-            AuditError: the release cannot be recorded; the contribution must not leave.
+            StoreError: the release cannot be recorded; the contribution must not leave.
         """
         self._allowance.take(exchange, bind, position)
 
     def sent(self) -> None:
-        """Sync the count of sent bytes to disk, after a contribution was sent. Raises AuditError: the disk failed."""
+        """Sync the count of sent bytes to disk, after a contribution was sent. Raises StoreError: the disk failed."""
         self._allowance.sent()
 
     def finish(self) -> None:
         """Record that the run has ended. The noisy numbers of this run are then not sent again.
 
         Raises:
-            AuditError: the end cannot be recorded.
+            StoreError: the end cannot be recorded.
         """
         if self._spending is not None:
             self._spending.forget_numbers(self._plan)
@@ -231,7 +231,7 @@ class Allowance:
         """Count a sent contribution. A round is counted once, even if its bytes are sent several times.
 
         Raises:
-            AuditError: the release cannot be recorded; the contribution must not leave.
+            StoreError: the release cannot be recorded; the contribution must not leave.
         """
         before = self._bytes.get(bind.round, 0)
         self._bytes[bind.round] = max(before, exchange.layout.total_bytes)
@@ -249,7 +249,7 @@ class Allowance:
             self._spent.take(self._bytes[bind.round], release)
 
     def sent(self) -> None:
-        """Sync the count to disk, after the contribution was sent. Raises AuditError: the disk failed."""
+        """Sync the count to disk, after the contribution was sent. Raises StoreError: the disk failed."""
         if self._spent is not None:
             self._spent.sync()
 

@@ -14,7 +14,7 @@ The rules:
 * a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
 * a private run that sent data without a known payment counts in full, as if it were paid today;
 * no payment is ever refunded. All runs of this state folder count, whatever the table's name was;
-* payments in an audit log that a person restarted count. If the ledger was lost, everything counts (ledger_memory.py).
+* a declared restore means that payments may be missing. Then the budget of a year counts as spent.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import fsum, inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import RESTORED, AuditLog
 from host.durable import keep_record, on_disk
+from host.record_store import StoreError
 from protos.errors import ProtocolError, RefusedError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
@@ -41,13 +42,16 @@ from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.ledger_memory import LOST, YEAR, Loss, known_losses, read_mark, read_record, why_spent
 from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
 from site_agent.state_folders import gate_folder
 
+YEAR: Final = timedelta(days=365)
 _LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers, to which a step adds less than 2**62
 _ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversion to a ratio and back
+
+
+Record = TypeVar("Record", bound=Document)
 
 
 class Payment(Document):
@@ -97,7 +101,6 @@ class Standing:
 
 def check_ledger(state: Path) -> None:
     """Read all files of a site's ledger, without its audit log. Raises RefusedError if one of them cannot be read."""
-    read_mark(state)
     for path in _files(state):
         _draws(path)
 
@@ -127,7 +130,6 @@ class PrivacyLedger:
         """Prepare the ledger in the site's state folder. `random_bytes` is the operating system's outside of tests."""
         self._state, self._audit, self._random_bytes = state, audit, random_bytes
         self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
-        self._before: tuple[tuple[Loss, ...], set[str]] = ((), set())  # losses, and the payments before them
 
     def payments(self) -> tuple[Payment, ...]:
         """Return every payment from the privacy budget that this site has recorded, the oldest first.
@@ -137,7 +139,7 @@ class PrivacyLedger:
         """
         draws = (draw for path in _files(self._state) for draw in _draws(path))
         found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
-        for facts in self._audit.all_records("privacy_spent"):
+        for facts in self._audit.records("privacy_spent"):
             payment = _logged(facts)
             found.setdefault(payment.identifier, payment)
         runs = {payment.run for payment in found.values()}
@@ -151,13 +153,22 @@ class PrivacyLedger:
         if limits is None:
             return "the policy has no limits of epsilon (its key privacy)"
         now = datetime.fromisoformat(self._audit.time())
-        lost = why_spent(self.losses, plan.study, now)
-        return lost or overspends(limits, plan.study, plan.privacy, self.payments(), now)
+        return self.why_spent(now) or overspends(limits, plan.study, plan.privacy, self.payments(), now)
 
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        """Return all known losses of this ledger, oldest first. Raises RefusedError: its mark cannot be read."""
-        return known_losses(self._state, self._audit)
+    def spent_until(self) -> datetime | None:
+        """Return until when the budget of a year counts as spent after a declared restore, or None without one."""
+        restored = self._restored()
+        return datetime.fromisoformat(restored) + YEAR if restored else None
+
+    def why_spent(self, now: datetime) -> str | None:
+        """Return why no privacy budget remains after a declared restore. Return None if budget remains."""
+        until = self.spent_until()
+        if until is None or now >= until:
+            return None
+        return f"an older state was restored here, so the whole epsilon of a year is treated as spent until {until:%F}"
+
+    def _restored(self) -> str:
+        return max((str(facts["time"]) for facts in self._audit.records(RESTORED)), default="")
 
     def has_paid(self, run: str) -> bool:
         """Return whether this site has recorded a privacy cost for this run."""
@@ -175,36 +186,21 @@ class PrivacyLedger:
     def is_paid(self, plan: Plan, position: bytes) -> bool:
         """Return whether the recorded privacy cost of this run covers a step that has no noise yet.
 
-        A payment from before a loss of the ledger covers nothing more, because the step may have left with other noise.
+        A payment from before a declared restore covers nothing more, because the step may have left with other noise.
         """
-        draws, mark = _draws(self._path(plan.run_name)), read_mark(self._state)
-        losses = mark.losses if mark else ()
-        before, lost = self._paid_before(losses), max((loss.at for loss in losses), default="")
+        draws, restored = _draws(self._path(plan.run_name)), self._restored()
         payments = [(place, draw.payment) for place, draw in enumerate(draws) if draw.payment is not None]
-        paid = [place for place, payment in payments if payment.at >= lost and payment.identifier not in before]
+        paid = [place for place, payment in payments if payment.at >= restored]
         known, here = {draw.position for draw in draws}, position.hex()
         left = self._left(plan.run_name)
         if not paid or here in known | left or not left <= known:
             return False
         return len(draws) - paid[-1] < plan.private_releases
 
-    def _paid_before(self, losses: tuple[Loss, ...]) -> set[str]:
-        """Return the payments that an audit log has before a record of a loss, whatever their times are."""
-        if losses != self._before[0]:
-            found, before, known = set[str](), set[str](), set[str]()
-            for facts in self._audit.all_records("privacy_spent", LOST):
-                if facts["event"] == "privacy_spent":
-                    found.add(facts["identifier"])
-                elif facts["at"] not in known:  # each log has a copy of a loss
-                    known.add(facts["at"])
-                    before |= found
-            self._before = losses, before
-        return self._before[1]
-
     def _left(self, run: str) -> set[str]:
         """Return the steps of a run that may have left: those in the audit log, and those that were paid for since."""
         if run not in self._may_have_left:
-            released = self._audit.all_records("contribution_released")
+            released = self._audit.records("contribution_released")
             self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
         return self._may_have_left[run]
 
@@ -220,7 +216,7 @@ class PrivacyLedger:
             the sums with noise, then the private layers' total after this step.
 
         Raises:
-            AuditError: the payment cannot be recorded, so nothing may leave.
+            StoreError: the payment cannot be recorded, so nothing may leave.
             RefusedError: the total before this step was lost.
         """
         assert plan.privacy is not None
@@ -270,7 +266,7 @@ class PrivacyLedger:
         """Delete the noisy numbers of a finished run. The recorded privacy cost and the private layers' total remain.
 
         Raises:
-            AuditError: the file cannot be written.
+            StoreError: the file cannot be written.
         """
         folder, drawn = self._path(plan.run_name).with_suffix(".numbers"), self._drawn(plan.run_name)
         last = drawn[-1] if plan.own_numbers and drawn else ""  # a report may have to be made again
@@ -336,7 +332,7 @@ def _recorded() -> AbstractContextManager[None]:
     return on_disk(
         what="The privacy budget that this round spends cannot be recorded",
         consequence="Nothing from this round was sent.",
-        kind=AuditError,
+        kind=StoreError,
     )
 
 
@@ -392,3 +388,21 @@ def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON h
     """Return the payment in a record of the audit log. Its time is the record's."""
     known = {name: facts["time" if name == "at" else name] for name in Payment.model_fields if name != "sampling"}
     return Payment.model_validate(known | {"sampling": facts.get("sampling")})
+
+
+def read_record(path: Path, kind: type[Record], *, what: str, consequence: str) -> Record | None:
+    """Return the content of a file of the privacy ledger. Return None if the file does not exist.
+
+    Raises:
+        RefusedError: the file cannot be read. `what` and `consequence` are the first sentences of the error.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as cause:
+        raise RefusedError(
+            what=what,
+            consequence=consequence,
+            remedy="Restore this site's state from a backup, and inform the data protection officer.",
+        ) from cause

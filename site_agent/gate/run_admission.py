@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.starting_files import starting_values
 from protos.errors import ProtocolError
 from protos.fingerprints import fingerprint
@@ -130,7 +130,7 @@ class Admission:
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)
         structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
-        released = self._audit.all_records("contribution_released")
+        released = self._audit.records("contribution_released")
         return Rounds(
             run=run,
             plan=plan,

@@ -17,7 +17,7 @@ from typing import Any, Final, TypedDict
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.durable import append_record, keep_record, on_disk
 from protos.errors import OperatorError
 from protos.masking.answered_sets import listing_of
@@ -130,7 +130,7 @@ class SiteMasking:
         Raises:
             MaskingRefused: the ledger of another run cannot be read.
         """
-        masked = masked_releases(self._audit.all_records("contribution_released"))
+        masked = masked_releases(self._audit.records("contribution_released"))
         self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
 
     def _limit(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import structlog
 from blake3 import blake3
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan

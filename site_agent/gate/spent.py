@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from audit.own_log import AuditError
 from host.durable import append_record, keep_record, on_disk, sync_file
+from host.record_store import StoreError
 from protos.errors import RefusedError
 from protos.plan.documents import Document
 from site_agent.state_folders import gate_folder
@@ -89,7 +89,7 @@ class Spent:
         """Record how many bytes this site will send, before it sends them.
 
         Raises:
-            AuditError: the release cannot be recorded, so nothing may leave.
+            StoreError: the release cannot be recorded, so nothing may leave.
         """
         is_counted = self._bytes.get(release.round, -1) >= count
         if is_counted and self.newest == release:
@@ -99,29 +99,29 @@ class Spent:
         with on_disk(
             what="The number of bytes that this site will send cannot be recorded",
             consequence="Nothing was sent after this error.",
-            kind=AuditError,
+            kind=StoreError,
         ):
             self._write(sent)
 
     def sync(self) -> None:
-        """Sync the newest line to disk, after its contribution was sent. Raises AuditError: the disk failed."""
+        """Sync the newest line to disk, after its contribution was sent. Raises StoreError: the disk failed."""
         if not self._is_synced:
             with on_disk(
                 what="The number of bytes that this site has sent cannot be stored on disk",
                 consequence="The contribution of this round was already sent. The audit log has its record. This site "
                 "sends nothing more.",
-                kind=AuditError,
+                kind=StoreError,
             ):
                 sync_file(self._path)
             self._is_synced = True
 
     def finish(self, at: datetime) -> None:
-        """Record that the run ended at an aware time. Raises AuditError: the end cannot be recorded."""
+        """Record that the run ended at an aware time. Raises StoreError: the end cannot be recorded."""
         self.finished = at
         with on_disk(
             what="The end of this run cannot be recorded",
             consequence="The contributions that this site already sent stay valid. Nothing more was sent.",
-            kind=AuditError,
+            kind=StoreError,
         ):
             self._write()
 

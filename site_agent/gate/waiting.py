@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from site_agent.approvals import last_approved
 from site_agent.gate.consent import Consent
 

@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from host.durable import replace_file
 from pki import enrolment_decisions
 from pki.certificate_chain import checked_leaf, sha256_of_chain
@@ -32,7 +32,6 @@ from protos.wire.codec import decode_enrolment, encode_enrolment
 from protos.wire.messages import MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, RenewalAnswered
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of, write_request
-from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_folder
@@ -75,11 +74,10 @@ async def enrol_where_needed(
 
     Raises:
         ConfigurationError: there is neither a certificate nor an invitation.
-        RefusedError: the coordinator refuses the invitation, or the mark of the privacy ledger cannot be read.
+        RefusedError: the coordinator refuses the invitation.
     """
     shown = await certificates.look()
     if shown.is_enrolled:
-        settle_ledger(hospital.state_path, audit, is_member=True)
         await _enrol_again_if_invited(hospital, certificates, identity_key, audit)
     else:
         await _enrol(hospital, certificates, identity_key, audit, "first")
@@ -127,7 +125,8 @@ async def _enrol(
         reply = await _answered(invitation, certificates, root, raw, identity, is_member=key == "next")
         checked_leaf(reply.chain, root, requested, site=site_name(site), federation=federation, now=now())
         addresses = (str(invitation.coordinator), str(invitation.enrolment))
-        settle_ledger(hospital.state_path, audit, is_member=reply.was_member)
+        if reply.was_member and key == "first":  # its earlier state, with what it spent, is lost
+            audit.declare_restored(by="the federation office's register", because="this site was a member before")
         sha256 = sha256_of_chain(reply.chain)
         audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
         certificates.remember(federation, root)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Final
 
-from audit.reading.log_verification import fault_of
 from host import computer_checks
+from host.audit_log import fault_of
 from host.diagnosis import Finding, failure, fine, judge_directory, judge_disk, judge_secrets, warning
 from host.secret_files import NotRunning
 from pki.identity_key import identity_key_path
@@ -19,11 +18,8 @@ from protos.errors import RefusedError
 from site_agent.gate.earlier_runs import check_ledgers
 from site_agent.gate.privacy_ledger import check_ledger
 from site_agent.hospital import Hospital
-from site_agent.service.released_volume import LeftCount
 from site_agent.service.status_socket import no_status, read_status
-from site_agent.state_folders import audit_log_path, gate_folder
-
-_MANY_RECORDS: Final = 5000
+from site_agent.state_folders import gate_folder, gate_store_path
 
 
 async def examine(hospital: Hospital) -> list[Finding]:
@@ -33,8 +29,8 @@ async def examine(hospital: Hospital) -> list[Finding]:
     found += judge_secrets((identity_key_path(folder),))
     found += _policy(hospital)
     found += await _program(hospital)
-    if audit_log_path(hospital.state_path).exists():
-        found += _audit(hospital.state_path)
+    if gate_store_path(hospital.state_path).exists():
+        found += _audit(hospital)
     return [*found, _records(hospital)]
 
 
@@ -88,11 +84,8 @@ def _trainer_socket(place: Path) -> Finding:
     return fine("D419", f"The trainer's socket is at {place}.")
 
 
-def _audit(state: Path) -> list[Finding]:
-    if (fault := fault_of(audit_log_path(state))) is not None:
+def _audit(hospital: Hospital) -> list[Finding]:
+    fault = fault_of(gate_store_path(hospital.state_path), hospital.site)
+    if fault is not None:
         return [failure("D422", fault.what, fault.remedy)]
-    left = LeftCount(audit_log_path(state)).now()
-    says = f"{left.not_cosigned} of {left.records} records are not cosigned."
-    if left.not_cosigned > _MANY_RECORDS:
-        return [warning("D422", says, "Let the agent connect. Ask the federation office to update the coordinator.")]
-    return [fine("D422", says)]
+    return [fine("D422", "No record of the audit log was changed or damaged.")]

@@ -20,16 +20,14 @@ from typing import Final
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
 from host import secret_files
+from host.audit_log import AuditLog
 from host.clock_words import clocks_apart
 from host.local_metrics import serving_metrics
-from host.restoring import refuse_unfinished
 from pki.certificate_chain import ShownCertificates, sha256_of_chain
 from pki.identity_key import has_identity_key, read_identity_key
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError
 from site_agent.gate.agent_link import AgentLink
-from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.loop import SiteGate
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.gate.separation import tell_guard, tell_separation
@@ -41,7 +39,7 @@ from site_agent.service.neighbours import Neighbours, neighbours_of
 from site_agent.service.site_metrics import SiteCollector
 from site_agent.service.status_socket import Told, telling
 from site_agent.site_standing import Standing
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer_socket import Check, Failed, GateEnd
 
 TAKEN_OVER: Final = ("policy", "coordinator")
@@ -96,13 +94,13 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     standing = Standing(now)
     reloading = Reloading(path, hospital, standing)
     handle_signals(reloading)
-    audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, limits=hospital.audit.limits)
+    audit = AuditLog(gate_store_path(state), site=hospital.site, now=now)
     standing.may_read_patients = not tell_separation(hospital)
     tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
         link = AgentLink(neighbours.agent)
         certificates = SiteCertificates(link.ask, gate_folder(state))
-        told = Told(hospital.site, state, standing, certificates, version("global-layers"), now)
+        told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
         watch(standing)
         stopped = "The site agent did not start, and nothing was sent."
         collector, listen = SiteCollector(told.facts, state), hospital.metrics_listen
@@ -129,11 +127,7 @@ async def _take_part(
     standing.phase, standing.trainer = "enrolling", "idle"
     key = site_identity_key(folder)
     await enrol_where_needed(hospital, certificates, key, audit)
-    audit.sign_with(key)
-    upkeep = SiteUpkeep(
-        site=hospital.site, identity_key=key, certificates=certificates, audit=audit, witness=folder / "witness",
-        now=now, older=lambda: _settle(reloading.hospital, audit, gate),
-    )  # fmt: skip
+    upkeep = SiteUpkeep(site=hospital.site, identity_key=key, certificates=certificates, audit=audit, now=now)
     greeting = _Greeting(reloading, certificates, standing, upkeep)
     gate = SiteGate(
         hospital,
@@ -154,15 +148,8 @@ async def _take_part(
         raise await _put_back(certificates, audit, refused) from refused
 
 
-def _settle(hospital: Hospital, audit: AuditLog, gate: SiteGate) -> None:
-    """Count spent privacy as lost after an older state was restored, and check the current study again."""
-    settle_ledger(hospital.state_path, audit, is_member=True)
-    gate.adopt(hospital)
-
-
 def hold_state(state: Path) -> int:
     """Lock the state directory for this process. Return the lock's file descriptor."""
-    refuse_unfinished(state)
     secret_files.make_private_directory(state)
     secret_files.make_private_directory(gate_folder(state))
     held = secret_files.hold_directory(gate_folder(state), PROGRAM)
@@ -215,8 +202,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     if not has_identity_key(gate_folder(state)):
         raise _no_certificate()
     key: Ed25519PrivateKey = read_identity_key(gate_folder(state))
-    limits = hospital.audit.limits
-    audit = AuditLog(audit_log_path(state), site=hospital.site, now=now, identity_key=key, limits=limits)
+    audit = AuditLog(gate_store_path(state), site=hospital.site, now=now)
     # A new child process is used even if the agent runs as a service, because this service is idle while no gate runs.
     alone = hospital.model_copy(update={"gate_socket": None})
     try:

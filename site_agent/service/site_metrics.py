@@ -41,12 +41,7 @@ class SiteCollector(Collector):
             ("round", "The round under way. The first one is 1.", facts["round"]),
             ("rounds_planned", "Rounds of the run.", facts["rounds"]),
             ("last_contribution_timestamp_seconds", "When a contribution left last.", _seconds(facts)),
-            ("audit_records", "Records in the present file of the audit log.", facts["audit"]["records"]),
-            (
-                "audit_records_not_cosigned",
-                "Records after the coordinator's last cosignature.",
-                facts["audit"]["not_cosigned"],
-            ),
+            ("audit_records", "Records in the audit log.", facts["audit"]["records"]),
             ("disk_free_bytes", "Free bytes where the state lies.", disk.f_bavail * disk.f_frsize),
         ):
             if value is not None:

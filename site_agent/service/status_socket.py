@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import sdnotify
 
+from host.audit_log import AuditLog
 from host.durable import full_disk, short_path
 from host.secret_files import not_answering
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.gate.site_certificates import SiteCertificates
-from site_agent.service.released_volume import LeftCount
 from site_agent.site_standing import Standing
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder
 
 STATUS_SOCKET: Final = "status.socket"
 PULSE_SECONDS: Final = 1.0
@@ -34,7 +34,7 @@ class Told:
     def __init__(
         self,
         site: str,
-        state: Path,
+        audit: AuditLog,
         standing: Standing,
         certificates: SiteCertificates,
         software: str,
@@ -43,19 +43,19 @@ class Told:
         """Store the objects from which the status is collected. `now` returns aware UTC times."""
         self._site, self._standing, self._certificates = site, standing, certificates
         self._software, self._now = software, now
-        self._left = LeftCount(audit_log_path(state))
+        self._audit = audit
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
         """Return all facts about the site's status, as values for JSON. See `site-agent status --json`."""
-        left = self._left.now()
+        count, size = self._audit.total("contribution_handed_over", "bytes")
         return {
             "site": self._site,
             "version": self._software,
             **self._standing.facts(),
             "certificate_days_left": self._certificate_days(),
-            "left": {"contributions": left.contributions, "bytes": left.handed_bytes},
-            "privacy_spent": list(left.epsilons),
-            "audit": {"records": left.records, "not_cosigned": left.not_cosigned},
+            "left": {"contributions": count, "bytes": size},
+            "privacy_spent": [facts["epsilon"] for facts in self._audit.records("privacy_spent")],
+            "audit": {"records": self._audit.head.count},
         }
 
     def _certificate_days(self) -> float | None:

@@ -22,8 +22,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from audit.own_log import AuditLog
 from coordinator.rounds.engine import Engine
+from host.audit_log import AuditLog
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteMessage
 from site_agent.agent.connection import Connection

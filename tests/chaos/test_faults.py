@@ -19,11 +19,11 @@ import structlog
 import yaml
 
 import coordinator.rounds.engine
-from audit.own_log import AuditLog
 from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
+from host.audit_log import AuditLog
 from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_record, keep_record
 from protos.errors import OperatorError
 from site_agent.trainer.trainer_files import write_whole

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from audit.own_log import AuditError
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
+from host.record_store import StoreError
 from pki.authority import Authority
 from pki.certificates import certificate_pem
 from pki.enrolment_decisions import enrolment_request, invite_site
@@ -249,12 +249,12 @@ def test_no_certificate_leaves_without_a_record(office: Office, register: Regist
     def record(event: str, **facts: object) -> None:
         records.append(facts["outcome"])
         if len(records) == 1:
-            raise AuditError(what="There is no space.", consequence="Nothing.", remedy="Free space.")
+            raise StoreError(what="There is no space.", consequence="Nothing.", remedy="Free space.")
 
     membership = Membership(office.authority, register, utc_now, record)
     raw = request(invited(office, register), SiteKeys.create(tmp_path / "a"))
 
-    with pytest.raises(AuditError):
+    with pytest.raises(StoreError):
         membership.enrol(raw)
 
     assert answered(membership, raw).chain != b""

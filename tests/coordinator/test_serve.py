@@ -24,6 +24,7 @@ from deploy.quickstart.ports import free_port
 from host.address_checks import taken_addresses
 from protos.errors import UnavailableError
 from protos.wire.messages import PROTOCOL_VERSION, Announcement, CoordinatorReason, Farewell, Hello
+from protos.wire.upkeep_messages import LogHeads
 from tests.rehearsal.federation import Office, as_channel, calling
 from tests.rehearsal.programs import called, finished, own_environment, running, says, status, wait_until
 from tests.rehearsal.relayed_stream import Connection
@@ -135,10 +136,11 @@ def test_revocation_ends_an_open_stream(tmp_path: Path) -> None:
         ):
             for caller in (revoked, member):
                 await caller.send(Hello(PROTOCOL_VERSION, "test"))
+                assert isinstance(await caller.receive(), LogHeads)
                 assert isinstance(await caller.receive(), Announcement)
             place.office.revoke("a")
             began = time.monotonic()
-            (farewell,) = await revoked.rest()
+            *_, farewell = await revoked.rest()
             seconds = time.monotonic() - began
 
             assert isinstance(farewell, Farewell)

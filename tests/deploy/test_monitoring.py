@@ -27,7 +27,7 @@ SITE = {
     "round": 1,
     "rounds": 9,
     "left": {"contributions": 1, "bytes": 401_408},
-    "audit": {"records": 12, "not_cosigned": 2},
+    "audit": {"records": 12},
 }
 STATUS = {
     "run": {"run": "r", "phase": "collecting", "rounds_made": 1, "rounds": 9, "median_round_seconds": 2.0},
@@ -73,7 +73,7 @@ def test_what_is_alerted_is_measured(metrics: dict[str, float]) -> None:
         assert rule["annotations"]["remedy"].endswith(".")
     named = set().union(*(names_in(rule["expr"]) for rule in rules()))
     assert {"global_layers_site_certificate_days", "global_layers_coordinator_seconds_since_round"} <= named
-    assert {"global_layers_site_audit_records_not_cosigned", "global_layers_site_disk_free_bytes"} <= named
+    assert {"global_layers_site_audit_records", "global_layers_site_disk_free_bytes"} <= named
 
 
 def test_what_is_drawn_is_measured(metrics: dict[str, float]) -> None:
@@ -87,7 +87,6 @@ def test_what_is_drawn_is_measured(metrics: dict[str, float]) -> None:
 def test_the_figures_are_those_of_status(metrics: dict[str, float]) -> None:
     """The metrics have the figures of the status."""
     assert metrics["global_layers_site_left_bytes_total"] == 401_408
-    assert metrics["global_layers_site_audit_records_not_cosigned"] == 2
     assert metrics["global_layers_coordinator_sites_connected"] == 1
     assert 89 < metrics["global_layers_coordinator_certificate_days"] <= 90
 

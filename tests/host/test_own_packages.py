@@ -17,8 +17,8 @@ def started(folder: Path, module: str = "coordinator") -> subprocess.CompletedPr
 
 
 def test_a_foreign_package_in_front_of_ours_is_named(tmp_path: Path) -> None:
-    """Each of the three packages, replaced, ends each program with status 78 and three sentences."""
-    for module, name in (("coordinator", "protos"), ("site_agent", "audit"), ("coordinator", "pki")):
+    """Each of the packages, replaced, ends each program with status 78 and three sentences."""
+    for module, name in (("coordinator", "protos"), ("coordinator", "pki")):
         foreign = tmp_path / name / name
         foreign.mkdir(parents=True)
         (foreign / "__init__.py").write_text("")
@@ -32,7 +32,7 @@ def test_a_foreign_package_in_front_of_ours_is_named(tmp_path: Path) -> None:
 
 def test_a_wheel_that_wrote_over_ours_is_named(tmp_path: Path) -> None:
     """Two wheels in one folder share the name; the one that was installed later is found by its first line."""
-    for name in ("protos", "host", "audit", "pki", "coordinator"):
+    for name in ("protos", "host", "pki", "coordinator"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     assert started(tmp_path).returncode == 0
 

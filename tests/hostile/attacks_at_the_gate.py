@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 from protos.errors import OperatorError
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges, Occasion
@@ -29,6 +30,7 @@ from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
 from site_agent.gate.permission import Allowance
 from tests.hostile.attack import Attack, in_copy, scratch
+from tests.logged import lines_of
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.study import SITES, made_up_identities, plan_with
 
@@ -113,7 +115,7 @@ def beyond_the_limits(weakened: bool, kind: str) -> bool:
         except OperatorError as error:
             refused = error
         assert reason in refused.what
-        log = (folder / "audit.log").read_text()
+        log = "\n".join(lines_of(folder / "audit.log"))
         assert log.count('"release_refused"') == 1
         assert "contribution_released" not in log
         return False
@@ -215,7 +217,7 @@ def release_without_a_record(weakened: bool) -> bool:
     def full(self: AuditLog, event: str, **facts: Any) -> Any:
         if event != "contribution_released":
             return honest(self, event, **facts)
-        raise AuditError(what="The audit log cannot be written: full.", consequence="Nothing left.", remedy="Room.")
+        raise StoreError(what="The audit log cannot be written: full.", consequence="Nothing left.", remedy="Room.")
 
     def lenient(self: AuditLog, event: str, **facts: Any) -> None:
         return None
@@ -224,7 +226,7 @@ def release_without_a_record(weakened: bool) -> bool:
         patch.setattr(AuditLog, "write", lenient if weakened else full)
         try:
             return bool(contributed(folder, Contribution()))
-        except AuditError:
+        except StoreError:
             return False
 
 

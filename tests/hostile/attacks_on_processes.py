@@ -27,7 +27,7 @@ from site_agent.desk import around_rounds
 from site_agent.desk.around_rounds import begin_study
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer.__main__ import _listen
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import TrainerEnd
@@ -129,7 +129,7 @@ def taken_over_agent(weakened: bool) -> bool:
         state = hospital.state_path
         give_folders(state)
         (gate_folder(state) / "identity.key").write_bytes(b"secret")
-        audit_log_path(state).write_bytes(b"")
+        gate_store_path(state).write_bytes(b"")
         let_others_in(folder)
         let_others_in(path.parent)
         with trainer_of(hospital) as place:

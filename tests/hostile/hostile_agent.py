@@ -27,7 +27,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
 from site_agent.approving import approve
-from site_agent.state_folders import audit_log_path, gate_folder
+from site_agent.state_folders import gate_folder, gate_store_path
 from site_agent.trainer_socket import GateEnd, Prepare, Prepared, Train, Trained
 from tests.hostile.imprinting import imprint
 
@@ -75,7 +75,7 @@ def main() -> None:
     tries: dict[str, Callable[[], Any]] = {
         "forged approvals": lambda: forge_approvals(folder, plan),
         "read the identity key": lambda: bool(identity_key_path(gate_folder(folder)).read_bytes()),
-        "wrote to the audit log": lambda: audit_log_path(folder).open("ab").close(),
+        "wrote to the audit log": lambda: gate_store_path(folder).open("ab").close(),
         "asked the trainer": lambda: asyncio.run(ask_the_trainer(Path(place), plan)),
     }
     found: dict[str, Any] = {}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
@@ -36,6 +36,7 @@ from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Data, Hospital, Policy, Split
 from site_agent.trainer_socket import Agreed, Conclude, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
+from tests.logged import lines_of
 from tests.rehearsal.study import plan_with
 
 Vector = npt.NDArray[np.float32]
@@ -284,7 +285,7 @@ class Site:
 
     def records(self, event: str) -> list[dict[str, Any]]:
         """The facts of all records of this kind in the site's audit log."""
-        lines = (self.directory / "audit.jsonl").read_text().splitlines()
+        lines = lines_of(self.directory / "audit.jsonl")
         facts = [json.loads(line)["facts"] for line in lines]
         return [entry for entry in facts if entry["event"] == event]
 

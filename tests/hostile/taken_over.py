@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.plan.plan import Plan
 from protos.wire.codec import decode_site_message, encode_coordinator_message
 from protos.wire.messages import Announcement, CoordinatorMessage, Offer, SiteMessage
-from protos.wire.upkeep_messages import LogStanding, Upkeep
+from protos.wire.upkeep_messages import KeptHead, LogHeads, Upkeep
 from site_agent import gate_socket
 from site_agent.framed_messages import HEADER, packed
 from site_agent.gate.agent_link import AgentLink
@@ -99,10 +99,9 @@ async def gate_at(folder: Path, plan: Plan, name: str) -> AsyncIterator[Gate]:
         await asyncio.sleep(0)
 
     key, link, trainer = identity_key(name), AgentLink(start), MadeUpTrainer(name)
-    audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW, identity_key=key)
-    witness = folder / "witness"
+    audit = AuditLog(folder / "audit.log", site=name, now=lambda: NOW)
     certificates = SiteCertificates(link.ask, folder)
-    upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, witness=witness, now=now)
+    upkeep = SiteUpkeep(site=name, identity_key=key, certificates=certificates, audit=audit, now=now)
     own = SiteGate(
         hospital(name, folder), identity_key=key, trainer=cast(GateEnd, trainer), audit=audit, software="test",
         connect=lambda: link.stream(lambda: "", accepted), upkeep=upkeep,
@@ -153,7 +152,10 @@ class TakenOverAgent:
         for order in self.gate.read():
             if isinstance(order, gate_socket.Open):
                 self._stream = order.stream
-                self._polite = [LogStanding(b"k" * 32, None), Announcement(self._plan.run_name, self._plan.canonical)]
+                self._polite = [
+                    LogHeads(KeptHead(), KeptHead()),
+                    Announcement(self._plan.run_name, self._plan.canonical),
+                ]
             answer = self._answer(order)
             if answer is not None and self.luck.random() < 0.9:
                 self.gate.write(whole(answer))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.trainer_socket import Failed
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
+from tests.logged import facts_of
 from tests.rehearsal.federation import Office
 from tests.rehearsal.gates import NOON
 from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
@@ -93,7 +93,7 @@ def test_a_plan_within_the_policy_is_joined(tmp_path: Path, office: Office, name
 
 def evidence_joins(folder: Path) -> bool:
     """Whether the site's log says that it has joined."""
-    log = folder / "state" / "gate" / "audit.log"
+    log = folder / "state" / "gate" / "gate.sqlite"
     return log.exists() and "run_joined" in log.read_text()
 
 
@@ -238,7 +238,7 @@ def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeyp
     with pytest.raises(ConsentEnded):
         contributed(tmp_path, made)
 
-    records = [json.loads(line)["facts"] for line in (tmp_path / "audit.log").read_text().splitlines()]
+    records = facts_of(tmp_path / "audit.log")
     (record,) = [one for one in records if one["event"] == "release_refused"]
     for clause in ("A. Jones withdrew", "clipping range", "keeps second private"):
         assert clause in record["reason"]

@@ -14,7 +14,7 @@ from pki.identity_key import public_bytes, verify
 from protos.errors import OperatorError, RefusedError
 from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import Announcement, Chunk, Hello, Join, KeyAdvert, Ready, SiteMessage
-from protos.wire.upkeep_messages import LogGrowth, LogStanding, RenewalAsked, Upkeep
+from protos.wire.upkeep_messages import KeptHead, LogHeads, RenewalAsked, Upkeep
 from site_agent.approving import approve
 from site_agent.framed_messages import packed
 from site_agent.gate import loop, waiting
@@ -108,7 +108,7 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
 
     async def scene() -> list[SiteMessage | Upkeep]:
         async with gate_at(tmp_path, plan, "a") as gate:
-            for message in (Announcement(plan.run_name, plan.canonical), LogStanding(b"k" * 32, None)):
+            for message in (Announcement(plan.run_name, plan.canonical), LogHeads(KeptHead(), KeptHead())):
                 while not gate.sockets or gate.waiting:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1)
@@ -127,7 +127,6 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
     said = asyncio.run(scene())
 
     assert [type(message) for message in said if not isinstance(message, Hello)] == [
-        LogStanding,
-        LogGrowth,
+        LogHeads,
         RenewalAsked,
     ]

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import Announcement, Bind, Chunk, Ready

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 HOUSE: Final = Path(__file__).parents[2]
-ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent", "global_layers")
+ROOMS: Final = ("protos", "host", "pki", "coordinator", "site_agent", "global_layers")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tests.house.imports import HOUSE, all_imports, modules, nodes_of
 
 ROOMS: Final = (
     "protos.plan", "protos.wire", "protos.masking", "protos.privacy", "protos.numbers", "protos",
-    "host", "audit.reading", "audit", "pki",
+    "host", "pki",
     "coordinator.rounds", "coordinator.storage", "coordinator.network", "coordinator.operations",
     "coordinator.commands", "coordinator",
     "site_agent.agent", "site_agent.gate", "site_agent.service", "site_agent.trainer", "site_agent.desk",
@@ -35,7 +35,7 @@ AUDIT_ORDER: Final = {
     "the decision": (
         "site_agent.gate.permission", "site_agent.gate.policy", "site_agent.gate.consent", "site_agent.approvals",
         "site_agent.approvals_guard", "site_agent.gate.spent", "site_agent.gate.privacy_ledger",
-        "site_agent.gate.ledger_memory", "site_agent.gate.itinerary", "site_agent.approving",
+        "site_agent.gate.itinerary", "site_agent.approving",
     ),
     "a round": (
         "site_agent.gate.run_admission", "site_agent.gate.site_rounds", "site_agent.gate.loop",
@@ -46,10 +46,9 @@ AUDIT_ORDER: Final = {
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
-    "the audit log": ("audit.own_log", "audit.log_files", "audit.rolled_back", "audit.restarting"),
+    "the audit log": ("host.record_store", "host.audit_log"),
     "how it starts": (
-        "site_agent.service.joining", "site_agent.service.enrolling",
-        "site_agent.gate.separation",
+        "site_agent.service.joining", "site_agent.service.enrolling", "site_agent.gate.separation",
     ),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
@@ -61,10 +60,9 @@ SKIPPED: Final = {
     "a round that is not sent": ("site_agent.gate.dry_run",),
     "messages without numbers": (
         "site_agent.gate.site_upkeep", "site_agent.gate.site_certificates", "site_agent.gate.certificate_renewal",
-        "audit.cosigning", "audit.checkpoint_memory", "audit.recording_budget",
     ),
     "status and metrics": (
-        "site_agent.service.gate_doctor", "site_agent.service.neighbours", "site_agent.service.released_volume",
+        "site_agent.service.gate_doctor", "site_agent.service.neighbours",
         "site_agent.service.site_metrics", "site_agent.service.status_socket",
     ),
 }  # fmt: skip

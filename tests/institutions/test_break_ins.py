@@ -38,7 +38,7 @@ POWERS = {
 # The messages of a site that makes rounds.
 SENT = {
     *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
-    *("LogStanding", "LogGrowth", "LogCosignature"),
+    "LogHeads",
 }
 
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 import yaml
 
-from audit.own_log import AuditLog
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
+from host.audit_log import AuditLog
 from protos.plan.exchange import stage_at
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan

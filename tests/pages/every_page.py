@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from audit.reading.log_page import as_html
 from host.command_line import extra
+from host.log_page import as_html
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
 from site_agent.desk.examination.examination_page import examination_page
@@ -22,7 +22,7 @@ from site_agent.desk.plan_review import review_page, review_sections
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Survey, Table
-from tests.audit.test_log_page import log_of_a_run
+from tests.host.test_log_page import log_of_a_run
 from tests.protos.examples import plan_of_method
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.desk.examination.test_examination import CONTRACT

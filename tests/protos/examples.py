@@ -12,7 +12,6 @@ from protos.fingerprints import fingerprint
 from protos.plan.architecture import Architecture, network_tensors
 from protos.plan.methods import NETWORK_METHODS, MethodChoice
 from protos.plan.plan import Plan
-from protos.wire.log_checkpoints import Cosignature, LogCheckpoint
 from protos.wire.messages import (
     Announcement,
     Bind,
@@ -40,9 +39,8 @@ from protos.wire.messages import (
 from protos.wire.upkeep_messages import (
     EnrolmentReply,
     EnrolmentRequest,
-    LogCosignature,
-    LogGrowth,
-    LogStanding,
+    KeptHead,
+    LogHeads,
     RenewalAnswered,
     RenewalAsked,
     Upkeep,
@@ -128,7 +126,7 @@ _ACKNOWLEDGEMENTS: Final = tuple(
 
 SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
     Hello(1, "0.1.0"),
-    Hello(1, "0.1.0", 1, together=True),
+    Hello(1, "0.1.0", together=True),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
     Join("heart", b"p" * 32, b"m" * 32, 0, None, (Saved(0), Saved(7, 2), Saved(1 << 31, 0))),
@@ -167,12 +165,8 @@ ENROLMENT_REPLIES: Final = (
     EnrolmentReply(b"", "abcd-efgh", ""),
     EnrolmentReply(b"", "", "the invitation has expired"),
 )
-_HEAD: Final = LogCheckpoint("site/berlin", 1, 2, "ab" * 32, "2026-03-01T12:00:00.000+00:00", b"k" * 32, b"s" * 64)
 UPKEEP: Final[tuple[Upkeep, ...]] = (
-    LogStanding(b"k" * 32, None),
-    LogStanding(b"k" * 32, _HEAD),
-    LogGrowth(_HEAD, 0, (b"a" * 32, b"b" * 32)),
-    LogCosignature(2, Cosignature("coordinator", "2026-03-01T12:00:01.000+00:00", b"k" * 32, b"s" * 64)),
+    LogHeads(KeptHead(3, b"h" * 32, 1_772_366_400_000), KeptHead()),
     RenewalAsked("berlin", b"request", b"s" * 64),
     RenewalAnswered(b"chain", ""),
     RenewalAnswered(b"", "the site is not a member"),

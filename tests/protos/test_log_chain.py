@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.wire.log_chain import GENESIS, BrokenChain, LogPosition, append, checked
+from protos.wire.log_chain import GENESIS, BrokenChain, LogHead, append, checked
 from tests.for_each import for_each
 
 RECORDS = 8
 
 
-def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], list[LogPosition]]:
+def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], list[LogHead]]:
     """A log's lines, and the checkpoints before, between and after them."""
-    checkpoints, lines = [LogPosition()], []
+    checkpoints, lines = [LogHead()], []
     for number in range(records):
         facts = {"event": "contribution_released", "site": name, "round": number, "tensors": ["ä", "b"], "share": 0.25}
-        position, _, line = append(checkpoints[-1], facts, bytes([number]) * 16)
+        position, line = append(checkpoints[-1], facts, bytes([number]) * 16)
         checkpoints.append(position)
         lines.append(line)
     return lines, checkpoints
@@ -29,15 +29,15 @@ def log(records: int = RECORDS, name: str = "hospital") -> tuple[list[bytes], li
 LINES, HEADS = log()
 
 
-def verify(lines: list[bytes], position: LogPosition | None = None) -> LogPosition:
+def verify(lines: list[bytes], position: LogHead | None = None) -> LogHead:
     """The position after all these lines, each checked."""
-    reached = position or LogPosition()
+    reached = position or LogHead()
     for record in checked(lines, reached):
-        reached = record.position
+        reached = record.head
     return reached
 
 
-def broken_at(lines: list[bytes], position: LogPosition | None = None) -> int:
+def broken_at(lines: list[bytes], position: LogHead | None = None) -> int:
     """The line in which a log is found broken."""
     with pytest.raises(BrokenChain) as finding:
         verify(lines, position)
@@ -52,7 +52,7 @@ def test_an_honest_log_leads_to_its_head(records: int) -> None:
 
     assert verify(lines) == checkpoints[-1]
     assert all(verify(lines[start:], checkpoints[start]) == checkpoints[-1] for start in range(records + 1))
-    assert checkpoints[0] == LogPosition(0, GENESIS)
+    assert checkpoints[0] == LogHead(0, GENESIS)
 
 
 def test_a_record_is_readable_without_this_program() -> None:
@@ -77,10 +77,10 @@ JSON_VALUES = st.recursive(
 @given(facts=st.dictionaries(st.text(), JSON_VALUES))
 def test_what_a_reader_decodes_has_the_hash_that_was_written(facts: dict[str, Any]) -> None:
     """Facts of any JSON values are read as JSON represents them, and their line verifies."""
-    position, leaf, line = append(LogPosition(), facts, bytes(16))
+    position, line = append(LogHead(), facts, bytes(16))
 
     (record,) = checked([line])
-    assert (record.position, record.leaf) == (position, leaf)
+    assert record.head == position
     assert record.facts == json.loads(json.dumps(facts))
 
 
@@ -88,7 +88,7 @@ def test_what_a_reader_decodes_has_the_hash_that_was_written(facts: dict[str, An
 def test_a_key_that_is_no_text_is_not_written(facts: dict[Any, Any]) -> None:
     """A reader would sort such keys differently, and would take an honest line for a changed one."""
     with pytest.raises(TypeError, match="keys of facts are text"):
-        append(LogPosition(), facts, bytes(16))
+        append(LogHead(), facts, bytes(16))
 
 
 @settings(max_examples=500)
@@ -149,7 +149,7 @@ def test_a_recomputed_chain_does_not_reach_a_kept_checkpoint(from_line: int) -> 
     """A log rewritten with right hashes from some record on verifies alone, but not against kept checkpoints."""
     position, forged = HEADS[from_line], list(LINES[:from_line])
     for number in range(from_line, RECORDS):
-        position, _, line = append(position, {"event": "nothing_happened", "round": number}, bytes(16))
+        position, line = append(position, {"event": "nothing_happened", "round": number}, bytes(16))
         forged.append(line)
 
     assert verify(forged) != HEADS[-1]
@@ -206,7 +206,7 @@ def test_the_salt_keeps_a_hash_from_confirming_a_guess() -> None:
     """Equal facts with another salt have another hash."""
     facts = {"event": "run_joined"}
 
-    assert append(LogPosition(), facts, b"a" * 16)[0] != append(LogPosition(), facts, b"b" * 16)[0]
+    assert append(LogHead(), facts, b"a" * 16)[0] != append(LogHead(), facts, b"b" * 16)[0]
 
 
 @settings(max_examples=200)

@@ -23,7 +23,7 @@ from protos.wire.messages import (
     MalformedMessage,
     SiteMessage,
 )
-from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, LogMessage, RenewalAnswered, RenewalAsked
+from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, LogHeads, RenewalAnswered, RenewalAsked
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
 Encode = Callable[[Any], bytes]
@@ -52,7 +52,7 @@ def _name(value: object) -> str:
     [
         (SITE_MESSAGES, SiteMessage),
         (COORDINATOR_MESSAGES, CoordinatorMessage),
-        (UPKEEP, LogMessage | RenewalAsked | RenewalAnswered),
+        (UPKEEP, LogHeads | RenewalAsked | RenewalAnswered),
     ],
 )
 def test_every_kind_of_message_has_an_example(examples: tuple[object, ...], choice: object) -> None:

@@ -17,13 +17,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what i
 import grpc
 import grpc.aio
 
-from audit.own_log import AuditLog
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, federation_server
-from coordinator.operations.coordinator_log import RunRecords, log_path
+from coordinator.operations.coordinator_log import RunRecords, store_path
 from coordinator.rounds.engine import Engine
 from deploy.quickstart.ports import free_port
+from host.audit_log import AuditLog
 from pki.authority import Authority, FederationRecord
 from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
@@ -116,8 +116,7 @@ class Running:
 async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Running]:
     """A coordinator's engine and service, as `coordinator start` puts them together."""
     with Register(office.authority.register_path) as register:
-        key = office.authority.identity_key()
-        log = AuditLog(log_path(state), site=None, identity_key=key, now=utc_now)
+        log = AuditLog(store_path(state), site=None, now=utc_now)
         membership = Membership(office.authority, register, utc_now, log.write)
         engine = Engine(
             plans=[plan],
@@ -129,8 +128,6 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
         )
         upkeep = SiteUpkeep(
             log,
-            state / "witness",
-            identity_key_of=membership.identity_key_of,
             renew=membership.renew,
             confirm=membership.confirm,
         )

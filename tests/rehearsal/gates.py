@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan

@@ -17,8 +17,8 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from audit.own_log import AuditLog
 from deploy.quickstart.ports import free_port
+from host.audit_log import AuditLog
 from protos.errors import OperatorError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges
@@ -29,7 +29,7 @@ from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMe
 from site_agent.approving import approve
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital
-from site_agent.state_folders import audit_log_path
+from site_agent.state_folders import gate_store_path
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -246,7 +246,7 @@ def evidence_of(
     trainer = BehavingTrainer(theirs, change)
     trainer.failure, trainer.scalar, trainer.too_much = failure, scalar, too_much
     trainer.start()
-    audit = AuditLog(audit_log_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
+    audit = AuditLog(gate_store_path(hospital.state_path), site=hospital.site, now=lambda: datetime.now(UTC))
     evidence = Evidence()
 
     async def scene() -> None:
@@ -274,7 +274,7 @@ def evidence_of(
         ours.close()
         trainer.join(ENOUGH_SECONDS)
         audit.close()
-        log = (audit_log_path(hospital.state_path)).read_text().splitlines()
+        log = (gate_store_path(hospital.state_path)).read_text().splitlines()
         evidence.audit = [json.loads(line)["facts"] for line in log]
         evidence.questions = trainer.questions
     return evidence

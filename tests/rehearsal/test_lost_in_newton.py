@@ -84,7 +84,7 @@ def test_a_clinic_lost_in_the_newton_rounds_ends_the_run_with_the_sums_of_all_fo
 
 def released(home: Path) -> Iterator[tuple[int, int]]:
     """Round and attempt of each contribution in a clinic's audit log."""
-    path = home / "state" / "gate" / "audit.log"
+    path = home / "state" / "gate" / "gate.sqlite"
     for line in path.read_text().splitlines() if path.exists() else ():
         facts = json.loads(line)["facts"]
         if facts["event"] == "contribution_released":

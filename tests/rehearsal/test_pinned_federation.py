@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import make_identity_key
 from pki.names import SiteName

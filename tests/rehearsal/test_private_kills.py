@@ -78,7 +78,7 @@ class Watched:
 
 def records(gate: Path, event: str) -> list[dict[str, Any]]:
     """The facts of an event in a log that may be written at this moment."""
-    log = gate / "audit.log"
+    log = gate / "gate.sqlite"
     lines = log.read_text().split("\n")[:-1] if log.exists() else []
     return [facts for facts in (json.loads(line)["facts"] for line in lines) if facts["event"] == event]
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from quickstart.federation import PROGRAMS, Rehearsal, command, prepare
 from quickstart.hospitals import uci_hospitals
 from quickstart.programs import run_to_the_end
+from tests.logged import lines_of
 
 LIMITS = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.2, "delta": 1e-5}
 PROMISE = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 2.0}
@@ -74,7 +75,7 @@ def test_a_private_run_from_plan_to_report(tmp_path: Path) -> None:
 
 def _check_site(home: Path) -> None:
     """The order of records, the ledger, the report and what the command prints."""
-    lines = (home / "state" / "gate" / "audit.log").read_text().splitlines()
+    lines = lines_of(home / "state" / "gate" / "gate.sqlite")
     records: list[dict[str, Any]] = [json.loads(line)["facts"] for line in lines]
     events = [record["event"] for record in records]
     assert events.count("privacy_spent") == 1

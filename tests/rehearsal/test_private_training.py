@@ -16,6 +16,7 @@ from quickstart.federation import Rehearsal, command, prepare
 from quickstart.hospitals import uci_hospitals
 from quickstart.plans import plan_of, studies_of
 from quickstart.programs import run_to_the_end
+from tests.logged import lines_of
 
 ROUNDS = 12
 LIMITS = {"largest_epsilon_per_study": 4.0, "largest_epsilon_per_year": 4.0, "delta": 1e-5}
@@ -84,7 +85,7 @@ def test_a_private_network_from_plan_to_report(tmp_path: Path, bits: int) -> Non
 
 def _check_site(home: Path, bits: int) -> None:
     """One payment before twelve releases, no number but the gradient, an empty folder of numbers at the end."""
-    lines = (home / "state" / "gate" / "audit.log").read_text().splitlines()
+    lines = lines_of(home / "state" / "gate" / "gate.sqlite")
     records: list[dict[str, Any]] = [json.loads(line)["facts"] for line in lines]
     events = [record["event"] for record in records]
     released = [record for record in records if record["event"] == "contribution_released"]

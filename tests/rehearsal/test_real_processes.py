@@ -71,7 +71,7 @@ class Federation:
 
     def audit(self, name: str) -> list[dict[str, Any]]:
         """The facts in a hospital's audit log."""
-        path = self.rehearsal.folder / name / "state" / "gate" / "audit.log"
+        path = self.rehearsal.folder / name / "state" / "gate" / "gate.sqlite"
         return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
 
     def record(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, name
     said = text[text.index("site-trainer: ") :].splitlines()
     assert said[1].startswith("  ")
     assert said[2].startswith("  ")
-    audit = home / "state" / "gate" / "audit.log"
+    audit = home / "state" / "gate" / "gate.sqlite"
     events = [json.loads(line)["facts"]["event"] for line in audit.read_text().splitlines()] if audit.exists() else []
     assert set(events) <= {"plan_approved", "participation_ended"}
     assert not (home / "state" / "agent" / "tls.crt").exists()

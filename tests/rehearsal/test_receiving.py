@@ -20,7 +20,8 @@ from quickstart import federation
 from quickstart.federation import Rehearsal, command, prepare
 from quickstart.hospitals import HospitalData, uci_hospitals
 from quickstart.programs import run_to_the_end
-from site_agent.state_folders import audit_log_path
+from site_agent.state_folders import gate_store_path
+from tests.logged import lines_of
 
 RECEIVER = "long-beach"
 
@@ -79,7 +80,7 @@ def test_a_hospital_without_outcomes_receives_a_model_and_sends_nothing(
     (record_path,) = tmp_path.glob("coordinator/runs/*/record.json")
     fitted = load_file(record_path.parent / "parameters.safetensors")
     report = json.loads(next(home.glob("state/reports/*.json")).read_text())
-    kinds = [json.loads(line)["facts"]["event"] for line in audit_log_path(home / "state").read_text().splitlines()]
+    kinds = [json.loads(line)["facts"]["event"] for line in lines_of(gate_store_path(home / "state"))]
     assert json.loads(record_path.read_text())["is_complete"]
     assert "run_finished" in kinds
     assert "contribution_released" not in kinds

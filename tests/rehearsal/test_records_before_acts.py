@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from audit.own_log import AuditError, AuditLog
 from coordinator.network.enrolment_calls import Membership
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 from pki.enrolment_decisions import handle_renewal
 from pki.register import Register
 from protos.errors import RefusedError, UnavailableError
-from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello
-from protos.wire.upkeep_messages import RenewalAnswered, RenewalAsked
+from protos.wire.messages import PROTOCOL_VERSION, Hello
+from protos.wire.upkeep_messages import LogHeads, RenewalAnswered, RenewalAsked
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.service.joining import _put_back
 from tests.pki.whole_site import SiteKeys
@@ -25,7 +26,7 @@ from tests.rehearsal.study import plan_with
 
 def no_room(*_: object, **__: object) -> None:
     """A log on a full disk."""
-    raise AuditError(what="There is no space.", consequence="Nothing was done.", remedy="Free space.")
+    raise StoreError(what="There is no space.", consequence="Nothing was done.", remedy="Free space.")
 
 
 @pytest.fixture
@@ -36,12 +37,9 @@ def office(tmp_path: Path) -> Office:
 
 def upkeep_of(keys: SiteKeys, folder: Path) -> tuple[SiteUpkeep, AuditLog]:
     """Site a outside the rounds, and its log."""
-    audit = AuditLog(folder / "audit.log", site="a", now=utc_now, identity_key=keys.identity_key())
+    audit = AuditLog(folder / "audit.log", site="a", now=utc_now)
     key, certificates = keys.identity_key(), certificates_in_process(keys)
-    witness = folder / "witness"
-    upkeep = SiteUpkeep(
-        site="a", identity_key=key, certificates=certificates, audit=audit, witness=witness, now=utc_now
-    )
+    upkeep = SiteUpkeep(site="a", identity_key=key, certificates=certificates, audit=audit, now=utc_now)
     asyncio.run(certificates.look())
     return upkeep, audit
 
@@ -51,7 +49,7 @@ def test_the_coordinators_own_certificate_is_renewed_once_that_is_on_record(offi
     place, records = office.authority.coordinator_certificate_path, list[tuple[str, object]]()
     before = place.read_bytes()
     with Register(office.authority.register_path) as register:
-        with pytest.raises(AuditError):
+        with pytest.raises(StoreError):
             Membership(office.authority, register, utc_now, no_room).renew_own()
         assert place.read_bytes() == before
 
@@ -79,7 +77,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
 
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
-        with pytest.raises(AuditError):
+        with pytest.raises(StoreError):
             asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
         assert not keys.has_previous()
@@ -89,7 +87,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
     refused = RefusedError(what="It is refused.", consequence="Nothing was sent.", remedy="Renew it.", code="E021")
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
-        with pytest.raises(AuditError):
+        with pytest.raises(StoreError):
             asyncio.run(_put_back(upkeep._certificates, audit, refused))
 
     assert keys.certificate_sha256() == renewed
@@ -107,7 +105,7 @@ def test_the_pair_before_goes_once_the_new_one_is_on_record(
 
     with monkeypatch.context() as full:
         full.setattr(audit, "write", no_room)
-        with pytest.raises(AuditError):
+        with pytest.raises(StoreError):
             asyncio.run(upkeep.accepted())
         assert keys.has_previous()
     asyncio.run(upkeep.accepted())
@@ -125,10 +123,10 @@ def test_a_log_that_does_not_take_a_greeting_ends_the_stream(tmp_path: Path) -> 
         async with serving(office, plan, tmp_path / "state") as running:
             async with Connection(running.address, office.credentials("a"), no_room) as connection:
                 await connection.send(Hello(PROTOCOL_VERSION, "test"))
-                with pytest.raises(AuditError):
+                with pytest.raises(StoreError):
                     await connection.receive()
             async with Connection(running.address, office.credentials("a"), lambda _: None) as connection:
                 await connection.send(Hello(PROTOCOL_VERSION, "test"))
-                assert isinstance(await connection.receive(), Announcement)
+                assert isinstance(await connection.receive(), LogHeads)
 
     asyncio.run(scene())

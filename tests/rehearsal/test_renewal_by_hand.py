@@ -17,6 +17,7 @@ from pki.certificate_chain import ShownCertificates
 from protos.errors import ConfigurationError, RefusedError, UnavailableError
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.joining import renew_now
+from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.federation import Office
 from tests.rehearsal.test_upkeep import enrolling
@@ -45,7 +46,7 @@ def tell_port(folder: Path, address: str) -> None:
 
 def events(folder: Path) -> list[str]:
     """What the audit log of the site says."""
-    lines = (folder / "state" / "gate" / "audit.log").read_text().splitlines()
+    lines = lines_of(folder / "state" / "gate" / "gate.sqlite")
     return [json.loads(line)["facts"]["event"] for line in lines]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from pki.enrolment_decisions import invite_site
 from pki.identity_key import read_identity_key
 from pki.names import SiteName
@@ -80,7 +80,7 @@ class Returning:
             return await inner(order)
 
         certificates._ask = ask
-        audit = AuditLog(gate / "audit.log", site="a", now=utc_now)
+        audit = AuditLog(gate / "gate.sqlite", site="a", now=utc_now)
         try:
             await enrol_where_needed(self.hospital, certificates, read_identity_key(gate), audit)
         finally:

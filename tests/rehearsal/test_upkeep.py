@@ -1,11 +1,9 @@
-"""Beside the rounds, over real TLS: logs with witnesses, and certificates that renew themselves."""
+"""Beside the rounds, over real TLS: heads of logs, and certificates that renew themselves."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,32 +15,24 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from audit import recording_budget
-from audit.own_log import AuditLog
-from audit.reading.log_commands import Desk
-from audit.reading.log_verification import KnownKeys
+from coordinator.commands.coordinator_audit import mark_restored
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
+from host.audit_log import AuditLog
 from pki.names import Address
 from pki.register import Register
 from protos.errors import RefusedError, UnavailableError
 from protos.wire.codec import decode_enrolment, encode_enrolment
-from protos.wire.log_checkpoints import COORDINATOR
 from protos.wire.messages import (
     PROTOCOL_VERSION,
-    Announcement,
     CoordinatorMessage,
-    CoordinatorReason,
     Farewell,
     Hello,
     MalformedMessage,
 )
 from protos.wire.upkeep_messages import (
-    UPKEEP_VERSION,
-    LogCosignature,
-    LogGrowth,
-    LogStanding,
+    LogHeads,
     RenewalAnswered,
     RenewalAsked,
     Upkeep,
@@ -51,9 +41,8 @@ from site_agent.gate import site_upkeep
 from site_agent.gate.certificate_renewal import install_renewed, renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
-from tests.hostile.log_floods import InventedLog
 from tests.pki.whole_site import SiteKeys
-from tests.rehearsal.federation import Caller, Office, Running, as_channel, calling, serving, utc_now
+from tests.rehearsal.federation import Office, as_channel, calling, serving, utc_now
 from tests.rehearsal.relayed_stream import Connection, certificates_in_process
 from tests.rehearsal.study import plan_with
 
@@ -72,14 +61,13 @@ class Site:
     def of(cls, office: Office, name: str, folder: Path) -> Site:
         """The agent of an enrolled site."""
         keys = office.keys(name)
-        audit = AuditLog(folder / "audit.log", site=name, now=utc_now, identity_key=keys.identity_key())
+        audit = AuditLog(folder / "audit.log", site=name, now=utc_now)
         certificates = certificates_in_process(keys)
         upkeep = SiteUpkeep(
             site=name,
             identity_key=keys.identity_key(),
             certificates=certificates,
             audit=audit,
-            witness=folder / "witness",
             now=utc_now,
         )
         return cls(keys, audit, upkeep)
@@ -88,7 +76,7 @@ class Site:
         """Open a stream and answer until so many messages outside the rounds have come, or it ends."""
         heard: list[CoordinatorMessage | Upkeep] = []
         async with Connection(address, office.credentials(name)) as connection:
-            await connection.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
+            await connection.send(Hello(PROTOCOL_VERSION, "test"))
             self.upkeep.begin()
             while sum(isinstance(message, Upkeep) for message in heard) < until:
                 message = await connection.receive()
@@ -136,146 +124,70 @@ def test_the_log_is_synced_once_a_second_also_without_a_checkpoint(
 
     asyncio.run(scene())
 
-    assert synced == ["audit.log"]
+    assert synced == ["audit.log-wal"]
 
 
-def test_logs_are_witnessed_over_the_stream(tmp_path: Path, office: Office) -> None:
-    """The coordinator cosigns what the site has done, and the site what the coordinator has decided."""
+def test_both_sides_keep_the_head_of_the_others_log(tmp_path: Path, office: Office) -> None:
+    """After one connection each side knows where the other's log stood."""
     site = Site.of(office, "a", tmp_path / "a")
     site.audit.write("plan_approved", by="A. Jones")
 
     async def scene() -> None:
         async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
-            heard = await site.talk(office, running.address, "a", until=3)
-            kinds = {type(message) for message in heard}
-            assert {LogStanding, LogGrowth, LogCosignature, Announcement} == kinds
-
-    asyncio.run(scene())
-
-    identity = site.keys.identity_key().public_key().public_bytes_raw()
-    key = office.authority.identity_key().public_key().public_bytes_raw()
-    found = Desk(
-        tmp_path / "a" / "audit.log", "site/a", KnownKeys({"site/a": identity, COORDINATOR: key})
-    ).verification()
-    assert (found.witnesses, found.unchecked) == ((COORDINATOR,), ())
-    assert found.cosigned >= 1
-    site.audit.close()
-
-
-def test_a_site_of_an_earlier_version_hears_nothing_of_upkeep(tmp_path: Path, office: Office) -> None:
-    """To a greeting without it, the coordinator sends what it has always sent."""
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan_with(office.identities), tmp_path / "state") as running,
-            calling(running.address, as_channel(office.credentials("a"))) as caller,
-        ):
-            await caller.send(Hello(PROTOCOL_VERSION, "0.0.9"))
-            assert isinstance(await caller.receive(), Announcement)
-            running.upkeep.tick()
-            running.engine.stop()
-            assert [type(message) for message in await caller.rest()] == [Farewell]
-
-    asyncio.run(scene())
-
-
-def test_a_forked_log_ends_the_stream_and_both_sides_have_it_on_record(tmp_path: Path, office: Office) -> None:
-    """A site whose log differs from the cosigned one is disconnected, and a second try ends in the same way."""
-    site = Site.of(office, "a", tmp_path / "a")
-    site.audit.write("plan_approved", by="A. Jones")
-
-    async def scene() -> None:
-        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
-            await site.talk(office, running.address, "a", until=3)
-            shutil.rmtree(tmp_path / "a" / "witness")
-            (tmp_path / "a" / "audit.log").unlink()
-            forked = Site.of(office, "a", tmp_path / "a")
-            for number in range(30):
-                forked.audit.write("something_else", number=number)
-            for _ in range(2):
-                with pytest.raises(RefusedError, match="differs from its signed checkpoint") as refused:
-                    await forked.talk(office, running.address, "a", until=3)
-                assert "move this folder away. Then restore the newest backup" in refused.value.remedy
-                assert "privacy budget of a year counts as spent" in refused.value.remedy
-            assert [facts["owner"] for facts in forked.audit.records("log_refused")] == ["site/a"] * 2
-            forked.audit.close()
+            await site.talk(office, running.address, "a", until=1)
+            while running.log.kept_head("a").count == 0:
+                await asyncio.sleep(0.01)
+            assert running.log.kept_head("a") == site.audit.own_head
+            assert 0 < site.audit.kept_head("coordinator").count <= running.log.head.count
 
     asyncio.run(scene())
     site.audit.close()
 
 
-def test_a_site_that_lost_its_identity_key_with_its_host_is_witnessed_again(tmp_path: Path, office: Office) -> None:
-    """Revoked and invited again it begins a new log; what was confirmed of the old one is kept aside, and on record."""
-    lost = Site.of(office, "a", tmp_path / "a")
-    lost.audit.write("plan_approved", by="A. Jones")
-
-    async def scene(site: Site, size: int) -> None:
-        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
-            heard = await site.talk(office, running.address, "a", until=3)
-            assert not any(isinstance(message, Farewell) for message in heard)
-            assert [facts["size"] for facts in running.log.records("identity_replaced")] == [size] * (size > 0)
-
-    asyncio.run(scene(lost, 0))
-    size = json.loads((tmp_path / "state" / "witness" / "kept-site-a.json").read_text())["size"]
-    lost.audit.close()
-    office.revoke("a")
-    (office.folder / "a").rename(tmp_path / "dead host")
-    office.identities["a"] = office.enrol("a").identity_fingerprint()
-    found = Site.of(office, "a", tmp_path / "another computer")
-    found.audit.write("enrolled")
-    asyncio.run(scene(found, size))
-
-    (former,) = (tmp_path / "state" / "witness").glob("former-site-a-*.json")
-    assert json.loads(former.read_text())["size"] == size
-    assert not list(found.audit.records("log_refused"))
-    found.audit.close()
-
-
-def test_a_site_above_its_budget_waits_over_a_restart_and_keeps_its_stream(
-    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
+def test_a_site_with_an_older_log_is_refused_until_a_person_declares_the_restore(
+    tmp_path: Path, office: Office
 ) -> None:
-    """Over TLS: a site that floods the coordinator's log is answered later and not sent away, and others are heard."""
-    monkeypatch.setattr(recording_budget, "EACH_DAY_BYTES", 20_000)
-    flooding = InventedLog("site/a", office.keys("a").identity_key())
-    state, plan = tmp_path / "state", plan_with(office.identities)
+    """The site's own program stops it, and after the declaration it takes part again."""
+    site = Site.of(office, "a", tmp_path / "a")
+    for number in range(3):
+        site.audit.write("plan_approved", number=number)
 
-    async def flood(running: Running, caller: Caller) -> int:
-        """Send checkpoints until one waits; how many were answered."""
-        answered, reading = 0, asyncio.create_task(caller.receive())
-        await caller.send(flooding.growth())
-        while not any(session._waiting for session in running.upkeep._sessions.values()):
-            await asyncio.wait({reading}, timeout=0.05)
-            if not reading.done():
-                continue
-            message = reading.result()
-            assert not isinstance(message, Farewell | None)
-            reading = asyncio.create_task(caller.receive())
-            if isinstance(message, LogCosignature):
-                answered += 1
-                await caller.send(flooding.growth())
-        reading.cancel()
-        return answered
+    async def scene() -> None:
+        async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
+            await site.talk(office, running.address, "a", until=1)
+            while running.log.kept_head("a").count == 0:
+                await asyncio.sleep(0.01)
+            older = Site.of(office, "a", tmp_path / "older")
+            with pytest.raises(RefusedError) as refused:
+                await older.talk(office, running.address, "a", until=1)
+            assert "site-agent restored" in refused.value.remedy
+            older.audit.declare_restored(by="A. Jones", because="disk")
+            await older.talk(office, running.address, "a", until=1)
+            while not running.log.records("restore_accepted"):
+                await asyncio.sleep(0.01)
+            older.audit.close()
 
-    async def scene() -> list[int]:
-        found = []
-        for _ in range(2):
-            async with serving(office, plan, state) as running:
-                async with calling(running.address, as_channel(office.credentials("a"))) as caller:
-                    await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
-                    while not isinstance(standing := await caller.receive(), LogStanding):
-                        pass
-                    if standing.checkpoint is not None:
-                        flooding.position = standing.checkpoint.position
-                    found.append(await flood(running, caller))
-                async with calling(running.address, as_channel(office.credentials("b"))) as other:
-                    await other.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
-                    assert isinstance(await other.receive(), Announcement | LogStanding)
-        return found
+    asyncio.run(scene())
+    site.audit.close()
 
-    before, after = asyncio.run(scene())
 
-    assert 20 < before < 40
-    assert after <= 3
+def test_a_coordinator_with_an_older_log_is_refused_until_a_person_declares_the_restore(
+    tmp_path: Path, office: Office
+) -> None:
+    """Each site keeps the head of the coordinator's log."""
+    site = Site.of(office, "a", tmp_path / "a")
+
+    async def scene(state: Path) -> None:
+        async with serving(office, plan_with(office.identities), state) as running:
+            await site.talk(office, running.address, "a", until=1)
+
+    asyncio.run(scene(tmp_path / "state"))
+    with pytest.raises(RefusedError) as refused:
+        asyncio.run(scene(tmp_path / "new"))
+    assert "coordinator restored" in refused.value.remedy
+    mark_restored(tmp_path / "new", by="A. Jones", because="disk")
+    asyncio.run(scene(tmp_path / "new"))
+    site.audit.close()
 
 
 def test_a_second_refusal_of_one_request_is_no_second_record(tmp_path: Path, office: Office) -> None:
@@ -290,32 +202,6 @@ def test_a_second_refusal_of_one_request_is_no_second_record(tmp_path: Path, off
         asyncio.run(site.upkeep.heard(refusal))
 
     assert len(list(site.audit.records("renewal_refused"))) == 1
-    site.audit.close()
-
-
-def test_a_growth_that_does_not_follow_ends_the_stream_at_the_coordinator(tmp_path: Path, office: Office) -> None:
-    """A site that shows other leaves than those of its log is disconnected with the reason, and the record has it."""
-    site = Site.of(office, "a", tmp_path / "a")
-    site.audit.write("plan_approved", by="A. Jones")
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan_with(office.identities), tmp_path / "state") as running,
-            calling(running.address, as_channel(office.credentials("a"))) as caller,
-        ):
-            await caller.send(Hello(PROTOCOL_VERSION, "test", UPKEEP_VERSION))
-            while not isinstance(await caller.receive(), LogStanding):
-                pass
-            checkpoint = site.audit.signed(1, site.audit.position)
-            await caller.send(LogGrowth(checkpoint, 0, (bytes(32),)))
-            farewell = (await caller.rest())[-1]
-            assert isinstance(farewell, Farewell)
-            assert farewell.reason is CoordinatorReason.NOT_ACCEPTED
-            assert "differs from its earlier content" in farewell.detail
-            (facts,) = running.log.records("log_refused")
-            assert facts["owner"] == "site/a"
-
-    asyncio.run(scene())
     site.audit.close()
 
 
@@ -338,7 +224,7 @@ def test_a_certificate_renews_itself_over_the_stream_and_the_old_one_stays_until
             assert site.keys.has_previous()
             async with calling(running.address, as_channel(old)) as still:
                 await still.send(Hello(PROTOCOL_VERSION, "test"))
-                assert isinstance(await still.receive(), Announcement)
+                assert isinstance(await still.receive(), LogHeads)
             await site.talk(office, running.address, "a", until=1)
             await site.upkeep.accepted()
             assert not site.keys.has_previous()

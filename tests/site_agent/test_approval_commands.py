@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import pytest
 import structlog
 import yaml
 
-from audit.reading.log_report import in_words
+from host.log_report import in_words
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.desk.result_files import write_result
 from site_agent.site_cli import main
+from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 from tests.site_agent.trainer.sites import make_plan, make_site
@@ -70,7 +73,7 @@ class Site:
 
     def events(self) -> list[dict[str, Any]]:
         """What the audit log says."""
-        lines = (self.folder / "state" / "gate" / "audit.log").read_text().splitlines()
+        lines = lines_of(self.folder / "state" / "gate" / "gate.sqlite")
         return [json.loads(line)["facts"] for line in lines]
 
     def why_not(self, plan: Plan, approvers: int = 1) -> str | None:
@@ -370,8 +373,10 @@ def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
     """The withdrawal counts although it cannot be recorded, and the command reports that the log is broken."""
     plan = site.plan()
     site("approve", "--by", "A. Jones", "--yes")
-    log = site.folder / "state" / "gate" / "audit.log"
-    log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
+    log = site.folder / "state" / "gate" / "gate.sqlite"
+    with closing(sqlite3.connect(log, isolation_level=None)) as store:
+        store.execute("DROP TRIGGER records_UPDATE")
+        store.execute("UPDATE records SET line = replace(line, 'A. Jones', 'B. Jones')")
 
     assert site("withdraw", "--by", "B. Smith") == 1
     assert site.why_not(plan) is not None

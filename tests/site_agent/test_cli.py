@@ -18,6 +18,7 @@ import yaml
 
 from protos.plan.plan import Plan
 from site_agent.site_cli import main
+from tests.logged import lines_of
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 
 HOSPITAL: dict[str, Any] = {
@@ -323,7 +324,7 @@ def test_a_person_reviews_approves_and_leaves_a_trace(site_agent: Terminal, fold
     assert "Approved by A. Jones" in site_agent.out
     assert site_agent("audit", "verify", "--config", config) == 0
     assert "1 records" in site_agent.out
-    log = (folder / "state" / "gate" / "audit.log").read_text()
+    log = "\n".join(lines_of(folder / "state" / "gate" / "gate.sqlite"))
     assert "plan_approved" in log
     assert plan.digest.hex() in log
 
@@ -333,7 +334,7 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
     config = folder / "hospital.yaml"
     written_plan(folder)
     assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "A. Jones", "--yes") == 0
-    log = folder / "state" / "gate" / "audit.log"
+    log = folder / "state" / "gate" / "gate.sqlite"
     log.write_text(log.read_text().replace("A. Jones", "B. Jones"))
 
     assert site_agent("audit", "verify", "--config", config) == 1

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from audit.own_log import AuditLog
-from audit.reading.log_commands import Desk
-from audit.reading.log_report import Choice
-from audit.reading.log_verification import KnownKeys
-from host.backup_archive import Catalogue, read_catalogue, write_backup
+from host.audit_log import AuditLog
 from host.durable import by_descriptor, make_folder, opened_folder, replace_file
-from host.restoring import restore
+from host.log_commands import LogSource
+from host.log_report import Choice
 from host.secret_files import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
@@ -73,20 +70,6 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
 
 
 @as_root
-def test_a_torn_end_that_the_administrator_sets_aside_is_the_services_to_back_up(tmp_path: Path) -> None:
-    """What a crash has left of the log's last line lies beside the log, and is its owner's too."""
-    os.chown(tmp_path, NOBODY, NOBODY)
-    WRITES["audit log"](tmp_path)
-    with (tmp_path / "audit.log").open("ab") as log:
-        log.write(b"torn")
-
-    WRITES["audit log"](tmp_path)
-
-    (torn,) = tmp_path.glob("audit.log.torn-*")
-    assert (torn.read_bytes(), torn.stat().st_uid) == (b"torn", NOBODY)
-
-
-@as_root
 def test_the_trainers_own_folder_decides_where_two_users_share_a_state(tmp_path: Path) -> None:
     """As in the packages: the state is the agent's, the folder of the table's records the trainer's."""
     (tmp_path / "data").mkdir(mode=0o700)
@@ -121,24 +104,13 @@ WRITES: dict[str, Callable[[Path], object]] = {
     "hold_directory": lambda here: os.close(hold_directory(here, "site agent")),
     "audit log": lambda here: AuditLog(here / "audit.log", site="st-mary", now=lambda: datetime.now(UTC)).close(),
     "audit export": lambda here: exported(here / "made.csv", here.parent),
-    "backup": lambda here: backed_up(here / "made", {}),
 }
 
 
 def exported(file: Path, state: Path) -> None:
     """As `site-agent audit export` does, of a new log."""
     WRITES["audit log"](state)
-    Desk(state / "audit.log", "st-mary", KnownKeys()).export(file, Choice(), "")
-
-
-def backed_up(file: Path, roots: Mapping[str, Path]) -> Catalogue:
-    """As `site-agent backup` does."""
-    return write_backup(file, roots, program="site agent", name="", made="now", software="1", key=bytes(32))
-
-
-def brought_back(file: Path, state: Path, mark: Callable[[Mapping[str, Path]], None] = lambda _: None) -> None:
-    """As `site-agent restore` does."""
-    restore(file, read_catalogue(file, bytes(32)), {"state": state}, stamp="now", mark=mark)
+    LogSource(state / "audit.log", "st-mary").export(file, Choice(), "")
 
 
 @pytest.fixture
@@ -181,10 +153,8 @@ def test_root_takes_no_link_for_the_file_that_it_means(tmp_path: Path, service: 
 
     with pytest.raises(ConfigurationError, match="holds, a symbolic link"):
         hold_directory(service, "site agent")
-    with pytest.raises(OperatorError, match="audit log cannot be written"):
+    with pytest.raises(OperatorError):
         WRITES["audit log"](service)
-    with pytest.raises(ConfigurationError, match="is a link"):
-        backed_up(tmp_path / "backup", {"state": service})
     write_whole(service / "here.json", b"{}")
 
     assert (precious.read_bytes(), precious.stat().st_uid) == (b"", os.getuid())
@@ -258,60 +228,3 @@ def test_a_file_with_a_second_name_is_not_given_away(tmp_path: Path) -> None:
     WRITES["audit log"](state)
 
     assert precious.stat().st_uid == 0
-
-
-@as_root
-def test_what_root_restores_is_its_owners_again(tmp_path: Path) -> None:
-    """With what was written into it meanwhile; and only at the end, so that nobody reaches into it before."""
-    state, owners = tmp_path / "state", []
-    (state / "keys").mkdir(parents=True)
-    (state / "keys" / "tls.key").touch(mode=0o600)
-    for place in (state, *state.rglob("*")):
-        os.chown(place, NOBODY, NOBODY)
-    backed_up(tmp_path / "backup", {"state": state})
-
-    def mark(staged: Mapping[str, Path]) -> None:
-        owners.extend(place.stat().st_uid for place in (staged["state"], *staged["state"].rglob("*")))
-        WRITES["audit log"](staged["state"])
-
-    brought_back(tmp_path / "backup", state, mark)
-
-    assert set(owners) == {0}
-    assert {owner for owner, _ in _owned(state).values()} == {NOBODY} == {state.stat().st_uid}
-    assert set(_owned(state)) == {"audit.log", "keys", "keys/tls.key"}
-
-
-@as_root
-def test_root_restores_into_no_folder_that_another_put_in_the_place_of_its_own(
-    tmp_path: Path, service: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one that the service's user owns there could be links, through which files would be made elsewhere."""
-    backed_up(tmp_path / "backup", {"state": service})
-    make = os.mkdir
-
-    def exchanged(name: str, mode: int, *, dir_fd: int) -> None:
-        make(name, mode, dir_fd=dir_fd)
-        os.chown(name, NOBODY, NOBODY, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "mkdir", exchanged)
-
-    with pytest.raises(ConfigurationError, match="Another user replaced the folder"):
-        brought_back(tmp_path / "backup", service)
-
-
-@as_root
-def test_root_renames_nothing_beyond_a_link_that_was_put_there_while_it_restores(tmp_path: Path, service: Path) -> None:
-    """A folder of the same name elsewhere keeps its name, whatever stands on the way to the state by then."""
-    state, elsewhere = service / "federation" / "state", tmp_path / "elsewhere"
-    for folder in (state, elsewhere / "state"):
-        folder.mkdir(parents=True)
-    backed_up(tmp_path / "backup", {"state": state})
-
-    def exchange(_: Mapping[str, Path]) -> None:
-        state.parent.rename(service / "away")
-        state.parent.symlink_to(elsewhere)
-
-    with pytest.raises(ConfigurationError, match="federation is a symbolic link"):
-        brought_back(tmp_path / "backup", state, exchange)
-
-    assert [place.name for place in elsewhere.iterdir()] == ["state"]

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from audit.own_log import AuditLog
-from audit.restarting import restart_log
+from host.audit_log import AuditLog
 from protos.plan.plan import Plan
 from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
-from site_agent.gate.ledger_memory import settle_ledger
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.site_cli import main
-from site_agent.state_folders import approvals_folder, audit_log_path, gate_folder
+from site_agent.state_folders import approvals_folder, gate_folder, gate_store_path
 from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.test_approval_commands import RULES
 
@@ -45,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 def spent(state: Path, plan: Plan, *names: str) -> None:
     """The persons approve a plan, and it pays."""
-    log = AuditLog(audit_log_path(state), site="a", now=lambda: NOW)
+    log = AuditLog(gate_store_path(state), site="a", now=lambda: NOW)
     for name in names:
         approve(state, plan, by=name, at=NOW)
         log.write("plan_approved", plan=plan.digest.hex(), by=name)
@@ -76,7 +74,7 @@ def test_a_person_reads_who_spent_what_on_what(
     if left in ("log", "neither"):
         shutil.rmtree(approvals_folder(state))
     if left in ("files", "neither"):
-        audit_log_path(state).unlink()
+        gate_store_path(state).unlink()
     if left == "neither":
         shutil.rmtree(gate_folder(state) / "plans")
 
@@ -100,33 +98,12 @@ def test_a_person_reads_who_spent_what_on_what(
     assert "last 365 days: epsilon" in text
 
 
-def test_a_loss_is_shown_with_its_end(
+def test_a_declared_restore_is_shown_with_its_end(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person who finds no payments reads why nothing is left."""
-    log = AuditLog(audit_log_path(folder / "state"), site="a", now=lambda: NOW)
-    (loss,) = settle_ledger(folder / "state", log, is_member=True)
+    log = AuditLog(gate_store_path(folder / "state"), site="a", now=lambda: NOW)
+    log.declare_restored(by="A. Jones", because="disk")
     log.close()
 
-    assert f"A year's budget is spent until {loss.until:%F}" in shown(folder, capsys, monkeypatch)
-
-
-@pytest.mark.parametrize("confirmed", [False, True])
-def test_a_restored_state_is_not_called_complete_before_the_coordinator_has_compared_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, confirmed: bool
-) -> None:
-    """A person who plans a study reads that payments may be missing."""
-    state, warning = folder / "state", "This state was restored from a backup of 2026-03-01"
-    spent(state, ASKED, "A. Jones")
-    assert warning not in shown(folder, capsys, monkeypatch)
-    path = audit_log_path(state)
-    restart_log(path, site="a", by="root", because="restored", now=lambda: NOW, backup="2026-03-01")
-    if confirmed:
-        log = AuditLog(path, site="a", now=lambda: NOW)
-        log.write("checkpoint_cosigned")
-        log.close()
-
-    text = shown(folder, capsys, monkeypatch)
-
-    assert (warning in text) is not confirmed
-    assert "asked: epsilon 1 of 2" in text
+    assert f"A year's budget is spent until {NOW + timedelta(days=365):%F}" in shown(folder, capsys, monkeypatch)

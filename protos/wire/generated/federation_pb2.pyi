@@ -55,16 +55,14 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, announcement: _Optional[_Union[Announcement, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., bind: _Optional[_Union[Bind, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., farewell: _Optional[_Union[Farewell, _Mapping]] = ..., key_session_open: _Optional[_Union[KeySessionOpen, _Mapping]] = ..., key_session_roster: _Optional[_Union[KeySessionRoster, _Mapping]] = ..., key_session_seal: _Optional[_Union[KeySessionSeal, _Mapping]] = ..., upkeep: _Optional[_Union[Upkeep, _Mapping]] = ..., together: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "software", "upkeep", "together")
+    __slots__ = ("protocol", "software", "together")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
-    UPKEEP_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
-    upkeep: int
     together: bool
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., upkeep: _Optional[int] = ..., together: _Optional[bool] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., together: _Optional[bool] = ...) -> None: ...
 
 class Announcement(_message.Message):
     __slots__ = ("run", "plan")
@@ -265,68 +263,32 @@ class EnrolmentReply(_message.Message):
     def __init__(self, chain: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., refusal: _Optional[str] = ..., was_member: _Optional[bool] = ...) -> None: ...
 
 class Upkeep(_message.Message):
-    __slots__ = ("standing", "growth", "cosignature", "renewal", "renewed")
-    STANDING_FIELD_NUMBER: _ClassVar[int]
-    GROWTH_FIELD_NUMBER: _ClassVar[int]
-    COSIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("heads", "renewal", "renewed")
+    HEADS_FIELD_NUMBER: _ClassVar[int]
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
-    standing: LogStanding
-    growth: LogGrowth
-    cosignature: LogCosignature
+    heads: LogHeads
     renewal: RenewalRequest
     renewed: RenewalReply
-    def __init__(self, standing: _Optional[_Union[LogStanding, _Mapping]] = ..., growth: _Optional[_Union[LogGrowth, _Mapping]] = ..., cosignature: _Optional[_Union[LogCosignature, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, heads: _Optional[_Union[LogHeads, _Mapping]] = ..., renewal: _Optional[_Union[RenewalRequest, _Mapping]] = ..., renewed: _Optional[_Union[RenewalReply, _Mapping]] = ...) -> None: ...
 
-class LogCheckpoint(_message.Message):
-    __slots__ = ("owner", "generation", "size", "hash", "time", "key", "signature")
-    OWNER_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
+class KeptHead(_message.Message):
+    __slots__ = ("count", "hash", "restored")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
-    TIME_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    owner: str
-    generation: int
-    size: int
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    count: int
     hash: bytes
-    time: str
-    key: bytes
-    signature: bytes
-    def __init__(self, owner: _Optional[str] = ..., generation: _Optional[int] = ..., size: _Optional[int] = ..., hash: _Optional[bytes] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    restored: int
+    def __init__(self, count: _Optional[int] = ..., hash: _Optional[bytes] = ..., restored: _Optional[int] = ...) -> None: ...
 
-class LogStanding(_message.Message):
-    __slots__ = ("key", "checkpoint")
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    key: bytes
-    checkpoint: LogCheckpoint
-    def __init__(self, key: _Optional[bytes] = ..., checkpoint: _Optional[_Union[LogCheckpoint, _Mapping]] = ...) -> None: ...
-
-class LogGrowth(_message.Message):
-    __slots__ = ("checkpoint", "start", "leaves")
-    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    LEAVES_FIELD_NUMBER: _ClassVar[int]
-    checkpoint: LogCheckpoint
-    start: int
-    leaves: bytes
-    def __init__(self, checkpoint: _Optional[_Union[LogCheckpoint, _Mapping]] = ..., start: _Optional[int] = ..., leaves: _Optional[bytes] = ...) -> None: ...
-
-class LogCosignature(_message.Message):
-    __slots__ = ("size", "witness", "time", "key", "signature")
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    WITNESS_FIELD_NUMBER: _ClassVar[int]
-    TIME_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    size: int
-    witness: str
-    time: str
-    key: bytes
-    signature: bytes
-    def __init__(self, size: _Optional[int] = ..., witness: _Optional[str] = ..., time: _Optional[str] = ..., key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+class LogHeads(_message.Message):
+    __slots__ = ("own", "kept")
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    own: KeptHead
+    kept: KeptHead
+    def __init__(self, own: _Optional[_Union[KeptHead, _Mapping]] = ..., kept: _Optional[_Union[KeptHead, _Mapping]] = ...) -> None: ...
 
 class RenewalRequest(_message.Message):
     __slots__ = ("site", "signing_request", "signature")

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from benchmarks.rehearsal.enrolled import enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, agent_command, coordinator_command, running, trainer_command
 from deploy.quickstart.ports import free_port
+from tests.logged import lines_of
 from tests.rehearsal.programs import says, wait_until
 
 FAR = "site-01"
@@ -38,7 +39,7 @@ class Federation:
 
     def happened(self, name: str, event: str) -> list[dict[str, Any]]:
         """The audit log's records of one kind."""
-        lines = (self.setting.folder / name / "state" / "gate" / "audit.log").read_text().splitlines()
+        lines = lines_of(self.setting.folder / name / "state" / "gate" / "gate.sqlite")
         facts = [json.loads(line)["facts"] for line in lines]
         return [fact for fact in facts if fact["event"] == event]
 

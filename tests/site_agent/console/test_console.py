@@ -20,7 +20,8 @@ from site_agent.approvals import approval_path, find_approval, why_not
 from site_agent.approving import announced_plans
 from site_agent.console.console_app import LONGEST_FORM_BYTES, run_command
 from site_agent.console.console_session import LINK_SECONDS
-from site_agent.state_folders import audit_log_path, gate_folder, live_curves_path
+from site_agent.state_folders import gate_folder, gate_store_path, live_curves_path
+from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
 from tests.site_agent.console.running_console import Running, announce, make_hospital, running_console
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
@@ -64,7 +65,7 @@ def may_train(folder: Path, plan: Plan) -> bool:
 
 def is_untouched(folder: Path) -> bool:
     """Whether nothing was decided or recorded here."""
-    return find_approval(folder / "state", plan_of(folder)) is None and not audit_log_path(folder / "state").exists()
+    return find_approval(folder / "state", plan_of(folder)) is None and not gate_store_path(folder / "state").exists()
 
 
 def approval(folder: Path) -> dict[str, str]:
@@ -74,7 +75,7 @@ def approval(folder: Path) -> dict[str, str]:
 
 def events(folder: Path) -> list[tuple[str, str]]:
     """The events of the audit log, and who caused them."""
-    lines = audit_log_path(folder / "state").read_text().splitlines()
+    lines = lines_of(gate_store_path(folder / "state"))
     return [(facts["event"], facts["by"]) for facts in (json.loads(line)["facts"] for line in lines)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audit.reading.log_report import in_words
+from host.log_report import in_words
 from site_agent.desk.comparison.recommendation import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.export.export_folder import export_model
@@ -25,7 +25,7 @@ from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
 from site_agent.hospital import read_hospital
-from site_agent.state_folders import audit_log_path
+from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
@@ -197,7 +197,7 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
     """Who, which model and digest, and what was in use before; in plain words too. Without a log nothing changes."""
     site_agent("adopt", "siloed", "--by", "A. Jones")
     site_agent("adopt", "federated", "--by", "B. Lee")
-    log = audit_log_path(state_of(folder))
+    log = gate_store_path(state_of(folder))
     records = [json.loads(line)["facts"] for line in log.read_text().splitlines()]
 
     decisions = [record for record in records if record.get("event") == "model_adopted"]
@@ -244,7 +244,7 @@ def test_what_cannot_be_adopted_is_refused(
 
     assert (found, expected in said) == (status, True), said
     assert find_adoption(state_of(folder)) is None
-    assert not audit_log_path(state_of(folder)).exists()
+    assert not gate_store_path(state_of(folder)).exists()
 
 
 @pytest.mark.parametrize("run", ["../../evil", "/etc/evil", "..", "", "a b", "law-1/../law-1"])

@@ -24,6 +24,7 @@ from site_agent.desk.examination.admitted_rows import admit, examined
 from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.site_cli import main
+from tests.logged import lines_of
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).parent / "site-agent"
@@ -121,7 +122,7 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert (tmp_path / "state" / "data" / "rows.json").stat().st_mode & 0o777 == 0o600
     page = (tmp_path / "state" / "data" / "check.html").read_text()
     assert "accepted by A. Jones" in page
-    assert "data_accepted" in (tmp_path / "state" / "gate" / "audit.log").read_text()
+    assert "data_accepted" in "\n".join(lines_of(tmp_path / "state" / "gate" / "gate.sqlite"))
     words = [done.stdout + done.stderr for done in (drafted, first, wrong, accepted, again)]
     assert "Zebra" not in "".join([*words, page, (tmp_path / "state" / "data" / "check.json").read_text(), text])
 
@@ -317,7 +318,7 @@ def test_an_error_stops_whatever_was_accepted(hospital: Hospital) -> None:
 
 def test_nothing_is_accepted_that_the_audit_log_does_not_take(hospital: Hospital, run: Run, tmp_path: Path) -> None:
     """A user who may not write the log, as the trainer's, records no acceptance; here a folder lies in its place."""
-    (hospital.state_path / "gate" / "audit.log").mkdir(parents=True)
+    (hospital.state_path / "gate" / "gate.sqlite").mkdir(parents=True)
     digest = examined(hospital).digest
 
     refused = run("data", "accept", "--config", tmp_path / "hospital.yaml", "--by", "A. Jones", "--digest", digest)

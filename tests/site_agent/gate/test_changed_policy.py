@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, Ready, Refusal, SiteReason

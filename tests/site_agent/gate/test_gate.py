@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy.typing as npt
 import pytest
 from blake3 import blake3
 
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
@@ -23,7 +22,7 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason, Stage
 from site_agent.gate.door import Contribution, Gate
 from site_agent.gate.permission import GateRefusal
-from site_agent.gate.spent import Spent
+from tests.logged import facts_of
 from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 
@@ -57,7 +56,7 @@ def answer(update: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
 
 def records(path: Path) -> list[dict[str, Any]]:
     """The facts in a log."""
-    return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
+    return facts_of(path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -281,42 +280,24 @@ def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) ->
     assert (record["contributors"], record["masked"], record["tensors"]) == (list(SITES), False, 2)
 
 
-def test_the_count_of_sent_bytes_is_synced_once_after_the_last_chunk(
+def test_a_record_that_cannot_be_written_lets_nothing_out(
     audit: AuditLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first chunk only the audit log is synced. After the last chunk, the count is synced too."""
-    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
-    spent, happened = Spent(tmp_path, "run"), list[str]()
-    gate = gate_for(plan, audit, tmp_path, spent=spent)
-    contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
-    list(gate.release(contribution, BIND))  # the first contribution of a process replaces the whole file of the count
-    monkeypatch.setattr(os, "fdatasync", lambda file: happened.append(Path(f"/proc/self/fd/{file}").readlink().name))
-
-    for _ in gate.release(contribution, Bind(1, 0, tuple(SITES), 0)):
-        happened.append("chunk")
-
-    assert happened == ["audit.log", "chunk", "chunk", "chunk", "run.json"]
-
-
-@pytest.mark.parametrize("failing", ["write", "fdatasync"])
-def test_a_full_disk_lets_nothing_out(
-    audit: AuditLog, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the record cannot be written or synced, there is no chunk, and the log is unchanged."""
+    """If the record cannot be written, there is no chunk, and the log is unchanged."""
     plan = plan_with(made_up_identities())
     gate = gate_for(plan, audit, tmp_path)
     contribution = built(gate, plan, np.ones(10, np.float32))
     audit.write("run_joined")
-    before = (tmp_path / "audit.log").read_bytes()
+    before = audit.head
 
-    def full(*_: object) -> int:
-        raise OSError(28, os.strerror(28))
+    def full(*_: object, **__: object) -> None:
+        raise StoreError(what="The disk is full.", consequence="Nothing was sent.", remedy="Free space.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, failing, full)
-        with pytest.raises(AuditError, match="No space left on device"):
+        patch.setattr(audit.store, "write", full)
+        with pytest.raises(StoreError):
             gate.release(contribution, BIND)
-    assert (tmp_path / "audit.log").read_bytes() == before
+    assert audit.head == before
 
     (chunk,) = gate.release(contribution, BIND)  # there is room again
     *_, released, handed_over = records(tmp_path / "audit.log")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import MOST_CHUNKS_AT_ONCE, MOST_TOGETHER_BYTES, Bind

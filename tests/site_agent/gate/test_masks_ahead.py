@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.fingerprints import fingerprint
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.plan.manifest import manifest_of

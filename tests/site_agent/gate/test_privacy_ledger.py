@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audit.cosigning import GROWTH
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 from protos.errors import RefusedError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
@@ -100,18 +100,6 @@ def test_a_payment_is_on_disk_and_in_the_log_before_anything_can_leave(tmp_path:
     assert (record["epsilon"], record["delta"], record["run"]) == (1.0, 1e-5, PLAN.run_name)
     assert draw["payment"]["identifier"] == record["identifier"]
     assert spent(tmp_path, audit) == [1.0]
-
-
-def test_a_payment_waits_for_no_other_records_before_the_coordinator_confirms_it(
-    tmp_path: Path, audit: AuditLog
-) -> None:
-    """The audit log recognises a payment by the name of its record. A backup from before it is then incomplete."""
-    assert not audit.has_grown(0, GROWTH)
-
-    built(PLAN, audit, tmp_path)
-
-    assert audit.has_grown(0, GROWTH)
-    assert not audit.has_grown(audit.position.sequence, GROWTH)
 
 
 def test_after_a_restart_the_same_noise_is_sent_and_nothing_is_paid_again(tmp_path: Path, audit: AuditLog) -> None:
@@ -199,7 +187,7 @@ def test_without_a_record_there_is_no_contribution(
 
     monkeypatch.setattr(privacy_ledger, "keep_record", full)
 
-    with pytest.raises(AuditError, match="cannot be recorded"):
+    with pytest.raises(StoreError, match="cannot be recorded"):
         built(PLAN, audit, tmp_path)
     assert spent(tmp_path, audit) == []
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from audit.own_log import AuditLog
+from host.audit_log import AuditLog
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.own_log import AuditError, AuditLog
+from host.audit_log import AuditLog
+from host.record_store import StoreError
 from protos.errors import RefusedError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.exchange import Exchanges
@@ -103,9 +104,9 @@ def test_what_cannot_be_recorded_does_not_leave_and_a_damaged_file_is_refused(
     spent = Spent(tmp_path, "run")
     spent.finish(datetime.now(UTC))
     monkeypatch.setattr("host.durable.require_room", full)
-    with pytest.raises(AuditError, match=r"will send cannot be recorded: No space.*Nothing was sent after this"):
+    with pytest.raises(StoreError, match=r"will send cannot be recorded: No space.*Nothing was sent after this"):
         spent.take(48, LAST)
-    with pytest.raises(AuditError, match=r"end of this run cannot be recorded: No space left.*already sent stay valid"):
+    with pytest.raises(StoreError, match=r"end of this run cannot be recorded: No space left.*already sent stay valid"):
         spent.finish(datetime.now(UTC))
     (tmp_path / "gate" / "spent" / "run.json").write_text("{")
     with pytest.raises(RefusedError, match="cannot be read"):
@@ -231,7 +232,7 @@ def test_a_line_that_the_disk_took_in_part_is_replaced_with_the_next(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("site_agent.gate.spent.append_record", half)
-    with pytest.raises(AuditError):
+    with pytest.raises(StoreError):
         spent.take(48, LAST.model_copy(update={"round": 6}))
     monkeypatch.undo()
     spent.take(48, LAST.model_copy(update={"round": 7}))
@@ -254,7 +255,7 @@ def test_an_error_after_a_contribution_admits_that_the_contribution_was_sent(
     synced = list[int]()
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", broken)
-        with pytest.raises(AuditError, match=r"of this round was already sent.* sends nothing more"):
+        with pytest.raises(StoreError, match=r"of this round was already sent.* sends nothing more"):
             spent.sync()
     monkeypatch.setattr(os, "fdatasync", synced.append)
     spent.sync()

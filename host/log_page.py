@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from audit.reading.log_report import Facts, figures, in_words
+from host.log_report import Facts, figures, in_words
 from host.printed_page import Cell, Folded, Section, page, pairs, paragraph, table
 
 Record: TypeAlias = tuple[int, Facts]
@@ -25,7 +25,7 @@ _GROUPS: Final = {
     _PEOPLE: ("Approvals, withdrawals and other acts of a person.", (
         "plan_approved", "plan_declined", "approval_awaited", "plan_withdrawn", "data_accepted",
         "model_adopted", "model_handed_over",
-        "run_paused", "run_resumed", "run_stopped", "run_withdrawn", "log_began_anew",
+        "run_paused", "run_resumed", "run_stopped", "run_withdrawn",
     )),
     _REFUSED: ("Requests that this program or its policy did not allow.", (
         "approval_refused", "plan_refused", "release_refused", "coordinator_refused", "renewal_refused", "peer_refused",
@@ -34,12 +34,10 @@ _GROUPS: Final = {
     _IDENTITY: ("Sites and programs that were accepted, with their keys.", (
         "enrolment_requested", "enrolled", "enrolment_answered", "certificate_renewed",
         "certificate_in_use", "certificate_put_back", "renewal_requested",
-        "coordinator_key_first_seen", "certificate_issued", "own_certificate_renewed",
-        "site_connected", "site_revoked", "identity_replaced",
+        "certificate_issued", "own_certificate_renewed", "site_connected", "site_revoked",
     )),
-    _LOG: ("Confirmations by the program at the other end, and changes of the log's files.", (
-        "checkpoint_cosigned", "log_witnessed", "log_continued", "log_file_deleted", "state_restored",
-        "older_state_restored",
+    _LOG: ("Declared restores of this program and of the program at the other end.", (
+        "state_restored", "restore_accepted",
     )),
     _OTHER: ("Records that belong to no run.", ()),
 }  # fmt: skip

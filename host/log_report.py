@@ -24,9 +24,8 @@ _WORDS: Final = {
     "certificate_put_back": "The coordinator refused this site's new certificate. The earlier one is in use again.",
     "renewal_requested": "This site requested its next certificate.",
     "renewal_refused": "A renewal was refused: {reason}",
-    "coordinator_key_first_seen": "The coordinator showed its identity key for the first time: {key}.",
-    "state_restored": "The state was restored from a backup of {made}. Later acts are not in the log.",
-    "older_state_restored": "The restored state lacks records that the coordinator had confirmed, up to record {size}.",
+    "state_restored": "{by} declared that an older state was restored: {reason}. Later acts are not in the log.",
+    "restore_accepted": "{owner} declared a restore. Its log has {count} records now and had {before}.",
     "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",
     "data_accepted": "{by} accepted {warnings} warnings about this site's table.",
     "model_adopted": "{by} adopted the model {model} of the run {run}, digest {digest}.",
@@ -42,21 +41,13 @@ _WORDS: Final = {
     "run_went_back": "The run {run} returned to round {round}.",
     "step_drawn_afresh": "Round {round} is trained again, because its contributors changed.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
-    "privacy_ledger_begun": "This site began to record what it spends of patients' privacy.",
-    "privacy_ledger_lost": "The record of spent privacy was lost, or ends before this log. Unknown means spent.",
     "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
     "contribution_released": "A contribution to round {round} of {run} is released: {bytes} bytes, {tensors} tensors, "
     "masked: {masked}, summed over {contributors}.",
     "contribution_handed_over": "The contribution to round {round} of {run} was sent: {bytes} bytes.",
     "participation_ended": "This site took no further part in {run}: {reason}.",
     "coordinator_refused": "The coordinator broke a rule: {reason}.",
-    "checkpoint_cosigned": "The witness confirmed this log up to record {size}.",
-    "log_witnessed": "The log of {owner} was confirmed up to record {size}.",
-    "log_refused": "The log of {owner} was not confirmed: {reason}.",
-    "identity_replaced": "{owner} has a new identity key. Its log under the former key was confirmed up to {size}.",
-    "log_continued": "The log continues in a new file.",
-    "log_began_anew": "{by} started this log again from its beginning: {reason}.",
-    "log_file_deleted": "An old file of this log was deleted: {file}.",
+    "log_refused": "The log of {owner} was cut, or an older state was copied back.",
     "coordinator_started": "The coordinator was started.",
     "site_connected": "{site} connected.",
     "peer_refused": "A peer was refused: {reason}.",
@@ -72,7 +63,7 @@ _WORDS: Final = {
     "run_stopped": "A person ended the run {run}.",
     "run_back": "The run {run} returned to round {round}.",
     "run_ahead": "{site} has more rounds of the run {run} than the coordinator has on record.",
-    "run_restored": "The run {run} continues from a backup.",
+    "run_restored": "The run {run} continues after a restore.",
     "site_joined": "{site} joined the run {run}.",
     "site_left": "The connection of {site}, a site of the run {run}, ended.",
     "site_state_refused": "{site} cannot return to the run {run}: it has lost the state that it needs.",
@@ -129,7 +120,7 @@ def in_words(facts: Facts) -> str:
     pattern = _WORDS.get(str(facts.get("event")))
     if pattern is not None:
         try:
-            words = pattern.format_map({name: _shown(value) for name, value in _flat(from_one(facts)).items()})
+            words = pattern.format_map({name: _shown(value) for name, value in from_one(facts).items()})
             return _ONE.sub(r"\1", words)
         except (KeyError, ValueError, IndexError):
             pass  # a record of another version, with other facts, is shown as below
@@ -194,11 +185,6 @@ def _is_in_period(facts: Facts, choice: Choice) -> bool:
     except ValueError:
         return choice.since is None and choice.until is None
     return (choice.since is None or time >= choice.since) and (choice.until is None or time < choice.until)
-
-
-def _flat(facts: Facts) -> dict[str, Any]:
-    position = facts.get("checkpoint")
-    return (dict(position) if isinstance(position, dict) else {}) | dict(facts)
 
 
 def _shown(value: object) -> str:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from audit.reading.log_page import as_html
-from audit.reading.log_report import _WORDS, as_csv, in_words
+from host.log_page import as_html
+from host.log_report import _WORDS, as_csv, in_words
 
 RUN = "heart-v1-0123456789ab"
 
 
 def log_of_a_run(rounds: int) -> list[tuple[int, dict[str, Any]]]:
-    """A site's records: an approval, a run with confirmations between its rounds, a refusal."""
+    """A site's records: an approval, a run with new keys between its rounds, a refusal."""
     facts: list[dict[str, Any]] = [
         {"event": "plan_approved", "by": "A. Jones", "study": "heart", "version": 1, "plan": "00"},
         {"event": "run_joined", "run": RUN, "method": "fedavg"},
@@ -25,7 +25,7 @@ def log_of_a_run(rounds: int) -> list[tuple[int, dict[str, Any]]]:
         at = {"run": RUN, "round": number, "attempt": 0}
         sent = {"bytes": 5560, "tensors": 8, "masked": True, "contributors": ["a", "b"]}
         facts += [{"event": "contribution_released", **at, **sent}, {"event": "contribution_handed_over", **at, **sent}]
-        facts.append({"event": "checkpoint_cosigned", "checkpoint": {"size": 3 * number}, "run": RUN})
+        facts.append({"event": "key_session_agreed", "sites": ["a", "b"], "run": RUN})
     facts.append({"event": "plan_refused", "reason": "the plan has 20,000 rounds; this hospital allows 1,000"})
     facts.append({"event": "something_new", "weight": 3})
     return [
@@ -57,7 +57,6 @@ def test_what_belongs_together_stands_together() -> None:
         "What people decided",
         "What was refused",
         f"Run {RUN}",
-        "The log itself",
         "Everything else",
     ]
     run = page.partition(f">Run {RUN}</h2>")[2].partition("</section>")[0]

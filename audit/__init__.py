@@ -1,1 +1,0 @@
-"""Writes, signs, cosigns, verifies and reads the audit log of global-layers."""

@@ -1,0 +1,278 @@
+"""A program's own audit log: each record is on disk before the recorded act happens.
+
+The records are rows of the program's store (record_store.py), chained by hash (protos/wire/log_chain.py). Each record
+has the time, the software and, at a site, the site's name. It never has a value, a secret or a path that may name a
+patient. The line of each record also goes to the journal, so a copy remains outside the store. The rules:
+
+* all records of a call are written, or none is. A full disk is an error, and the caller stops;
+* a record of what has already happened may be synced with the next one (`write_after`). No other record may;
+* a row is never changed or deleted. `audit export` writes the lines, which anybody can verify without this program;
+* the program at the other end keeps the head of this log, and this program keeps the other's. A log that does not
+  contain the kept head was cut or copied back, and is refused;
+* a person declares that an older state was copied back (`declare_restored`). Then the other side accepts the log.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from host.record_store import Store, StoreError, append_only
+from protos.errors import ConfigurationError
+from protos.wire.log_chain import BrokenChain, LogHead, append, checked, head_of
+from protos.wire.upkeep_messages import KeptHead
+
+RESTORED: Final = "state_restored"
+_CHECKED_AT_OPENING: Final = 10_000  # records; `audit verify` checks all
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS records (
+    number INTEGER PRIMARY KEY,
+    line TEXT NOT NULL,
+    event TEXT GENERATED ALWAYS AS (json_extract(line, '$.facts.event')) VIRTUAL,
+    run TEXT GENERATED ALWAYS AS (json_extract(line, '$.facts.run')) VIRTUAL
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_by_event ON records (event, number);
+CREATE TABLE IF NOT EXISTS heads (
+    owner TEXT PRIMARY KEY, count INTEGER NOT NULL, hash TEXT NOT NULL, restored INTEGER NOT NULL
+) STRICT;
+""" + append_only("records")
+
+OF_A_SITE: Final = "This site sends nothing more until the cause is removed."
+OF_THE_COORDINATOR: Final = "The coordinator decides and sends nothing more until the cause is removed."
+
+Facts = dict[str, Any]  # Any: every type that JSON has
+
+
+class HeadRefused(ValueError):  # the caller turns it into a message
+    """A log does not contain the head that the other program keeps of it."""
+
+
+class AuditLog:
+    """One program's log, in its store. Several processes can write, one at a time."""
+
+    def __init__(self, path: Path, *, site: str | None, now: Callable[[], datetime], exists: bool = False) -> None:
+        """Open the store and check the newest records.
+
+        `site` is None for the coordinator's log; `now` returns aware UTC times.
+
+        Raises:
+            StoreError: the log was changed, or cannot be opened.
+            ConfigurationError: the caller requires that it `exists`, and it does not.
+        """
+        consequence = OF_THE_COORDINATOR if site is None else OF_A_SITE
+        self._every = {"software": version("global-layers")} | ({} if site is None else {"site": site})
+        self._now, self._journal = now, structlog.get_logger()
+        try:
+            self.store = Store(path, consequence=consequence, exists=exists)
+        except FileNotFoundError as cause:
+            raise ConfigurationError(
+                what=f"There is no audit log at {path}.",
+                consequence="Nothing was read. A missing log proves nothing.",
+                remedy="Check the state directory. If the log existed before, inform the security officer.",
+            ) from cause
+        self.store.check()
+        self.store.define(_SCHEMA)
+        for _ in self.checked(max(0, self.head.count - _CHECKED_AT_OPENING)):
+            pass
+
+    def write(self, event: str, **facts: object) -> None:
+        """Append one record, and sync it to disk, unless a transaction of the store does that.
+
+        Args:
+            event: the act that will happen or has happened, in a few words with underscores.
+            facts: JSON values; never data of a patient, never a secret.
+
+        Raises:
+            StoreError: the record could not be written. Then the announced act must not happen.
+        """
+        self.write_all([{"event": event} | facts])
+
+    def write_all(self, records: Sequence[Mapping[str, object]], *, syncs: bool = True) -> None:
+        """Append either all these records or no record. See `write`. Without `syncs`, the caller calls `sync` later."""
+        time, is_service = self.time(), structlog.is_configured()  # a command prints no journal
+        with self.store.transaction(syncs=syncs):
+            head = self.head
+            for facts in records:
+                number = head.count
+                head, line = append(head, {"time": time} | self._every | dict(facts), secrets.token_bytes(16))
+                text = line[:-1].decode()
+                self.store.write("INSERT INTO records (number, line) VALUES (?, ?)", number, text)
+                if is_service:
+                    self.store.after(partial(self._journal.info, "audit_record", line=text))
+
+    def write_after(self, event: str, **facts: object) -> None:
+        """Append one record of a past event. The next record or `sync` also syncs it to disk.
+
+        A killed process loses no such record. Only a computer that loses its power can lose the newest one. Do not use
+        it for a record that allows an action.
+        """
+        self.write_all([{"event": event} | facts], syncs=False)
+
+    def sync(self) -> None:
+        """Sync all records to disk that are not synced yet. Raises StoreError if the disk does not store them."""
+        self.store.sync()
+
+    @property
+    def head(self) -> LogHead:
+        """Return the number of records, and the hash of the last one."""
+        newest = self.store.read("SELECT line FROM records ORDER BY number DESC LIMIT 1")
+        return self._head(newest[0][0]) if newest else LogHead()
+
+    def now(self) -> datetime:
+        """Return the current time in UTC, with its time zone."""
+        return self._now()
+
+    def time(self) -> str:
+        """Return the current time in the format of audit log records."""
+        return self._now().isoformat(timespec="milliseconds")
+
+    def records(self, *events: str) -> list[Facts]:
+        """Return the facts of every record of these events, oldest first."""
+        marks = ",".join("?" * len(events))
+        found = self.store.read(f"SELECT line FROM records WHERE event IN ({marks}) ORDER BY number", *events)  # noqa: S608  # only question marks
+        return [json.loads(line)["facts"] for (line,) in found]
+
+    def total(self, event: str, fact: str) -> tuple[int, int]:
+        """Return the number of records of an event, and the sum of one of their facts."""
+        total = f"coalesce(sum(json_extract(line, '$.facts.{fact}')), 0)"
+        ((count, size),) = self.store.read(f"SELECT count(*), {total} FROM records WHERE event = ?", event)  # noqa: S608  # a name of this program
+        return count, size
+
+    def newest_records(self, run: str) -> Iterator[Facts]:
+        """Yield the facts of a run's records, newest first."""
+        for (line,) in self.store.each("SELECT line FROM records WHERE run = ? ORDER BY number DESC", run):
+            yield json.loads(line)["facts"]
+
+    def lines(self, start: int = 0) -> Iterator[bytes]:
+        """Yield the lines of the records from a number on, each with its newline."""
+        for (line,) in self.store.each("SELECT line FROM records WHERE number >= ? ORDER BY number", start):
+            if not isinstance(line, str):
+                raise self.store.damaged("a record of the audit log is missing")
+            yield line.encode() + b"\n"
+
+    def checked(self, start: int = 0) -> Iterator[tuple[int, Facts]]:
+        """Check and yield the number and the facts of each record from a number on.
+
+        Raises:
+            StoreError: a record was changed, removed or invented.
+        """
+        head = self._head_after(start)
+        if head is None:
+            raise self.store.damaged(f"the audit log has no record {start - 1}")
+        try:
+            for record in checked(self.lines(start), head):
+                yield record.head.count - 1, record.facts
+        except BrokenChain as broken:
+            raise self.store.damaged(f"record {start + broken.line - 1} of the audit log: {broken.reason}") from broken
+
+    def _head_after(self, count: int) -> LogHead | None:
+        """Return the head of this log after its first `count` records, or None if it has fewer."""
+        if count == 0:
+            return LogHead()
+        found = self.store.read("SELECT line FROM records WHERE number = ?", count - 1)
+        return self._head(found[0][0]) if found else None
+
+    def _head(self, line: object) -> LogHead:
+        if not isinstance(line, str):
+            raise self.store.damaged("a record of the audit log is missing")
+        try:
+            return head_of(line.encode())
+        except BrokenChain as broken:
+            raise self.store.damaged(f"a record of the audit log: {broken.reason}") from broken
+
+    def close(self) -> None:
+        """Sync and close the store."""
+        self.store.close()
+
+    # The heads of logs, which two programs keep of each other
+
+    def declare_restored(self, *, by: str, because: str) -> None:
+        """Record a person's statement that this state may be older than what this program has done."""
+        self.write(RESTORED, by=by, reason=because)
+
+    @property
+    def own_head(self) -> KeptHead:
+        """Return this log's head and the time of its newest declared restore, for the program at the other end."""
+        head, restores = self.head, self.records(RESTORED)
+        at = round(datetime.fromisoformat(restores[-1]["time"]).timestamp() * 1000) if restores else 0
+        return KeptHead(head.count, bytes.fromhex(head.hash), at)
+
+    def kept_head(self, owner: str) -> KeptHead:
+        """Return the head that this program keeps of another program's log. Without one, it is empty."""
+        found = self.store.read("SELECT count, hash, restored FROM heads WHERE owner = ?", owner)
+        return KeptHead(found[0][0], bytes.fromhex(found[0][1]), found[0][2]) if found else KeptHead()
+
+    def kept_heads(self) -> dict[str, KeptHead]:
+        """Return the kept heads of all other programs' logs, by the owner of the log."""
+        owners = self.store.read("SELECT owner FROM heads ORDER BY owner")
+        return {owner: self.kept_head(owner) for (owner,) in owners}
+
+    def check_own(self, kept: KeptHead) -> None:
+        """Check that this log contains the head that the other side keeps, or that a later restore was declared.
+
+        Raises:
+            HeadRefused: this log was cut, or an older state was copied back.
+        """
+        here = self._head_after(kept.count)
+        if kept.restored < self.own_head.restored or (here is not None and here.hash == kept.hash.hex()):
+            return
+        if kept.count == 0:
+            return
+        raise HeadRefused(
+            f"this program's own log lacks record {kept.count - 1}, which the other side knows, or has another one"
+        )
+
+    def check_other(self, owner: str, head: KeptHead) -> None:
+        """Check that another program's log continues from the head that this program keeps. A failure is recorded.
+
+        A newer declared restore is recorded and accepted.
+
+        Raises:
+            HeadRefused: the log was cut, or an older state was copied back.
+        """
+        kept = self.kept_head(owner)
+        if head.restored > kept.restored:
+            self.write("restore_accepted", owner=owner, count=head.count, before=kept.count)
+        elif head.count < kept.count or (head.count == kept.count and head.hash != kept.hash):
+            self.write("log_refused", owner=owner, count=head.count, kept=kept.count)
+            raise HeadRefused(f"the log of {owner} has {head.count} records and had {kept.count} before")
+
+    def keep_heads(self, heads: Mapping[str, KeptHead]) -> None:
+        """Store the newest heads of other programs' logs, by the owner of the log. The next record syncs them."""
+        with self.store.transaction(syncs=False):
+            for owner, head in heads.items():
+                self.store.write(
+                    "INSERT INTO heads VALUES (?, ?, ?, ?) ON CONFLICT (owner) DO UPDATE SET "
+                    "count = excluded.count, hash = excluded.hash, restored = excluded.restored",
+                    owner, head.count, head.hash.hex(), head.restored,
+                )  # fmt: skip
+
+
+def refused_words(refused: HeadRefused, command: str) -> dict[str, str]:
+    """Return the three sentences about a log that lacks the kept head. `command` declares a restore."""
+    return {
+        "what": f"An audit log was cut, or an older state was copied back: {refused}.",
+        "consequence": "Nothing more is sent until a person has decided.",
+        "remedy": f"Copy the newest copy of the state folder back. If a person knows that the state is older, "
+        f"declare that with `{command} --by NAME --because REASON`. At a site this costs the privacy budget of a year.",
+    }
+
+
+def fault_of(path: Path, site: str | None) -> StoreError | ConfigurationError | None:
+    """Check the structure of a store and all records of its audit log. Return the error, or None if it is whole."""
+    try:
+        with closing(AuditLog(path, site=site, now=lambda: datetime.now(UTC), exists=True)) as log:
+            for _ in log.checked():
+                pass
+    except (StoreError, ConfigurationError) as fault:
+        return fault
+    return None

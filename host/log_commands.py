@@ -1,0 +1,281 @@
+"""Implements the commands `audit verify`, `show`, `export` and `heads` of both programs. They never change the log.
+
+A log is read from the program's store, or from a file of lines that `audit export` wrote. Anybody can check such a file
+without a key: its chain detects a changed, lost or exchanged line. A head that the other program kept (`audit heads`)
+also detects a cut end, or a log that was rewritten from its beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from host.audit_log import AuditLog
+from host.command_line import PATH
+from host.durable import new_file, replace_file
+from host.log_page import as_html
+from host.log_report import Choice, Facts, as_csv, chosen, line, moment
+from host.record_store import StoreError
+from protos.errors import ConfigurationError, UsageError
+from protos.wire.log_chain import GENESIS, BrokenChain, checked
+
+_READING: Final = "The log proves nothing after that place. Nothing was changed."
+_LARGEST_HEADS_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """An audit log to read: the store of a program, or an exported file.
+
+    Attributes:
+        owner: the site's name, or `coordinator`; None if a reader did not name it.
+    """
+
+    path: Path
+    owner: str | None
+    is_export: bool = False
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of all records, oldest first, without a check. Raises StoreError, ConfigurationError."""
+        if not self.is_export:
+            with closing(AuditLog(self.path, site=self.owner, now=_now, exists=True)) as log:
+                yield from log.lines()
+            return
+        try:
+            with self.path.open("rb") as file:
+                yield from file
+        except OSError as cause:
+            raise ConfigurationError(
+                what=f"{self.path} cannot be read: {cause.strerror}.",
+                consequence="Nothing was verified.",
+                remedy="Name a file that `audit export` wrote, with a name that ends with .jsonl.",
+            ) from cause
+
+    def records(self) -> Iterator[tuple[int, Facts]]:
+        """Check and yield the number and the facts of each record. Raises StoreError at the first fault."""
+        try:
+            for number, record in enumerate(checked(self.lines())):
+                yield number, record.facts
+        except BrokenChain as broken:
+            raise self._damaged(f"record {broken.line - 1}: {broken.reason}") from broken
+
+    def verify(self, heads: Path | None) -> str:
+        """Check all records, and compare them with the head that the other program kept. Return the last hash.
+
+        Raises:
+            StoreError: at the first fault.
+        """
+        kept, hashes = _head_in(heads, self.owner) if heads else None, [GENESIS]
+        try:
+            hashes += [record.head.hash for record in checked(self.lines())]
+        except BrokenChain as broken:
+            raise self._damaged(f"record {broken.line - 1}: {broken.reason}") from broken
+        if kept is not None:
+            count, expected = kept
+            if count >= len(hashes):
+                raise self._damaged(f"it ends after record {len(hashes) - 2}, and the other side knows {count} records")
+            if hashes[count] != expected:
+                raise self._damaged(f"it was rewritten: after {count} records it has another hash than before")
+        return f"{len(hashes) - 1} records, unbroken. The hash of the last one is {hashes[-1]}."
+
+    def _damaged(self, finding: str) -> StoreError:
+        return StoreError(
+            what=f"The audit log is damaged or was changed: {finding}.",
+            consequence=_READING,
+            remedy="Do not change the log. Call the security officer.",
+        )
+
+    def export(self, output: Path, choice: Choice, title: str) -> int:
+        """Write records to a new file (mode 0600). Return the number of records.
+
+        A file .jsonl has the unchanged lines of all records, so that it can be verified.
+
+        Raises:
+            UsageError: the file exists, its name has another end, or a choice was made for .jsonl.
+        """
+        if output.suffix not in (".jsonl", ".csv", ".html") or (output.suffix == ".jsonl" and choice != Choice()):
+            raise UsageError(
+                what=f"{output} does not end with .csv or .html, or selects records for .jsonl.",
+                consequence="Nothing was written.",
+                remedy="Write all records to a name that ends with .jsonl, or selected records to .csv or .html.",
+            )
+        summary = self.verify(None)
+        if output.suffix == ".jsonl":
+            found = [text.decode() for text in self.lines()]
+            content, count = "".join(found), len(found)
+        else:
+            records = list(chosen(self.records(), choice))
+            period = f"{choice.since or 'the beginning'} to {choice.until or 'the end'}"
+            words = [("Study", choice.study or "all"), ("Period", period), ("Log", summary)]
+            content = as_csv(records) if output.suffix == ".csv" else as_html(title, words, records)
+            count = len(records)
+        try:
+            file = new_file(output)
+        except FileExistsError as cause:
+            raise UsageError(
+                what=f"{output} exists already.",
+                consequence="The existing file is unchanged.",
+                remedy="Choose another name for --output.",
+            ) from cause
+        with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:
+            opened.write(content)
+        return count
+
+
+def _head_in(path: Path, owner: str | None) -> tuple[int, str] | None:
+    """Return the kept head of an owner's log in a file that `audit heads` wrote. Raises ConfigurationError."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_LARGEST_HEADS_BYTES))
+        (head,) = found.values() if owner not in found and len(found) == 1 else (found[str(owner)],)
+        return int(head["count"]), str(head["hash"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise ConfigurationError(
+            what=f"{path} has no head of this log.",
+            consequence="Nothing was verified.",
+            remedy="Ask the other side for the file that `audit heads` writes, and name the log's site with --site.",
+        ) from cause
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _time_given(text: str | None, option: str) -> datetime | None:
+    try:
+        return None if text is None else moment(text)
+    except ValueError as cause:
+        raise UsageError(
+            what=f"{option} {text!a} is not a day or a time.",
+            consequence="Nothing was read or written.",
+            remedy="Use the form 2026-03-01 or 2026-03-01T14:30, in UTC.",
+        ) from cause
+
+
+_since: Final = click.option("--since", help="Show records from this day or time, UTC.")
+_until: Final = click.option("--until", help="Show records before this day or time, UTC.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProgram:
+    """A program with commands that read its audit log.
+
+    Attributes:
+        command: the program's name, such as `site-agent`.
+        file: the name of its configuration.
+        source_of: returns the log of a configuration, given the configuration's path.
+    """
+
+    command: str
+    file: str
+    source_of: Callable[[Path], LogSource]
+
+    def group(self, purpose: str) -> click.Group:
+        """Return the command group `audit` with this help text."""
+        return click.Group("audit", commands=[_verify(self), _show(self), _export(self), _heads(self)], help=purpose)
+
+    def reading(self, command: Callable[..., None]) -> Callable[..., None]:
+        """Add to a command the options with which a person selects an audit log."""
+        command = click.option("--log", "copy", type=PATH, help="A file .jsonl that `audit export` wrote.")(command)
+        return click.option("--config", "path", type=PATH, help=f"The file {self.file}.")(command)
+
+    def opened(self, path: Path | None, copy: Path | None, site: str | None = None) -> LogSource:
+        """Return the audit log that these options select. Raises UsageError if they select no log or two."""
+        if (path is None) == (copy is None):
+            raise UsageError(
+                what="The options do not show which log to use.",
+                consequence="Nothing was read or written.",
+                remedy=f"Give either --config {self.file}, or --log with an exported file.",
+            )
+        return self.source_of(path) if path is not None else LogSource(Path(str(copy)), site, is_export=True)
+
+
+def _verify(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Check all records of the log, and compare the log with the head that the other program kept."
+        f"\n\nExample: {program.command} audit verify --config {program.file}"
+    )
+    @program.reading
+    @click.option("--heads", type=PATH, help="File that `audit heads` of the other program wrote.")
+    @click.option("--site", help="The site that wrote an exported log.")
+    def verify(path: Path | None, copy: Path | None, heads: Path | None, site: str | None) -> None:
+        click.echo(program.opened(path, copy, site).verify(heads))
+        if heads is None:
+            click.echo("Only `--heads` can detect that the end was cut or the whole log rewritten.")
+        else:
+            click.echo("The log contains the head that the other side kept.")
+
+    return verify
+
+
+def _show(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Show records in plain words.\n\n"
+        f"Example: {program.command} audit show --config {program.file} --since 2026-03-01"
+    )
+    @program.reading
+    @click.option("--event", help="Show only this kind of record, such as state_restored.")
+    @click.option("--run", help="Show only this run.")
+    @_since
+    @_until
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with all facts.")
+    def show(
+        path: Path | None,
+        copy: Path | None,
+        event: str | None,
+        run: str | None,
+        since: str | None,
+        until: str | None,
+        as_json: bool,
+    ) -> None:
+        choice = Choice(event=event, run=run, since=_time_given(since, "--since"), until=_time_given(until, "--until"))
+        for number, facts in chosen(program.opened(path, copy).records(), choice):
+            click.echo(json.dumps({"record": number, **facts}) if as_json else line(number, facts))
+
+    return show
+
+
+def _export(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Write the log as JSON lines (.jsonl), or a report about one study and period (.csv, .html).\n\n"
+        f"Example: {program.command} audit export --config {program.file} --study heart --output heart.html"
+    )
+    @program.reading
+    @click.option("--study", help="Include only the runs and plans of this study.")
+    @_since
+    @_until
+    @click.option("--output", type=PATH, required=True, help="Output file, which must not exist.")
+    def export(
+        path: Path | None, copy: Path | None, study: str | None, since: str | None, until: str | None, output: Path
+    ) -> None:
+        choice = Choice(study=study, since=_time_given(since, "--since"), until=_time_given(until, "--until"))
+        source = program.opened(path, copy)
+        count = source.export(output, choice, f"Audit log of {source.owner or copy}")
+        click.echo(f"{count} record{'s' * (count != 1)} written to {output}.")
+
+    return export
+
+
+def _heads(program: LogProgram) -> click.Command:
+    @click.command(
+        help="Write the heads of the other programs' logs that this program keeps, for `audit verify --heads`.\n\n"
+        f"Example: {program.command} audit heads --config {program.file} --output heads.json"
+    )
+    @click.option("--config", "path", type=PATH, required=True, help=f"The file {program.file}.")
+    @click.option("--output", type=PATH, required=True, help="Output file.")
+    def heads(path: Path, output: Path) -> None:
+        source = program.source_of(path)
+        with closing(AuditLog(source.path, site=source.owner, now=_now, exists=True)) as log:
+            found = {owner: {"count": one.count, "hash": one.hash.hex()} for owner, one in log.kept_heads().items()}
+        replace_file(output, json.dumps(found, indent=2).encode() + b"\n", mode=0o644)
+        click.echo(f"{len(found)} heads written to {output}.")
+
+    return heads

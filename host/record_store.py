@@ -1,0 +1,223 @@
+"""Keeps what a process must not forget in one SQLite file. A transaction is on disk as a whole, or not at all.
+
+The file is in WAL mode with `synchronous=FULL`. So a commit is one sync, and a killed process or a power cut leaves
+either all rows of a transaction or none. Several processes can write, one after another. The rules:
+
+* a table of records is append-only: triggers refuse to change or delete a row;
+* whatever the file lacks or the disk refuses becomes one StoreError, and the caller stops;
+* root follows no other user's link to the file, and the folder's owner owns the file (host/durable.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from host.durable import by_descriptor, give_to_owner, make_folder, opened_folder
+from protos.errors import OperatorError
+
+BUSY_SECONDS: Final = 20.0
+_FULL: Final = {sqlite3.SQLITE_FULL}
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+FREE_SPACE: Final = (
+    "Free space on the disk of the state directory, or correct its permissions, and start again. Delete nothing in "
+    "the state directory."
+)
+RESTORE: Final = (
+    "Stop the programs, and move the state folder to another place. Copy the newest copy of the folder back, and "
+    "declare it with the command `restored`."
+)
+
+
+class StoreError(OperatorError):
+    """The file that keeps this process's records cannot be trusted or written. The program must stop."""
+
+    code = "E014"
+
+
+def append_only(table: str) -> str:
+    """Return the SQL of triggers that refuse to change or delete a row of a table."""
+    return "".join(
+        f"CREATE TRIGGER IF NOT EXISTS {table}_{act} BEFORE {act} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, 'rows of {table} are permanent'); END;\n"
+        for act in ("UPDATE", "DELETE")
+    )
+
+
+class Store:
+    """An open file of records. Threads and processes take turns.
+
+    Attributes:
+        consequence: what a failure means for the data, as the second sentence of each StoreError.
+    """
+
+    def __init__(self, path: Path, *, consequence: str = "Nothing more is sent.", exists: bool = False) -> None:
+        """Open the file. Create it if it does not exist, unless the caller requires that it `exists`.
+
+        Raises:
+            StoreError: the file is damaged, or the disk cannot be used.
+            FileNotFoundError: it had to exist.
+        """
+        self.path, self.consequence = path, consequence
+        self._turn, self._depth, self._is_synced = threading.RLock(), 0, True
+        self._then: list[Callable[[], object]] = []
+        try:
+            with self.explained():
+                self._open(exists)
+        except FileNotFoundError:
+            raise
+        except OSError as cause:
+            raise StoreError(
+                what=f"The file {path} cannot be used: {cause.strerror}.", consequence=consequence, remedy=FREE_SPACE
+            ) from cause
+
+    def _open(self, exists: bool) -> None:
+        if not exists:
+            make_folder(self.path.parent)
+        with opened_folder(self.path.parent) as folder:
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if exists else os.O_CREAT)
+            descriptor = os.open(self.path.name, flags, 0o600, dir_fd=folder)
+            if not os.fstat(descriptor).st_size:
+                give_to_owner(descriptor, folder)
+                os.fsync(folder)
+            os.close(descriptor)
+            place = by_descriptor(folder) / self.path.name
+            self._connection = sqlite3.connect(
+                f"file:{place}?mode=rw",
+                uri=True,
+                isolation_level=None,
+                timeout=BUSY_SECONDS,
+                check_same_thread=False,
+            )
+            self._connection.execute("SELECT count(*) FROM sqlite_master")  # opens the files while the folder is open
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+
+    def define(self, schema: str) -> None:
+        """Create tables, indexes and triggers that do not exist yet. Raises StoreError."""
+        with self._turn, self.explained():
+            self._connection.executescript(schema)
+
+    def check(self) -> None:
+        """Check the structure of the whole file. Raises StoreError: it is damaged."""
+        with self._turn, self.explained():
+            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise self.damaged(found)
+
+    @contextmanager
+    def transaction(self, *, syncs: bool = True) -> Iterator[None]:
+        """Write everything inside the block in one transaction. An inner block belongs to the outer one.
+
+        Without `syncs` a killed process loses nothing, but a power cut may lose the rows until the next `sync` or
+        transaction.
+
+        Raises:
+            StoreError: nothing of the block was written.
+        """
+        with self._turn:
+            if self._depth:
+                yield
+                return
+            with self.explained():
+                if not syncs:
+                    self._connection.execute("PRAGMA synchronous=NORMAL")
+                self._connection.execute("BEGIN IMMEDIATE")
+            self._depth, self._then = 1, []
+            try:
+                yield
+                with self.explained():
+                    self._connection.execute("COMMIT")
+                self._is_synced = syncs
+                for act in self._then:
+                    act()
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth = 0
+                if not syncs:
+                    with suppress(sqlite3.Error):
+                        self._connection.execute("PRAGMA synchronous=FULL")
+
+    def after(self, act: Callable[[], object]) -> None:
+        """Call a function as soon as the present transaction is on disk."""
+        self._then.append(act)
+
+    def write(self, sql: str, *values: object) -> None:
+        """Change rows with one statement. Outside a transaction the statement is one. Raises StoreError."""
+        with self.transaction(), self.explained():
+            self._connection.execute(sql, values)
+
+    def read(self, sql: str, *values: object) -> list[Any]:  # Any: the columns of each row
+        """Return all rows of a query. Raises StoreError."""
+        with self._turn, self.explained():
+            return self._connection.execute(sql, values).fetchall()
+
+    def each(self, sql: str, *values: object) -> Iterator[Any]:  # Any: the columns of each row
+        """Yield the rows of a query one by one. Raises StoreError."""
+        with self.explained():
+            yield from self._connection.execute(sql, values)
+
+    def sync(self) -> None:
+        """Sync the transactions that were written without a sync. Raises StoreError: the disk does not store them."""
+        with self._turn:
+            if self._is_synced:
+                return
+            try:
+                descriptor = os.open(f"{self.path}-wal", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except FileNotFoundError:
+                pass  # SQLite has moved its content to the synced file
+            except OSError as cause:
+                raise StoreError(
+                    what=f"The file {self.path} cannot be synced: {cause.strerror}.",
+                    consequence=self.consequence,
+                    remedy=FREE_SPACE,
+                ) from cause
+            self._is_synced = True
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        with self._turn:
+            try:
+                self.sync()
+            finally:
+                self._connection.close()
+
+    def damaged(self, finding: str) -> StoreError:
+        """Return the error that this file was changed or damaged."""
+        return StoreError(
+            what=f"The file {self.path} is damaged or was changed: {finding}.",
+            consequence=self.consequence,
+            remedy=RESTORE,
+        )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise StoreError in place of each error of SQLite inside the block."""
+        try:
+            yield
+        except sqlite3.Error as cause:
+            number = (getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF
+            if number in _DAMAGED:
+                raise self.damaged(str(cause)) from cause
+            if number in _FULL:
+                reason = "its disk is full"
+            elif number in _BUSY:
+                reason = f"another program has locked it for {BUSY_SECONDS:.0f} seconds"
+            else:
+                reason = str(cause)
+            raise StoreError(
+                what=f"The file {self.path} cannot be used: {reason}.", consequence=self.consequence, remedy=FREE_SPACE
+            ) from cause

@@ -1,0 +1,358 @@
+"""One file for what a process must not forget: a transaction is there as a whole or not at all, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from host.audit_log import AuditLog, HeadRefused
+from host.log_commands import LogSource
+from host.log_report import Choice
+from host.record_store import Store, StoreError, append_only
+from protos.errors import ConfigurationError
+from tests.for_each import for_each
+
+_TICKS = count()
+
+
+def opened(folder: Path, name: str = "gate.sqlite") -> AuditLog:
+    """A site's log, whose clock moves one second at each reading."""
+    return AuditLog(
+        folder / name, site="ahus", now=lambda: datetime.fromtimestamp(1_770_000_000 + next(_TICKS), tz=UTC)
+    )
+
+
+def filled(folder: Path, records: int = 5) -> Path:
+    """The store of a closed log with some records."""
+    with closing(opened(folder)) as log:
+        for number in range(records):
+            log.write("contribution_released", run="heart", round=number)
+    return folder / "gate.sqlite"
+
+
+def exported(folder: Path) -> LogSource:
+    """The log as a file that is readable without the program."""
+    file = folder / "log.jsonl"
+    LogSource(folder / "gate.sqlite", "ahus").export(file, Choice(), "")
+    return LogSource(file, "ahus", is_export=True)
+
+
+def test_a_record_is_readable_without_the_program_and_its_chain_verifies(tmp_path: Path) -> None:
+    """The exported lines are JSON with the facts, and anybody can check them."""
+    filled(tmp_path)
+
+    source = exported(tmp_path)
+
+    assert [json.loads(line)["facts"]["round"] for line in source.path.read_text().splitlines()] == list(range(5))
+    assert "5 records" in source.verify(None)
+    assert "5 records" in LogSource(tmp_path / "gate.sqlite", "ahus").verify(None)
+
+
+@pytest.mark.parametrize("act", ["UPDATE records SET line = '{}' WHERE number = 1", "DELETE FROM records"])
+def test_a_record_is_never_changed_or_deleted(tmp_path: Path, act: str) -> None:
+    """The store itself refuses it."""
+    with closing(sqlite3.connect(filled(tmp_path))) as store, pytest.raises(sqlite3.IntegrityError):
+        store.execute(act)
+
+
+@pytest.mark.parametrize("change", ["replace(line, 'heart', 'liver')", "'no record'", "''"])
+def test_a_changed_record_is_found_when_the_log_is_opened_and_when_it_is_verified(tmp_path: Path, change: str) -> None:
+    """Even if somebody removes the triggers first."""
+    source = exported_lines(filled(tmp_path))
+    with closing(sqlite3.connect(tmp_path / "gate.sqlite")) as store:
+        store.execute("DROP TRIGGER records_UPDATE")
+        try:
+            store.execute(f"UPDATE records SET line = {change} WHERE number = 2")
+        except sqlite3.OperationalError:  # a line that is no JSON is refused by the index
+            return
+        store.commit()
+
+    with pytest.raises(StoreError):
+        opened(tmp_path)
+    assert len(source) == 5
+
+
+def exported_lines(path: Path) -> list[bytes]:
+    """All lines of a log."""
+    return list(LogSource(path, "ahus").lines())
+
+
+@for_each("line", range(5))
+def test_an_exported_file_without_a_line_or_with_another_one_is_refused(tmp_path: Path, line: int) -> None:
+    """A line that was lost, moved or edited breaks the chain. A lost last line is found by the kept head."""
+    filled(tmp_path)
+    with closing(opened(tmp_path)) as log:
+        head = log.own_head
+    heads = tmp_path / "heads.json"
+    heads.write_text(json.dumps({"ahus": {"count": head.count, "hash": head.hash.hex()}}))
+    source = exported(tmp_path)
+    lines = source.path.read_bytes().splitlines(keepends=True)
+    source.verify(heads)
+
+    for damaged in (lines[:line] + lines[line + 1 :], [*lines[:line], lines[line].replace(b"heart", b"liver")]):
+        source.path.write_bytes(b"".join(damaged))
+        with pytest.raises(StoreError):
+            source.verify(heads)
+
+
+def test_an_inner_transaction_belongs_to_the_outer_one(tmp_path: Path) -> None:
+    """A record and the rows beside it are written together, or neither."""
+    with closing(opened(tmp_path)) as log:
+        log.store.define("CREATE TABLE sent (bytes INTEGER) STRICT;" + append_only("sent"))
+        with suppress(KeyError), log.store.transaction():
+            log.write("contribution_released", round=0)
+            log.store.write("INSERT INTO sent VALUES (7)")
+            raise KeyError
+
+        assert (log.head.count, log.store.read("SELECT * FROM sent")) == (0, [])
+
+
+def test_several_processes_write_one_after_another(tmp_path: Path) -> None:
+    """Two open logs of one store have one chain."""
+    with closing(opened(tmp_path)) as one, closing(opened(tmp_path)) as other:
+        for number in range(20):
+            (one if number % 2 else other).write("plan_approved", number=number)
+
+        assert [facts["number"] for _, facts in one.checked()] == list(range(20))
+
+
+def test_a_record_of_the_past_survives_its_process(tmp_path: Path) -> None:
+    """It is written at once, and synced later."""
+    with closing(opened(tmp_path)) as log, closing(opened(tmp_path)) as reader:
+        log.write_after("contribution_handed_over", bytes=12)
+
+        assert reader.total("contribution_handed_over", "bytes") == (1, 12)
+        log.sync()
+
+
+def read_only(path: Path) -> None:
+    """Nobody may write."""
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+
+
+def no_database(path: Path) -> None:
+    """Other content."""
+    path.write_bytes(b"patients" * 1000)
+
+
+def a_folder(path: Path) -> None:
+    """A folder in the place of the file."""
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [no_database, a_folder, read_only])
+def test_a_store_that_cannot_be_used_is_three_sentences(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Whatever SQLite or the disk says."""
+    if damage is read_only and os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    path = filled(tmp_path / "gate")
+    damage(path)
+
+    try:
+        with pytest.raises(StoreError) as refused:
+            opened(tmp_path / "gate").write("plan_approved")
+        assert refused.value.remedy
+    finally:
+        (tmp_path / "gate").chmod(0o700)
+
+
+def test_a_full_store_writes_nothing_of_a_call(tmp_path: Path) -> None:
+    """The records before stay, and the caller stops."""
+    with closing(opened(tmp_path)) as log:
+        log.write("plan_approved")
+        log.store.read("PRAGMA max_page_count = 20")
+
+        with pytest.raises(StoreError):
+            log.write_all([{"event": "run_joined", "words": "x" * 5000} for _ in range(100)])
+
+        assert [facts["event"] for _, facts in log.checked()] == ["plan_approved"]
+
+
+def test_a_locked_store_is_waited_for_and_then_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program that never ends its transaction must not stop this one without a word."""
+    monkeypatch.setattr("host.record_store.BUSY_SECONDS", 0.1)
+    path = filled(tmp_path)
+    with closing(opened(tmp_path)) as log, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreError, match="another program"):
+            log.write("plan_approved")
+
+
+def test_a_store_that_was_cut_is_refused_or_still_has_whole_records(tmp_path: Path) -> None:
+    """Cut at any byte, the file is refused, or its records are a beginning of the ones that were there."""
+    path = filled(tmp_path, records=60)
+    before, content = exported_lines(path), path.read_bytes()
+    generator = random.Random(1)
+    for cut in (0, 100, 4096, *(generator.randrange(len(content)) for _ in range(40))):
+        path.write_bytes(content[:cut])
+        try:
+            with closing(opened(tmp_path)) as log:
+                found = list(log.lines())
+        except StoreError:
+            continue
+        assert found == before[: len(found)], cut
+
+
+@for_each("seed", range(6))
+def test_a_copy_that_was_made_while_the_program_writes_is_refused_or_whole(tmp_path: Path, seed: int) -> None:
+    """The documented copy is made after a stop. Another copy is never wrong in silence."""
+    generator = random.Random(seed)
+    with closing(opened(tmp_path)) as log:
+        for number in range(generator.randrange(5, 50)):
+            log.write("contribution_released", round=number)
+        (tmp_path / "copy").mkdir()
+        shutil.copy(tmp_path / "gate.sqlite", tmp_path / "copy" / "gate.sqlite")
+        log.write("contribution_released", round=99)
+        if generator.random() < 0.7:
+            shutil.copy(tmp_path / "gate.sqlite-wal", tmp_path / "copy" / "gate.sqlite-wal")
+        before = list(log.lines())
+
+    try:
+        with closing(opened(tmp_path / "copy")) as copy:
+            found = list(copy.lines())
+    except StoreError:
+        return
+    assert found == before[: len(found)]
+
+
+# The head that the other program keeps
+
+
+def both(folder: Path) -> tuple[AuditLog, AuditLog]:
+    """A site's log, and the coordinator's, which has just kept the head of the site's."""
+    site, coordinator = opened(folder / "site"), opened(folder / "coordinator")
+    site.write("plan_approved")
+    site.write("contribution_released", round=0)
+    told(site, coordinator)
+    return site, coordinator
+
+
+def told(site: AuditLog, coordinator: AuditLog) -> None:
+    """What both do at each connection."""
+    site.check_own(coordinator.kept_head("ahus"))
+    coordinator.check_other("ahus", site.own_head)
+    coordinator.keep_heads({"ahus": site.own_head})
+
+
+@pytest.mark.parametrize("more", [0, 1, 5])
+def test_a_log_that_was_copied_back_is_refused_until_a_person_declares_it(tmp_path: Path, more: int) -> None:
+    """Also if it has grown beyond the kept head since. After the declaration both sides continue."""
+    site, coordinator = both(tmp_path)
+    shutil.copytree(tmp_path / "site", tmp_path / "copy")
+    for number in range(3):
+        site.write("contribution_released", round=number + 1)
+    told(site, coordinator)
+
+    with closing(opened(tmp_path / "copy")) as older:
+        for number in range(more):
+            older.write("contribution_released", round=number + 1)
+        with pytest.raises(HeadRefused):
+            told(older, coordinator)
+        older.declare_restored(by="A. Jones", because="disk")
+        told(older, coordinator)
+        older.write("plan_approved")
+        told(older, coordinator)
+
+    assert [facts["owner"] for facts in coordinator.records("restore_accepted")] == ["ahus"]
+    with pytest.raises(HeadRefused):
+        told(site, coordinator)
+
+
+def test_a_second_copy_of_the_time_before_the_declaration_needs_another_one(tmp_path: Path) -> None:
+    """The declaration of the first restore does not cover a later one."""
+    site, coordinator = both(tmp_path)
+    for name in ("first", "second"):
+        shutil.copytree(tmp_path / "site", tmp_path / name)
+    site.write("contribution_released", round=1)
+    told(site, coordinator)
+    with closing(opened(tmp_path / "first")) as first:
+        first.declare_restored(by="A. Jones", because="disk")
+        told(first, coordinator)
+
+    with closing(opened(tmp_path / "second")) as second:
+        with pytest.raises(HeadRefused):
+            told(second, coordinator)
+        second.declare_restored(by="A. Jones", because="disk again")
+        told(second, coordinator)
+
+
+def test_an_empty_log_in_the_place_of_a_lost_one_is_refused(tmp_path: Path) -> None:
+    """Nobody gets a new beginning in silence."""
+    _, coordinator = both(tmp_path)
+
+    with closing(opened(tmp_path / "new")) as new, pytest.raises(HeadRefused):
+        told(new, coordinator)
+
+
+def test_the_other_side_refuses_a_shorter_log_by_itself(tmp_path: Path) -> None:
+    """Also if the owner's program does not check it."""
+    site, coordinator = both(tmp_path)
+    with closing(opened(tmp_path / "new")) as new, pytest.raises(HeadRefused):
+        coordinator.check_other("ahus", new.own_head)
+
+    assert coordinator.records("log_refused")[0]["owner"] == "ahus"
+    site.close()
+
+
+def test_a_log_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    """A missing log proves nothing, and no command hides that."""
+    with pytest.raises(ConfigurationError):
+        LogSource(tmp_path / "gate.sqlite", "ahus").verify(None)
+
+    assert not (tmp_path / "gate.sqlite").exists()
+
+
+# Kills
+
+WRITER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from host.audit_log import AuditLog
+log = AuditLog(Path(sys.argv[1]), site="ahus", now=lambda: datetime.now(UTC))
+log.store.define("CREATE TABLE IF NOT EXISTS masked (step INTEGER PRIMARY KEY) STRICT")
+start = log.head.count
+for number in range(start, start + 100_000):
+    with log.store.transaction():
+        log.store.write("INSERT INTO masked VALUES (?)", number)
+        log.write("contribution_released", round=number)
+    sys.stdout.write(f"{number}\\n")
+    sys.stdout.flush()
+"""
+
+
+@for_each("seed", range(3))
+def test_a_kill_at_any_moment_leaves_no_contradiction(tmp_path: Path, seed: int) -> None:
+    """Every reported step has its record and its row, and each record has its row."""
+    path, told_last, generator = tmp_path / "gate.sqlite", -1, random.Random(seed)
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            time.sleep(generator.random() * 0.2)
+            process.send_signal(signal.SIGKILL)
+            told_lines = (first + process.stdout.read()).split("\n")[:-1]
+        told_last = max(told_last, *map(int, told_lines))
+
+        with closing(Store(path)) as store, closing(opened(tmp_path)) as log:
+            steps = [step for (step,) in store.read("SELECT step FROM masked ORDER BY step")]
+            rounds = [facts["round"] for _, facts in log.checked()]
+            assert steps == rounds == list(range(len(rounds)))
+            assert told_last < len(rounds)
