@@ -2,7 +2,7 @@
 
 Memory is one model, whatever the number of sites: no site's vector is ever stored. A chunk is accepted only from a
 bound site, in sequence, and of the right size. Integers modulo 2**32 and 2**64 make the sum independent of the order of
-arrival. Source: docs/design/protocol.md, "Integers".
+arrival. Source: docs/privacy.md, "Integers".
 """
 
 from __future__ import annotations

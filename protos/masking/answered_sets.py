@@ -1,6 +1,6 @@
 """Computes which sums a site may send in all its runs, and how much of the hospital's budget each sum costs.
 
-docs/design/sets.md has the model, the invariant, and what one site cannot detect. Source: So et al. 2023, "Securing
+docs/privacy.md has the model, the invariant, and what one site cannot detect. Source: So et al. 2023, "Securing
 Secure Aggregation: Mitigating Multi-Round Privacy Leakage", section 4. Their groups of sites are fixed. Here the groups
 are atoms: sites that were in exactly the same answered sums.
 

@@ -147,7 +147,7 @@ def make_advert(
 def check_roster(terms: KeySessionTerms, adverts: Sequence[KeyAdvert], own_advert: KeyAdvert, quorum: int) -> None:
     """Check that every site's public key (advert) is correctly signed, and belongs to this plan and key session.
 
-    Source: docs/design/protocol.md, "Key sessions".
+    Source: docs/privacy.md, "How they work".
 
     Args:
         terms: from this site's own plan, not from the coordinator.

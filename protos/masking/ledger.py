@@ -2,7 +2,7 @@
 
 Two sums over different sets at the same step differ by one site's update. Two vectors in one context have the same
 masks, so their difference is visible at once. The ledger prevents both. It does not rely on what the coordinator or
-another site remembers. Source: docs/design/protocol.md, "The ledger". The rules:
+another site remembers. Source: docs/privacy.md, "The rules of each gate". The rules:
 
 * attempts at a step only increase, also after a restart or a new key session. The same step and attempt are sent again
   only with the same context and bytes, by the process that masked them;

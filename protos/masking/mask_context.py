@@ -15,7 +15,7 @@ from protos.plan.canonical import digest, pack
 
 
 def check_contributors(own: str, contributors: tuple[str, ...], members: Collection[str], quorum: int) -> None:
-    """Check that this site may mask a vector for these contributors. See docs/design/protocol.md, "The ledger", rule 2.
+    """Check that this site may mask a vector for these contributors. See docs/privacy.md, "The rules of each gate".
 
     Args:
         contributors: U, as the coordinator sent it.

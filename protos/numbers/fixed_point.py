@@ -1,6 +1,6 @@
 """Encodes real numbers as 32-bit integers, so that sums are exact.
 
-Source: docs/design/protocol.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is the
+Source: docs/privacy.md, "Integers". K sites contribute, each value is clipped to C, and the scale S is the
 largest power of two with S * C <= floor((2**31 - 1) / K). Then every sum over K sites is within plus or minus 2**31 -
 1, so arithmetic modulo 2**32 keeps it in any order. S is a power of two, so decoding is exact: adding 1 for n rounds
 gives exactly n.
@@ -121,7 +121,7 @@ def round_rows(rows: int, largest: int) -> int:
     """Round a row count to two significant bits, at most `largest`.
 
     Without rounding, a change of membership would reveal the leaving site's exact count by subtraction
-    (docs/design/protocol.md, "Integers"). The quotient rows / 2**n is exact in float32.
+    (docs/privacy.md, "Integers"). The quotient rows / 2**n is exact in float32.
     """
     if rows < 1:
         raise ValueError("a site without rows does not contribute")

@@ -28,7 +28,7 @@ _WORDS_AT_ONCE = 2**20
 def initial_values(spec: TensorSpec, seed: int) -> NDArray[np.float32]:
     """Return the initial values of a tensor, derived from the plan's seed.
 
-    Source: docs/design/protocol.md, "Initial values". The keystream is AES-256-CTR from counter 0. Each little-endian
+    Source: docs/contributor.md, "The protocol". The keystream is AES-256-CTR from counter 0. Each little-endian
     32-bit word w gives the integer w >> 8 of 24 bits. The value is (w >> 8) / 2**23 - 1 times the bound, which is
     itself rounded to float32.
 

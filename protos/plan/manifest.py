@@ -57,7 +57,7 @@ class Occasion(StrEnum):
         """Return whether a resampled attempt omits this number, because the site would send the same value again.
 
         Two sums of the number over two sets of sites would differ by one site's own number. So a resampled attempt
-        omits it. docs/design/protocol.md, "Integers".
+        omits it. docs/privacy.md, "Integers".
         """
         return self is not Occasion.TRAINING
 

@@ -118,6 +118,6 @@ Optimiser: TypeAlias = Annotated[
 def is_plain_descent(optimiser: Optimiser) -> bool:
     """Return whether an optimiser step is only the learning rate times the gradient, as SCAFFOLD assumes.
 
-    Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/design/methods.md, SCAFFOLD).
+    Only then is (x - y) / (steps * learning rate) the mean gradient of a round (docs/researcher.md, SCAFFOLD).
     """
     return isinstance(optimiser, StochasticGradientDescent) and optimiser.momentum == 0 and optimiser.weight_decay == 0

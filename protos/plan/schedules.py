@@ -17,7 +17,7 @@ from protos.wire.messages import MOST_ROUNDS
 class EpochSchedule(Document):
     """A schedule in epochs. Every site has `batches_per_epoch` batches of rows // batches_per_epoch rows.
 
-    Source: docs/design/methods.md, "Global Layers".
+    Source: docs/researcher.md, "Methods".
     """
 
     aggregate: Literal["every-batch", "every-epoch", "every-round"]

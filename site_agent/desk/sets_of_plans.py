@@ -1,6 +1,6 @@
 """Compares a plan with earlier plans: lists all differences, and the sites whose contributions both sums would reveal.
 
-Sums of two plans can be subtracted if their sites are not the same (docs/design/sets.md). The gate refuses such sums
+Sums of two plans can be subtracted if their sites are not the same (docs/privacy.md). The gate refuses such sums
 unless a budget allows them. With this page a person learns it before the run, with the sites' names.
 """
 

@@ -1,6 +1,6 @@
 """Counts the sums in which this site took part under other plans, and checks these counts against the audit log.
 
-A sum of one plan can be subtracted from a sum of another (docs/design/sets.md). So every plan for which this site ever
+A sum of one plan can be subtracted from a sum of another (docs/privacy.md). So every plan for which this site ever
 masked counts, whatever its study is called. The rules:
 
 * if a ledger cannot be read, is missing, or is older than the audit log or `spent/RUN.json`, this site does not mask

@@ -39,7 +39,7 @@ def tell_guard(hospital: Hospital) -> None:
         structlog.get_logger().warning(
             "gate_may_write_approvals",
             enforced_by="only the programs' own code: one user account runs the programs and approves",
-            remedy="run the three programs as services, as docs/operator.md describes",
+            remedy="run the three programs as services, as docs/hospital.md describes",
         )
 
 
@@ -50,7 +50,7 @@ def tell_separation(hospital: Hospital) -> bool:
         log.warning(
             "agent_may_read_patients",
             enforced_by="only the programs' own code: agent, gate and trainer run under one user account",
-            remedy="run the three programs as services, as docs/operator.md describes",
+            remedy="run the three programs as services, as docs/hospital.md describes",
         )
         return False
     log.info("agent_kept_from_patients", enforced_by="the kernel: the table belongs to another user")

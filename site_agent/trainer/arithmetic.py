@@ -1,7 +1,7 @@
 """Makes training reproducible: the same plan, data, seed and number of threads give exactly the same numbers.
 
 Call `prepare_arithmetic` before torch is loaded for the first time, because the math library reads its setting once.
-The promise holds for one kind of CPU (docs/design/protocol.md, "The same bits"). On a graphics card all products are in
+The promise holds for one kind of CPU (docs/researcher.md). On a graphics card all products are in
 float32 (no TF32) and by deterministic algorithms. The last bits of its results differ from a CPU's.
 """
 

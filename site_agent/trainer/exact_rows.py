@@ -1,7 +1,7 @@
 """Changes the sent row count rarely, so that repeated studies cannot learn from it about single patients.
 
 Two counts that this site uses are equal, or differ by `smallest_cell` or more. Otherwise a difference between two sums
-could reveal that one certain patient joined or left (docs/design/protocol.md, "Integers"). So every count is stored.
+could reveal that one certain patient joined or left (docs/privacy.md, "Integers"). So every count is stored.
 Counts that are sent rounded use the same record, and are rounded afterwards. Validation rows have a second record.
 """
 

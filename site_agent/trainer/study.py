@@ -59,7 +59,7 @@ class Asked:
     """The work that the coordinator requires from a site in one round. See messages.Offer.
 
     `resample` is 0 for the ordinary draw of batches and dropout. Any other number, together with the round, selects
-    another draw (docs/design/protocol.md, "The ledger", rule 3). `stage` is None for the result after the last round.
+    another draw (docs/privacy.md, "The rules of each gate"). `stage` is None for the result after the last round.
     `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
     for zeros.
     """

@@ -1,8 +1,8 @@
 """One walkthrough: from a raw table to a printed report, a prediction and monitoring, exactly as on two pages.
 
-The data manager's page and the clinician's are one path over one table, the clinic's `patients.csv`: what the first
+The pages data-manager.md and after-the-run.md are one path over one table, the clinic's `patients.csv`: what the first
 page leaves is what the second begins with. Between them lies a run, here of the trainer alone; the whole federation
-around it is typed from docs/walkthrough.md in test_walkthrough.py.
+around it is typed in test_first_study.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.deploy.test_documentation import ROOT, fenced
 from tests.site_agent.desk.test_data_commands import write_hospital, write_patients
 from tests.site_agent.trainer.sites import at_the_end, make_plan, prepare, run_rounds
 
-BEFORE, AFTER = ROOT / "docs" / "data-manager.md", ROOT / "docs" / "clinician.md"
+BEFORE, AFTER = ROOT / "docs" / "data-manager.md", ROOT / "docs" / "after-the-run.md"
 SITES = [
     {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
     for name, letter in zip(("st-mary", "riverside", "northfield"), "abc", strict=True)
@@ -80,7 +80,7 @@ def take_part(config: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
-    """Describe, correct, check, accept and train, then the clinician's page with its lines of Python."""
+    """Describe, correct, check, accept and train, then the page after the run with its lines of Python."""
     raw = write_patients(tmp_path, rows=400)  # as many as the page says
     config = write_hospital(tmp_path)
     before = connect(tmp_path)

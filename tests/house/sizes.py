@@ -28,7 +28,7 @@ ROOMS: Final = (
     "site_agent.commands", "site_agent",
     "global_layers",
 )  # fmt: skip
-# The files that an auditor reads to learn what leaves a hospital, in this order. docs/security-officer.md describes
+# The files that an auditor reads to learn what leaves a hospital, in this order. docs/threat-model.md describes
 # each part.
 AUDIT_ORDER: Final = {
     "the one door": ("site_agent.gate.door",),
@@ -52,7 +52,7 @@ AUDIT_ORDER: Final = {
     ),
 }  # fmt: skip
 AUDITED: Final = tuple(name for names in AUDIT_ORDER.values() for name in names)
-# The other files beside the door. docs/design/boundary.md gives the reason for each part, and test_exits.py checks it.
+# The other files beside the door; test_exits.py checks them.
 SKIPPED: Final = {
     "remedies and waiting": (
         "site_agent.gate.remedies", "site_agent.gate.waiting",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[2] / "docs/runbook.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/office.md"
 _BLOCK: Final = re.compile(r"^```(console|yaml|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -101,7 +101,7 @@ def test_the_catalogue_is_complete() -> None:
 
 @pytest.mark.parametrize("name", METHOD_NAMES)
 def test_a_method_is_these_ingredients_by_default(name: str) -> None:
-    """Each name stands for the ingredients and numbers of docs/design/methods.md."""
+    """Each name stands for the ingredients and numbers of docs/researcher.md, "Methods"."""
     assert chosen({"name": name}).method() == CATALOGUE[name]
 
 

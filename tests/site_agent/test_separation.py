@@ -135,7 +135,7 @@ def test_the_log_says_who_keeps_the_patients_from_the_agent(tmp_path: Path) -> N
 
     assert [entry["event"] for entry in log] == ["agent_may_read_patients", "agent_kept_from_patients"]
     assert log[0]["log_level"] == "warning"
-    assert "docs/operator.md" in log[0]["remedy"]
+    assert "docs/hospital.md" in log[0]["remedy"]
     assert all(str(tmp_path) not in str(entry) for entry in log)
 
 

@@ -1,7 +1,7 @@
 """Defines how a site's columns are encoded as numbers: one recipe for each interpretation of the paper.
 
 A recipe turns a hospital's contract into another contract. The deployment's own preprocessing then does the rest, and
-fits only on training rows. So this file handles no rows. docs/design/methods.md, "Where paper and experiment differ",
+fits only on training rows. So this file handles no rows. docs/researcher.md, "Methods",
 lists the readings.
 """
 

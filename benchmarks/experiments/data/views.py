@@ -32,7 +32,7 @@ def aligned(sites: Sites) -> Sites:
 def aligned_as_authors(sites: Sites, *, in_alphabetical_order: bool = True, places: int = -1) -> Sites:
     """Return `aligned` with columns in alphabetical order, and with South Africa's values under wrong column names.
 
-    Source: found by trial, because neither the paper nor docs/design/methods.md states order and direction. Pandas
+    Source: found by trial, because neither the paper nor docs/researcher.md states order and direction. Pandas
     sorts the columns of an outer alignment. If South Africa is shifted one place to the left, the result equals the
     published FedAvg. Values that leave one end return at the other.
 

@@ -1,6 +1,6 @@
 """Runs Global Layers' heart table: three hospitals with different columns, patients and outcomes, 101 seeds.
 
-Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/design/methods.md. The name of each
+Source: Obeidi, "Global Layers"; the readings of paper and authors are in docs/researcher.md. The name of each
 variant tells which reading it is.
 """
 

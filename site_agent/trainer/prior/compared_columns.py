@@ -1,7 +1,7 @@
 """Detects columns of this site that may have a wrong unit or swapped codes, only from the sums that sites receive.
 
 The announced sums minus this site's own describe the other sites together. This site compares its own training rows
-with them (docs/design/methods.md, "The federated prior: a swapped unit or code"). The rules:
+with them (docs/researcher.md, "Methods"). The rules:
 
 * a column is compared only if the others' numbers are sums of two sites or more;
 * no message is needed, and the findings stay at this site;

@@ -8,7 +8,7 @@ A contract names the concept of a column. The rules:
 * a number with fewer than ten values that differ from its most frequent value could identify a patient. So this site
   treats such a number as missing;
 * the columns of a code distinguish only sets of ten or more rows. A rarer code counts as one of the others;
-* this site's own rows decide this, because nobody can check an announced count (docs/design/methods.md).
+* this site's own rows decide this, because nobody can check an announced count (docs/researcher.md, "Methods").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains on batches with the local procedure of a method.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. The optimiser and all other training
-state are kept across rounds, and are not reset when shared values are loaded (docs/design/methods.md, "Global Layers").
+state are kept across rounds, and are not reset when shared values are loaded (docs/researcher.md, "Methods").
 Dropout draws from torch's default generator, which the whole process shares. So every training has its own state of
 that generator. It installs the state before its steps and stores it afterwards, so that trainings do not influence each
 other.

@@ -197,7 +197,7 @@ class _CopyTraining(Procedure):
 class _MixtureTraining(Procedure):
     """Trains APFL's mixture: share * v + (1 - share) * w, where w is the shared model and v is the site's own model.
 
-    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/design/methods.md: once a
+    Source: Deng et al. 2020, algorithm 1 and eq. 9, with the share's step as in docs/researcher.md: once a
     round, share <- clip(share - rate * (sum <v - w, share * g_v + (1 - share) * g_w> + 0.02 * share)), with the
     last step's gradients g_v of v and g_w of w.
     """
@@ -331,7 +331,7 @@ class _ControlledTraining(Procedure):
 class _ColumnTraining(Procedure):
     """Trains CHFL: with each batch, first the common column on its own loss, then the unique column on the joint loss.
 
-    Source: Mori et al. 2022; docs/design/methods.md. The common column is federated. The unique column with its lateral
+    Source: Mori et al. 2022; docs/researcher.md. The common column is federated. The unique column with its lateral
     matrices is private. The common column's outputs are computed again after its step and detached, so no gradient of
     the joint loss reaches it.
     """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,27 +164,6 @@ def test_a_composition_is_private_if_each_part_is(other: str) -> None:
     both = TypeAdapter[Any](MethodChoice).validate_json(json.dumps({"name": "composition", "of": parts}))
 
     assert [*why_not_private(both, "shared")] == [*why_not_private(alone, "shared")]
-
-
-def test_the_documentation_says_of_every_method_whether_it_is_private() -> None:
-    """The table on the page for the officer names each method once, as refused or not, and pFedMe with its price."""
-    page = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text()
-    rows = [line.split("|")[1:3] for line in page[: page.index("## The mechanism of the")].splitlines() if "|" in line]
-    said = {name: words for names, words in rows for name in re.findall(r"`([a-z-]+)`", names)}
-
-    assert {name for name in METHOD_NAMES if said[name].strip().startswith("refused: ")} == {*REFUSED} - {"pfedme"}
-    assert said["pfedme"].strip().startswith("only with `noise: local`")
-    assert sum(names.count(f"`{name}`") for names, _ in rows for name in METHOD_NAMES) == len(METHOD_NAMES)
-
-
-def test_every_page_counts_the_private_methods_alike() -> None:
-    """If a method becomes private, four pages change."""
-    root, number = Path(__file__).parents[3], len({*PRIVATE, *WITH_LAYERS, "federated-prior", "pfedme"})
-    pages = ("README.md", "docs/privacy.md", "docs/data-protection-officer.md", "docs/threat-model.md")
-
-    found = [re.findall(r"(\d+) methods[ ,]", (root / page).read_text())[:1] for page in pages]
-
-    assert found == [[str(number)]] * len(pages)
 
 
 def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
