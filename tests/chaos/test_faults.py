@@ -23,7 +23,6 @@ from coordinator.rounds.course import Course
 from coordinator.storage.journal import Journal
 from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, rounds_in, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.audit_log import AuditLog
 from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_record, keep_record
 from protos.errors import OperatorError
 from site_agent.trainer.trainer_files import write_whole
@@ -91,20 +90,6 @@ def snapshot(folder: Path) -> Writer:
     return Writer(write, read, MODELS_RESERVE_BYTES)
 
 
-def audit_log(folder: Path) -> Writer:
-    """A record in a site's audit log."""
-    path = folder / "audit.log"
-
-    def write() -> None:
-        log = AuditLog(path, site="a", now=now)
-        try:
-            log.write("contribution_released", text="x" * 20_000)
-        finally:
-            log.close()
-
-    return Writer(write, path.read_bytes, RECORDS_RESERVE_BYTES)
-
-
 def ledger(folder: Path) -> Writer:
     """The record of what was masked, started from nothing."""
     path = folder / "masking" / "run.json"
@@ -131,7 +116,7 @@ def _explained(act: Callable[[], None]) -> None:
         raise OperatorError(what=f"{cause.strerror}.", consequence="Nothing left.", remedy="Free space.") from cause
 
 
-WRITERS = [journal, snapshot, audit_log, ledger, ledger_line, saved_state]
+WRITERS = [journal, snapshot, ledger, ledger_line, saved_state]
 
 
 @pytest.mark.parametrize("make", WRITERS)

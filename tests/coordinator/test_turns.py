@@ -173,7 +173,7 @@ def chunks_held(
     return largest
 
 
-def named(certificate: bytes, _: bytes) -> Caller:
+def named(certificate: bytes) -> Caller:
     """A caller whose certificate is nothing but a name."""
     return Caller(certificate.decode(), "0" * 64)
 

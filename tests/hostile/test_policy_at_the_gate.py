@@ -94,7 +94,7 @@ def test_a_plan_within_the_policy_is_joined(tmp_path: Path, office: Office, name
 def evidence_joins(folder: Path) -> bool:
     """Whether the site's log says that it has joined."""
     log = folder / "state" / "gate" / "gate.sqlite"
-    return log.exists() and "run_joined" in log.read_text()
+    return bool(facts_of(log, "run_joined"))
 
 
 # Values that the gate lets out (those that it refuses: attacks_at_the_gate.py)

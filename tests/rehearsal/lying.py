@@ -43,6 +43,7 @@ from site_agent.trainer_socket import (
     Trained,
     TrainerEnd,
 )
+from tests.logged import lines_of
 from tests.rehearsal.federation import ENOUGH_SECONDS, Office, eventually
 from tests.rehearsal.relayed_stream import Connection
 from tests.rehearsal.study import offer
@@ -274,7 +275,7 @@ def evidence_of(
         ours.close()
         trainer.join(ENOUGH_SECONDS)
         audit.close()
-        log = (gate_store_path(hospital.state_path)).read_text().splitlines()
+        log = lines_of(gate_store_path(hospital.state_path))
         evidence.audit = [json.loads(line)["facts"] for line in log]
         evidence.questions = trainer.questions
     return evidence

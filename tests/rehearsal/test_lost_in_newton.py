@@ -22,6 +22,7 @@ from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import uci_hospitals
 from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
+from tests.logged import lines_of
 from tests.rehearsal.programs import children, running, says, wait_until
 
 LOST = "va"
@@ -85,7 +86,7 @@ def test_a_clinic_lost_in_the_newton_rounds_ends_the_run_with_the_sums_of_all_fo
 def released(home: Path) -> Iterator[tuple[int, int]]:
     """Round and attempt of each contribution in a clinic's audit log."""
     path = home / "state" / "gate" / "gate.sqlite"
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in lines_of(path):
         facts = json.loads(line)["facts"]
         if facts["event"] == "contribution_released":
             yield facts["round"], facts["attempt"]

@@ -27,6 +27,7 @@ from protos.privacy.accounting import PRIVATE_SCALE
 from quickstart.federation import Rehearsal
 from quickstart.hospitals import uci_hospitals
 from tests.chaos.test_processes import Nursery, Services, run
+from tests.logged import lines_of
 from tests.rehearsal.programs import called, prepared_here
 from tests.rehearsal.test_private_training import privately
 
@@ -79,7 +80,7 @@ class Watched:
 def records(gate: Path, event: str) -> list[dict[str, Any]]:
     """The facts of an event in a log that may be written at this moment."""
     log = gate / "gate.sqlite"
-    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    lines = lines_of(log)
     return [facts for facts in (json.loads(line)["facts"] for line in lines) if facts["event"] == event]
 
 

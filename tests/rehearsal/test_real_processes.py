@@ -21,6 +21,7 @@ import yaml
 
 from quickstart.federation import Rehearsal
 from quickstart.hospitals import dealt_hospitals
+from tests.logged import facts_of
 from tests.rehearsal.programs import children, prepared_here, running, says, wait_until
 from tests.rehearsal.relay import Relay, relayed
 
@@ -72,7 +73,7 @@ class Federation:
     def audit(self, name: str) -> list[dict[str, Any]]:
         """The facts in a hospital's audit log."""
         path = self.rehearsal.folder / name / "state" / "gate" / "gate.sqlite"
-        return [json.loads(line)["facts"] for line in path.read_text().splitlines()]
+        return facts_of(path)
 
     def record(self) -> dict[str, Any]:
         """The coordinator's record of the one run."""
@@ -277,7 +278,7 @@ def test_a_bad_table_stops_its_site_before_anything_is_sent(tmp_path: Path, name
     assert said[1].startswith("  ")
     assert said[2].startswith("  ")
     audit = home / "state" / "gate" / "gate.sqlite"
-    events = [json.loads(line)["facts"]["event"] for line in audit.read_text().splitlines()] if audit.exists() else []
+    events = [facts["event"] for facts in facts_of(audit)]
     assert set(events) <= {"plan_approved", "participation_ended"}
     assert not (home / "state" / "agent" / "tls.crt").exists()
 

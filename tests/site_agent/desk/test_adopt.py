@@ -7,7 +7,9 @@ import json
 import os
 import runpy
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
+from tests.logged import facts_of
 from tests.site_agent.desk.terminal import typed
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 from tests.site_agent.trainer.sites import Table
@@ -198,7 +201,7 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
     site_agent("adopt", "siloed", "--by", "A. Jones")
     site_agent("adopt", "federated", "--by", "B. Lee")
     log = gate_store_path(state_of(folder))
-    records = [json.loads(line)["facts"] for line in log.read_text().splitlines()]
+    records = facts_of(log)
 
     decisions = [record for record in records if record.get("event") == "model_adopted"]
     assert [(one["model"], one["by"], one.get("former_model")) for one in decisions] == [
@@ -208,7 +211,9 @@ def test_the_audit_log_has_every_decision_before_it_counts(folder: Path, site_ag
     assert all(len(one["digest"]) == 64 and one["run"] == RUN for one in decisions)
     assert f"B. Lee adopted the model federated of the run {RUN}" in in_words(decisions[1])
 
-    log.write_bytes(log.read_bytes().replace(b"Jones", b"Smith"))
+    with closing(sqlite3.connect(log, isolation_level=None)) as store:
+        store.execute("DROP TRIGGER records_UPDATE")
+        store.execute("UPDATE records SET line = replace(line, 'Jones', 'Smith')")
     status, _ = site_agent("adopt", "random_forest", "--by", "C. Mallory")
 
     assert status != 0
