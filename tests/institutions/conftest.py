@@ -27,7 +27,7 @@ from tests.institutions.machines import Institutions, wait_until, why_not
 
 ROOT: Final = Path(__file__).parents[2]
 DEBIAN: Final = "systemd,systemd-sysv,dbus,python3,iproute2,nftables,ca-certificates,procps"
-ROOMS: Final = ("protos", "host", "audit", "pki", "coordinator", "site_agent")
+ROOMS: Final = ("global_layers", "protos", "host", "pki", "coordinator", "site_agent")
 SOURCES: Final = (*ROOMS, "deploy", "docs", "pyproject.toml", "constraints.txt")
 # Services that only slow a boot down, or connect to the outside.
 MASKED: Final = (

@@ -115,7 +115,7 @@ def tries(address: str) -> dict[str, Callable[[], None]]:
         "read a report": lambda: read(first("reports")),
         "read an approval": lambda: read(first("approvals", "*.json")),
         "read an approved plan": lambda: read(first("approvals/plans")),
-        "write the audit log": lambda: open_to_write(STATE / "gate/audit.log"),
+        "write the audit log": lambda: open_to_write(STATE / "gate/gate.sqlite"),
         "write an approval": lambda: make(STATE / "approvals/forged.json"),
         "change an approval": lambda: open_to_write(first("approvals", "*.json")),
         "change the program": lambda: make(PROGRAM / "forged.py"),

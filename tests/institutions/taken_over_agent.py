@@ -27,9 +27,7 @@ from site_agent.agent.relaying import Relay
 from site_agent.framed_messages import FramedSocket
 from site_agent.gate_socket import FRAMING, Down, Message, Up
 
-# The changes that a taken-over trainer makes to its answers.
-PATIENT = b"Jane Doe"
-# The changes that a taken-over trainer makes to its answers.
+# A name that a taken-over trainer writes into its answers.
 PATIENT = b"Jane Doe"
 FOLDER, PLACE = Path("/var/lib/global-layers/site/agent"), Path("/run/site-gate/gate.sock")
 

@@ -35,6 +35,13 @@ POWERS = {
     "gate": {"read the identity key", "write the audit log", "read an approval", "read an approved plan"},
     "trainer": {"read the table", "read a model", "read a report", "read an approval", "read an approved plan"},
 }
+# The records of one kind in an audit log, a line each.
+RECORDS = """
+import sqlite3, sys
+found = sqlite3.connect(sys.argv[1]).execute("SELECT line FROM records WHERE event = ? ORDER BY number", sys.argv[2:])
+for (line,) in found:
+    print(line)
+"""
 # The messages of a site that makes rounds.
 SENT = {
     *("Hello", "Join", "KeyAdvert", "KeySessionAcknowledgement", "Ready", "Chunk", "Refusal"),
@@ -44,8 +51,8 @@ SENT = {
 
 def recorded(hospital: Machine, event: str) -> list[dict[str, Any]]:
     """The facts of each record of one kind in the audit log."""
-    lines = hospital.run("cat", f"{SITE}/gate/audit.log", user="site-gate").splitlines()
-    return [facts for line in lines if (facts := json.loads(line)["facts"])["event"] == event]
+    words = ("python3", "-c", RECORDS, f"{SITE}/gate/gate.sqlite", event)
+    return [json.loads(line)["facts"] for line in hospital.run(*words, user="site-gate").splitlines()]
 
 
 def relayed(hospital: Machine, *words: str, seconds: int) -> dict[str, Any]:
