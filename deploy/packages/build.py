@@ -23,6 +23,8 @@ TREE: Final = Path(__file__).parents[2]
 HOME: Final = "usr/lib/global-layers"
 SITE: Final = "site,imaging,torchvision"
 PYTHON: Final = "/usr/bin/python3.11"
+# A fifth of the libraries' bytes, which only a compiler or a library's own tests read; so are folders named tests.
+UNUSED: Final = ("torch/test", "torch/include", "torch/share", "pyarrow/include", "pyarrow/src")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,8 @@ def _environment(package: Package, root: Path, wheels: Path) -> None:
     wanted = f"global-layers[{package.extras}]"
     _pip("install", "--no-index", "--find-links", wheels, "--no-compile", "--target", library, wanted)
     shutil.rmtree(library / "bin", ignore_errors=True)  # programs of libraries, with this computer's paths
+    for folder in [*(library / one for one in UNUSED), *library.glob("*/**/tests")]:
+        shutil.rmtree(folder, ignore_errors=True)
     # Compiled here, because services cannot write there. File times do not decide, so that equal builds are equal.
     compileall.compile_dir(
         library, quiet=2, workers=0, stripdir=str(root), prependdir="/",

@@ -137,7 +137,8 @@ def bare(cache: Path, debian: Path) -> Path:
 @pytest.fixture(scope="session")
 def base(cache: Path, debian: Path, packages: Path) -> Path:
     """The same with both packages, which all but one institution share."""
-    root = cache / f"root-{hashlib.sha256((packages / 'SHA256SUMS').read_bytes()).hexdigest()[:16]}"
+    made = [f"{path} {path.stat().st_mtime_ns}" for path in sorted(packages.glob("*-1_*.deb"))]
+    root = cache / f"root-{hashlib.sha256(' '.join(made).encode()).hexdigest()[:16]}"
     if not (root / "complete").exists():
         for older in cache.glob("root-*"):
             shutil.rmtree(older)
