@@ -9,10 +9,20 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from protos.plan.plan import Plan
-from protos.wire.messages import PROTOCOL_VERSION, Hello
+from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello
+from protos.wire.upkeep_messages import LogHeads
+from tests.rehearsal.federation import Caller
 from tests.rehearsal.study import MEAN
 
 HELLO = Hello(PROTOCOL_VERSION, "test")
+
+
+async def announced_to(caller: Caller) -> Announcement:
+    """The run that the coordinator announces, after the heads of the logs."""
+    assert isinstance(await caller.receive(), LogHeads)
+    announced = await caller.receive()
+    assert isinstance(announced, Announcement)
+    return announced
 
 
 class WithoutUpkeep:

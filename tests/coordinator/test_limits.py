@@ -31,6 +31,7 @@ from protos.wire.messages import (
     Ready,
 )
 from protos.wire.positions import DOWN_CHUNK_PARAMETERS
+from tests.coordinator.greetings import announced_to
 from tests.for_each import for_each
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, take_part
 from tests.rehearsal.study import BehavingSite, plan_with
@@ -89,14 +90,14 @@ def test_hundreds_of_idle_connections_are_shown_out(
             with contextlib.ExitStack() as stack:
                 async with calling(running.address, as_channel(office.credentials("a"))) as member:
                     await member.send(HELLO)
-                    assert isinstance(await member.receive(), Announcement)
+                    await announced_to(member)
                     idle = await asyncio.to_thread(strangers, running.address, 300, stack)
                     await eventually(lambda: sum(not is_closed(connection) for connection in idle) < 20)
                     await eventually(lambda: all(is_closed(connection) for connection in idle))
                     assert running.engine.status()["sites"]["a"]["connected"]
                 async with calling(running.address, as_channel(office.credentials("b"))) as late:
                     await late.send(HELLO)
-                    assert isinstance(await late.receive(), Announcement)
+                    await announced_to(late)
 
     asyncio.run(scene())
 
@@ -152,7 +153,7 @@ def test_a_reader_that_stops_reading_is_cut(tmp_path: Path, office: Office, monk
             calling(running.address, as_channel(office.credentials("c"))) as caller,
         ):
             await caller.send(HELLO)
-            assert isinstance(await caller.receive(), Announcement)
+            await announced_to(caller)
             (peer,) = running.service._peers
             for attempt in range(outgoing.MOST_WAITING_VECTORS):  # 128 MB: more than a connection's buffers grow to
                 peer.send_parameters(np.zeros(4_000_000, np.float32), 0, attempt)
@@ -180,7 +181,7 @@ def test_a_line_that_breaks_in_mid_write_is_no_error(tmp_path: Path, office: Off
         async with serving(office, plan, tmp_path) as running:
             async with calling(running.address, as_channel(office.credentials("c"))) as caller:
                 await caller.send(HELLO)
-                assert isinstance(await caller.receive(), Announcement)
+                await announced_to(caller)
                 (peer,) = running.service._peers
                 for attempt in range(outgoing.MOST_WAITING_VECTORS):
                     peer.send_parameters(np.zeros(4_000_000, np.float32), 0, attempt)
@@ -340,7 +341,7 @@ def test_a_flood_of_messages_is_read_no_faster_than_its_pace(
             monkeypatch.setattr(running.engine, "received", lambda *said: (heard.append(said), received(*said))[1])
             async with calling(running.address, as_channel(office.credentials("a"))) as loud:
                 await loud.send(HELLO)
-                assert isinstance(await loud.receive(), Announcement)
+                await announced_to(loud)
                 began = time.monotonic()
                 for answer in BehavingSite("a").answer(Announcement(plan.run_name, plan.canonical)):
                     await loud.send(answer)

@@ -17,7 +17,6 @@ from protos.plan.plan import Plan
 from protos.wire.messages import (
     PARTICIPATE,
     PROTOCOL_VERSION,
-    Announcement,
     Bind,
     Chunk,
     CoordinatorReason,
@@ -26,7 +25,7 @@ from protos.wire.messages import (
     Join,
     Ready,
 )
-from tests.coordinator.greetings import HELLO, assert_right_bits
+from tests.coordinator.greetings import HELLO, announced_to, assert_right_bits
 from tests.rehearsal.federation import (
     Caller,
     Office,
@@ -79,8 +78,7 @@ def sending(*chunks: Callable[[list[bytes]], Chunk]) -> Misbehaviour:
 async def join_with_other_digests(caller: Caller, plan: Plan) -> None:
     """Agree to a plan of which nobody has heard."""
     await caller.send(HELLO)
-    announced = await caller.receive()
-    assert isinstance(announced, Announcement)
+    announced = await announced_to(caller)
     await caller.send(Join(announced.run, bytes(32), manifest_of(plan).digest, 0))
 
 
@@ -217,8 +215,7 @@ def test_a_thousand_messages_without_reading_hold_nobody_up(tmp_path: Path, offi
             others = await others_at_work(running, office)
             async with calling(running.address, as_channel(office.credentials("c"))) as caller:
                 await caller.send(HELLO)
-                announced = await caller.receive()
-                assert isinstance(announced, Announcement)
+                announced = await announced_to(caller)
                 await caller.send(Join(announced.run, plan.digest, manifest_of(plan).digest, 0))
                 for _ in range(1000):
                     await caller.send(Ready(0, 1))
@@ -265,8 +262,7 @@ def test_a_caller_that_does_not_read_its_farewell_is_cut_off(
             credentials = as_channel(office.credentials("c"))
             async with calling(running.address, credentials) as caller:
                 await caller.send(HELLO)
-                announced = await caller.receive()
-                assert isinstance(announced, Announcement)
+                announced = await announced_to(caller)
                 await caller.send(Join(announced.run, plan.digest, manifest_of(plan).digest, 0))
                 await eventually(lambda: running.engine.status()["run"]["phase"] == "training")
                 await caller.send(HELLO)  # a violation, whose answer is never read

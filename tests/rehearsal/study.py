@@ -38,6 +38,7 @@ from protos.wire.messages import (
     Stage,
 )
 from protos.wire.positions import down_chunks, down_slice, parameters_digest
+from protos.wire.upkeep_messages import LogHeads
 
 SITES = ("a", "b", "c")
 NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}
@@ -179,6 +180,8 @@ class BehavingSite:
                 return list(self._upload(message))
             case Farewell():
                 self.farewell = message
+                return []
+            case LogHeads():
                 return []
             case _:
                 raise AssertionError(f"a site in the clear never gets {message}")
