@@ -18,7 +18,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,7 @@ from protos.wire.upkeep_messages import KeptHead
 
 RESTORED: Final = "state_restored"
 _CHECKED_AT_OPENING: Final = 10_000  # records; `audit verify` checks all
+_CLOCKS_DIFFER: Final = timedelta(days=1)  # at most, between two computers
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS records (
     number INTEGER PRIMARY KEY,
@@ -234,27 +235,32 @@ class AuditLog:
     def check_other(self, owner: str, head: KeptHead) -> None:
         """Check that another program's log continues from the head that this program keeps. A failure is recorded.
 
-        A newer declared restore is recorded and accepted.
+        A newer declared restore is accepted. One in the future is not, because no later one could ever replace it.
 
         Raises:
             HeadRefused: the log was cut, or an older state was copied back.
         """
-        kept = self.kept_head(owner)
-        if head.restored > kept.restored:
-            self.write("restore_accepted", owner=owner, count=head.count, before=kept.count)
-        elif head.count < kept.count or (head.count == kept.count and head.hash != kept.hash):
-            self.write("log_refused", owner=owner, count=head.count, kept=kept.count)
-            raise HeadRefused(f"the log of {owner} has {head.count} records and had {kept.count} before")
+        kept, latest = self.kept_head(owner), self._now() + _CLOCKS_DIFFER
+        if head.restored > latest.timestamp() * 1000:
+            reason = f"the log of {owner} declares a restore in the future"
+        elif head.restored > kept.restored or head.count > kept.count or head == kept:
+            return
+        else:
+            reason = f"the log of {owner} has {head.count} records and had {kept.count} before"
+        self.write("log_refused", owner=owner, count=head.count, kept=kept.count)
+        raise HeadRefused(reason)
 
-    def keep_heads(self, heads: Mapping[str, KeptHead]) -> None:
-        """Store the newest heads of other programs' logs, by the owner of the log. The next record syncs them."""
-        with self.store.transaction(syncs=False):
-            for owner, head in heads.items():
-                self.store.write(
-                    "INSERT INTO heads VALUES (?, ?, ?, ?) ON CONFLICT (owner) DO UPDATE SET "
-                    "count = excluded.count, hash = excluded.hash, restored = excluded.restored",
-                    owner, head.count, head.hash.hex(), head.restored,
-                )  # fmt: skip
+    def keep_head(self, owner: str, head: KeptHead) -> None:
+        """Store the newest head of another program's log. The next record syncs it. Record a newer restore."""
+        kept = self.kept_head(owner)
+        is_restored = head.restored > kept.restored
+        with self.store.transaction(syncs=is_restored):
+            if is_restored:
+                self.write("restore_accepted", owner=owner, count=head.count, before=kept.count)
+            self.store.write(
+                "INSERT OR REPLACE INTO heads VALUES (?, ?, ?, ?)",
+                owner, head.count, head.hash.hex(), head.restored,
+            )  # fmt: skip
 
 
 def refused_words(refused: HeadRefused, command: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +26,12 @@ from host.log_page import as_html
 from host.log_report import Choice, Facts, as_csv, chosen, line, moment
 from host.record_store import StoreError
 from protos.errors import ConfigurationError, UsageError
-from protos.wire.log_chain import GENESIS, BrokenChain, checked
+from protos.wire.log_chain import BrokenChain, LogHead, checked
+from protos.wire.upkeep_messages import KeptHead
 
 _READING: Final = "The log proves nothing after that place. Nothing was changed."
 _LARGEST_HEADS_BYTES: Final = 4 << 20
+_LARGEST_LINE_BYTES: Final = 16 << 20  # a longer line is an incomplete record
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class LogSource:
             return
         try:
             with self.path.open("rb") as file:
-                yield from file
+                yield from iter(partial(file.readline, _LARGEST_LINE_BYTES), b"")
         except OSError as cause:
             raise ConfigurationError(
                 what=f"{self.path} cannot be read: {cause.strerror}.",
@@ -73,18 +76,19 @@ class LogSource:
         Raises:
             StoreError: at the first fault.
         """
-        kept, hashes = _head_in(heads, self.owner) if heads else None, [GENESIS]
+        kept, head = _head_in(heads, self.owner) if heads else KeptHead(), LogHead()
         try:
-            hashes += [record.head.hash for record in checked(self.lines())]
+            for record in checked(self.lines()):
+                head = record.head
+                if self.is_export and self.owner not in (None, "coordinator", record.facts.get("site")):
+                    raise self._damaged(f"record {head.count - 1} is of another site than {self.owner}")
+                if head.count == kept.count and head.hash != kept.hash.hex():
+                    raise self._damaged(f"it was rewritten: after {kept.count} records it has another hash than before")
         except BrokenChain as broken:
             raise self._damaged(f"record {broken.line - 1}: {broken.reason}") from broken
-        if kept is not None:
-            count, expected = kept
-            if count >= len(hashes):
-                raise self._damaged(f"it ends after record {len(hashes) - 2}, and the other side knows {count} records")
-            if hashes[count] != expected:
-                raise self._damaged(f"it was rewritten: after {count} records it has another hash than before")
-        return f"{len(hashes) - 1} records, unbroken. The hash of the last one is {hashes[-1]}."
+        if head.count < kept.count:
+            raise self._damaged(f"it has {head.count} records, and the other side knows {kept.count}")
+        return f"{head.count} records, unbroken. The hash of the last one is {head.hash}."
 
     def _damaged(self, finding: str) -> StoreError:
         return StoreError(
@@ -130,14 +134,14 @@ class LogSource:
         return count
 
 
-def _head_in(path: Path, owner: str | None) -> tuple[int, str] | None:
+def _head_in(path: Path, owner: str | None) -> KeptHead:
     """Return the kept head of an owner's log in a file that `audit heads` wrote. Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(_LARGEST_HEADS_BYTES))
-        (head,) = found.values() if owner not in found and len(found) == 1 else (found[str(owner)],)
-        return int(head["count"]), str(head["hash"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+        (head,) = found.values() if owner is None else (found[owner],)
+        return KeptHead(head["count"], bytes.fromhex(head["hash"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise ConfigurationError(
             what=f"{path} has no head of this log.",
             consequence="Nothing was verified.",

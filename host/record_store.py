@@ -10,8 +10,10 @@ either all rows of a transaction or none. Several processes can write, one after
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -81,12 +83,17 @@ class Store:
         if not exists:
             make_folder(self.path.parent)
         with opened_folder(self.path.parent) as folder:
-            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (0 if exists else os.O_CREAT)
-            descriptor = os.open(self.path.name, flags, 0o600, dir_fd=folder)
-            if not os.fstat(descriptor).st_size:
-                give_to_owner(descriptor, folder)
-                os.fsync(folder)
-            os.close(descriptor)
+            if not exists:
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with suppress(FileExistsError):
+                    descriptor = os.open(self.path.name, flags, 0o600, dir_fd=folder)
+                    give_to_owner(descriptor, folder)
+                    os.close(descriptor)
+                    os.fsync(folder)
+            # An existing file is only looked at. If a process closes any descriptor of a file, its other connections to
+            # this file lose their locks. Then another process that closes the file deletes the log of their writes.
+            if not stat.S_ISREG(os.stat(self.path.name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise OSError(errno.ELOOP, "it is a link or a folder, and not a file")
             place = by_descriptor(folder) / self.path.name
             self._connection = sqlite3.connect(
                 f"file:{place}?mode=rw",
@@ -97,7 +104,6 @@ class Store:
             )
             self._connection.execute("SELECT count(*) FROM sqlite_master")  # opens the files while the folder is open
         self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute("PRAGMA synchronous=FULL")
 
     def define(self, schema: str) -> None:
         """Create tables, indexes and triggers that do not exist yet. Raises StoreError."""
@@ -126,8 +132,7 @@ class Store:
                 yield
                 return
             with self.explained():
-                if not syncs:
-                    self._connection.execute("PRAGMA synchronous=NORMAL")
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if syncs else 'NORMAL'}")
                 self._connection.execute("BEGIN IMMEDIATE")
             self._depth, self._then = 1, []
             try:
@@ -143,9 +148,6 @@ class Store:
                 raise
             finally:
                 self._depth = 0
-                if not syncs:
-                    with suppress(sqlite3.Error):
-                        self._connection.execute("PRAGMA synchronous=FULL")
 
     def after(self, act: Callable[[], object]) -> None:
         """Call a function as soon as the present transaction is on disk."""

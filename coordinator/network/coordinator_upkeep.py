@@ -24,7 +24,7 @@ _TICKS: Final = 4  # of half a second each, between two reports of the head of t
 class _Heads:
     """What was exchanged with a site on one stream."""
 
-    sent: int
+    sent: int = 0  # records in the newest report of this log after the greeting
     restored: int | None = None  # of the site's newest report; None before its first one
 
 
@@ -63,9 +63,8 @@ class SiteUpkeep:
 
     def greeted(self, peer: StreamPeer, site: str) -> None:
         """Send a site the heads of both logs, before any other message of its new stream."""
-        own = self._audit.own_head
-        self._heads[peer] = _Heads(sent=own.count)
-        peer.send(LogHeads(own, self._audit.kept_head(site)))
+        self._heads[peer] = _Heads()
+        peer.send(LogHeads(self._audit.own_head, self._audit.kept_head(site)))
 
     def received(self, peer: StreamPeer, site: str, message: Upkeep) -> None:
         """Handle a site's message that belongs to no round, such as a request for a new certificate.
@@ -76,7 +75,7 @@ class SiteUpkeep:
         """
         match message:
             case LogHeads():
-                self._take(self._heads[peer], site, message)
+                self._take(peer, site, message)
             case RenewalAsked():
                 if message.site != site:
                     raise MalformedMessage("a renewal in another site's name")
@@ -85,26 +84,33 @@ class SiteUpkeep:
                 raise MalformedMessage("an answer that only the coordinator sends")
 
     def tick(self) -> None:
-        """Report the head of this log to each site from time to time. The coordinator calls this twice a second."""
+        """Report the head of this log to each site from time to time. The coordinator calls this twice a second.
+
+        A site keeps these heads. So it gets none before this log was found to contain the head that the site keeps.
+        """
         self._refusals.tick()
         self._ticks += 1
         if self._ticks % _TICKS:
             return
         own = self._audit.own_head
         for peer, heads in self._heads.items():
-            if own.count > heads.sent:
-                heads.sent = own.count
-                peer.send(LogHeads(own, KeptHead()))
+            if heads.restored is not None and own.count > heads.sent:
+                self._report(peer, heads, own)
 
     def gone(self, peer: StreamPeer) -> None:
         """Delete the data in memory about the connection of a site that has disconnected."""
         self._heads.pop(peer, None)
 
-    def _take(self, heads: _Heads, site: str, message: LogHeads) -> None:
+    def _report(self, peer: StreamPeer, heads: _Heads, own: KeptHead) -> None:
+        heads.sent = own.count
+        peer.send(LogHeads(own, KeptHead()))
+
+    def _take(self, peer: StreamPeer, site: str, message: LogHeads) -> None:
+        heads = self._heads[peer]
         # A declared restore is a record here, so a site reports it at most once on a stream.
         if heads.restored not in (None, message.own.restored):
             raise MalformedMessage("a restore in the middle of a stream")
-        heads.restored = message.own.restored
+        is_first, heads.restored = heads.restored is None, message.own.restored
         try:
             self._audit.check_own(message.kept)
         except HeadRefused as refused:
@@ -116,7 +122,9 @@ class SiteUpkeep:
         except HeadRefused as refused:
             self._log.error("site_log_refused", site=site, reason=str(refused))
             raise
-        self._audit.keep_heads({site: message.own})
+        self._audit.keep_head(site, message.own)
+        if is_first:
+            self._report(peer, heads, self._audit.own_head)
 
 
 def parted(refused: HeadRefused) -> str:

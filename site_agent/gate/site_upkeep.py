@@ -43,6 +43,7 @@ class SiteUpkeep:
         self._site, self._identity_key, self._certificates = site, identity_key, certificates
         self._audit, self._now = audit, now
         self._reported: int | None = None  # the number of records in the newest report; None before the first one
+        self._restored = 0  # of the coordinator's reports on this stream
         self._asked: RenewalAsked | None = None
         self._is_answered = False
         self._log = structlog.get_logger()
@@ -99,24 +100,27 @@ class SiteUpkeep:
         return [*await self._renewal(), *self._report()]
 
     def _take(self, heads: LogHeads) -> list[Upkeep]:
-        """Check the heads of both logs, keep the coordinator's, and report this site's on a new stream."""
+        """Check the heads of both logs, and report this site's on a new stream.
+
+        The coordinator's first head on a stream is not kept. Its log may be another one that has grown longer, and only
+        the coordinator can look for the kept head in it. It reports again only if it has found this head.
+        """
         try:
             self._audit.check_own(heads.kept)
         except HeadRefused as refused:
             self._audit.write("log_refused", owner=self._site, reason=str(refused))
             raise RefusedError(**refused_words(refused, "site-agent restored")) from refused
-        if self._reported is not None and heads.own.restored != self._audit.kept_head(COORDINATOR).restored:
+        if self._reported is not None and heads.own.restored != self._restored:
             raise MalformedMessage("a restore in the middle of a stream")
-        kept = self._audit.kept_head(COORDINATOR)
         try:
             self._audit.check_other(COORDINATOR, heads.own)
         except HeadRefused as refused:
             raise RefusedError(**refused_words(refused, "coordinator restored")) from refused
-        self._audit.keep_heads({COORDINATOR: heads.own})
         if self._reported is not None:
+            self._audit.keep_head(COORDINATOR, heads.own)
             return []
-        self._reported = self._audit.head.count
-        return [LogHeads(self._audit.own_head, kept)]
+        self._reported, self._restored = self._audit.head.count, heads.own.restored
+        return [LogHeads(self._audit.own_head, self._audit.kept_head(COORDINATOR))]
 
     def _report(self) -> list[Upkeep]:
         head = self._audit.own_head

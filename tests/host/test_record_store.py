@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -128,6 +129,32 @@ def test_several_processes_write_one_after_another(tmp_path: Path) -> None:
             (one if number % 2 else other).write("plan_approved", number=number)
 
         assert [facts["number"] for _, facts in one.checked()] == list(range(20))
+
+
+def test_a_second_connection_of_a_process_takes_no_lock_from_the_first(tmp_path: Path) -> None:
+    """Otherwise another process that closes the store would delete the file to which the first one still writes."""
+    with closing(opened(tmp_path)) as log:
+        log.write("plan_approved", number=0)
+        opened(tmp_path).close()
+        other = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM records'); c.close()"
+        subprocess.run([sys.executable, "-c", other, str(tmp_path / "gate.sqlite")], check=True)
+        log.write("plan_approved", number=1)
+
+        assert (tmp_path / "gate.sqlite-wal").exists()
+
+
+def test_a_record_is_synced_also_after_an_unsynced_one_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locked store must not leave a mode in which later records wait for their sync."""
+    monkeypatch.setattr("host.record_store.BUSY_SECONDS", 0.1)
+    path = filled(tmp_path)
+    with closing(opened(tmp_path)) as log:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError):
+                log.write_after("contribution_handed_over")
+
+        with log.store.transaction():
+            assert log.store.read("PRAGMA synchronous") == [(2,)]
 
 
 def test_a_record_of_the_past_survives_its_process(tmp_path: Path) -> None:
@@ -248,7 +275,7 @@ def told(site: AuditLog, coordinator: AuditLog) -> None:
     """What both do at each connection."""
     site.check_own(coordinator.kept_head("ahus"))
     coordinator.check_other("ahus", site.own_head)
-    coordinator.keep_heads({"ahus": site.own_head})
+    coordinator.keep_head("ahus", site.own_head)
 
 
 @pytest.mark.parametrize("more", [0, 1, 5])
@@ -309,6 +336,40 @@ def test_the_other_side_refuses_a_shorter_log_by_itself(tmp_path: Path) -> None:
 
     assert coordinator.records("log_refused")[0]["owner"] == "ahus"
     site.close()
+
+
+def test_a_restore_in_the_future_is_refused(tmp_path: Path) -> None:
+    """Once kept, no later restore of an honest program could ever replace it."""
+    site, coordinator = both(tmp_path)
+    with pytest.raises(HeadRefused, match="future"):
+        coordinator.check_other("ahus", replace(site.own_head, restored=1 << 61))
+
+    site.declare_restored(by="A. Jones", because="disk")
+    told(site, coordinator)
+
+
+def test_the_log_of_another_site_is_refused(tmp_path: Path) -> None:
+    """Also if the head of that other site is the only one in the file, or no head of the named site is known."""
+    filled(tmp_path)
+    with closing(opened(tmp_path)) as log:
+        head = {"count": log.head.count, "hash": log.head.hash}
+    other, heads = LogSource(exported(tmp_path).path, "st-mary", is_export=True), tmp_path / "heads.json"
+
+    heads.write_text(json.dumps({"ahus": head}))
+    with pytest.raises(ConfigurationError):
+        other.verify(heads)
+    heads.write_text(json.dumps({"ahus": head, "st-mary": {"count": 0, "hash": "0" * 64}}))
+    with pytest.raises(StoreError):
+        other.verify(heads)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"ahus": {"count": 1e400, "hash": ""}}', '{"ahus": 1}'])
+def test_a_file_of_heads_from_the_other_side_may_be_anything(tmp_path: Path, content: str) -> None:
+    """It is refused with three sentences."""
+    filled(tmp_path)
+    (tmp_path / "heads.json").write_text(content)
+    with pytest.raises(ConfigurationError):
+        exported(tmp_path).verify(tmp_path / "heads.json")
 
 
 def test_a_log_that_must_exist_is_not_made(tmp_path: Path) -> None:

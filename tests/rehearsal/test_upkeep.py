@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from coordinator.commands.coordinator_audit import mark_restored
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
+from coordinator.operations.coordinator_log import store_path
 from deploy.quickstart.ports import free_port
 from host.audit_log import AuditLog
 from pki.names import Address
@@ -134,9 +135,7 @@ def test_both_sides_keep_the_head_of_the_others_log(tmp_path: Path, office: Offi
 
     async def scene() -> None:
         async with serving(office, plan_with(office.identities), tmp_path / "state") as running:
-            await site.talk(office, running.address, "a", until=1)
-            while running.log.kept_head("a").count == 0:
-                await asyncio.sleep(0.01)
+            await site.talk(office, running.address, "a", until=2)
             assert running.log.kept_head("a") == site.audit.own_head
             assert 0 < site.audit.kept_head("coordinator").count <= running.log.head.count
 
@@ -179,7 +178,7 @@ def test_a_coordinator_with_an_older_log_is_refused_until_a_person_declares_the_
 
     async def scene(state: Path) -> None:
         async with serving(office, plan_with(office.identities), state) as running:
-            await site.talk(office, running.address, "a", until=1)
+            await site.talk(office, running.address, "a", until=2)
 
     asyncio.run(scene(tmp_path / "state"))
     with pytest.raises(RefusedError) as refused:
@@ -187,6 +186,22 @@ def test_a_coordinator_with_an_older_log_is_refused_until_a_person_declares_the_
     assert "coordinator restored" in refused.value.remedy
     mark_restored(tmp_path / "new", by="A. Jones", because="disk")
     asyncio.run(scene(tmp_path / "new"))
+    site.audit.close()
+
+
+def test_a_coordinator_whose_log_was_rewritten_is_refused_at_each_connection(tmp_path: Path, office: Office) -> None:
+    """Also if the other log has grown longer. A site keeps no head of a log that lacks the head that it keeps."""
+    site = Site.of(office, "a", tmp_path / "a")
+
+    async def scene(state: Path) -> CoordinatorMessage | Upkeep:
+        async with serving(office, plan_with(office.identities), state) as running:
+            return (await site.talk(office, running.address, "a", until=2))[-1]
+
+    assert isinstance(asyncio.run(scene(tmp_path / "state")), LogHeads)
+    with closing(AuditLog(store_path(tmp_path / "new"), site=None, now=utc_now)) as rewritten:
+        rewritten.write_all([{"event": "invented"}] * 100)
+    for _ in range(2):
+        assert isinstance(asyncio.run(scene(tmp_path / "new")), Farewell)
     site.audit.close()
 
 
