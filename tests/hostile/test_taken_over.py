@@ -126,7 +126,6 @@ def test_logs_and_certificates_do_not_wait_for_an_approval(
 
     said = asyncio.run(scene())
 
-    assert [type(message) for message in said if not isinstance(message, Hello)] == [
-        LogHeads,
-        RenewalAsked,
-    ]
+    # Heads go out once a second too, so on a slow machine more than one has gone.
+    kinds = [type(message) for message in said if not isinstance(message, Hello)]
+    assert (kinds[0], kinds.count(RenewalAsked), {*kinds}) == (LogHeads, 1, {LogHeads, RenewalAsked})

@@ -10,8 +10,7 @@ models. The rules:
   reported;
 * a loss against the best local model is a loss, whatever the result of the placebo;
 * the report also states if there are too few test rows, or if a simple model is clearly better;
-* nothing is sent except the result of `Assessment.sums`, and only if the plan requires sums over the sites
-  and every hospital has approved that.
+* nothing of this is sent.
 """
 
 from __future__ import annotations
