@@ -86,7 +86,7 @@ def network_plan_of(
     """Return a plan that trains a network on these tables' concepts and promises `epsilon`, by default at `rate_of`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
     content["concepts"] = declared(content["concepts"])
-    kept = {key: content[key] for key in ("study", "version", "sites", "quorum", "concepts")}
+    kept = {key: content[key] for key in ("study", "version", "sites", "concepts")}
     return Plan.model_validate_json(
         json.dumps(
             kept

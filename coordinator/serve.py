@@ -131,24 +131,28 @@ async def serve(
         parts = _put_together(configuration, plans, state, stack)
         engine, servers = parts.engine, parts.servers
         status, control = await _status_server(parts, state), await control_server(engine, state)
-        for server in servers:
-            await server.start()
-        if plans:
-            engine.start()
-        # The handler is installed before the start is reported, because an unhandled SIGHUP would end the program.
-        stop = _stop_on_signals()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, Reloading(path, configuration, plans, engine.add))
-        structlog.get_logger().info("coordinator_listening", address=configuration.listen)
         notifier = sdnotify.SystemdNotifier()
-        notifier.notify("READY=1")
-        watch_status(engine.status)
-        watch = asyncio.create_task(_observed(configuration, parts, notifier))
         try:
-            await _until_over(engine, stop, watch, configuration.stay_seconds)
+            for server in servers:
+                await server.start()
+            if plans:
+                engine.start()
+            # The handler is installed before the start is reported, because an unhandled SIGHUP would end the program.
+            stop = _stop_on_signals()
+            reload = Reloading(path, configuration, plans, engine.add)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+            structlog.get_logger().info("coordinator_listening", address=configuration.listen)
+            notifier.notify("READY=1")
+            watch_status(engine.status)
+            watch = asyncio.create_task(_observed(configuration, parts, notifier))
+            try:
+                await _until_over(engine, stop, watch, configuration.stay_seconds)
+            finally:
+                watch.cancel()
         finally:
             notifier.notify("STOPPING=1")
-            watch.cancel()
             engine.stop()
+            # Also if the start fails: a server that is not stopped prints a traceback when Python ends.
             await asyncio.gather(*(server.stop(_STOPPING_SECONDS) for server in servers))
             for local, place in ((status, status_path(state)), (control, control_path(state))):
                 local.close()

@@ -39,7 +39,7 @@ class Collection:
     def __init__(self, plan: Plan) -> None:
         """Start the run. Nothing is masked, because masks cancel in every sum."""
         self.plan = plan
-        self.run: Run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        self.run: Run = new_run(plan, terms_of(plan), Gathering())
         self._builder = Builder(plan, trains=True, smallest_rows=1)
         self.noise: Noise = partial(with_noise, plan)  # a plan with privacy uses it
         self._own_sums: dict[str, tuple[int, ...]] = {}  # of private layers, by site, as the site's gate stores them
@@ -53,9 +53,7 @@ class Collection:
         offered = self.run.offered(round_number)
         payload = part.updates.tobytes() + np.array(part.scalars, "<i8").tobytes()
         here, noise = offered.offer.parameters_digest, None if self.plan.privacy is None else partial(self._noisy, site)
-        contribution = self._builder.build(
-            here, offered.exchange, memoryview(payload), rows=part.rows, resample=0, noise=noise
-        )
+        contribution = self._builder.build(here, offered.exchange, memoryview(payload), rows=part.rows, noise=noise)
         for index in range(offered.exchange.layout.chunks):
             self.run.running_sum.add(site, index, offered.exchange.layout.body(contribution.buffer, index))
 
@@ -109,11 +107,10 @@ def run_rounds(plan: Plan, studies: Mapping[str, Study | PriorStudy]) -> Collect
     return collection
 
 
-def asked_by(message: Offer | Finish, resample: int = 0) -> Asked:
-    """Convert an offer, or the last message of a run, to a request to the site's trainer. The gate sets `resample`."""
+def asked_by(message: Offer | Finish) -> Asked:
+    """Convert an offer, or the last message of a run, to a request to the site's trainer."""
     return Asked(
         round=message.round,
-        resample=resample,
         stage=message.stage if isinstance(message, Offer) else None,
         layers=message.layers,
         best_round=message.best_round,

@@ -149,5 +149,5 @@ def _plan(members: Mapping[str, object], seed: int, **keys: Any) -> Plan:  # Any
         {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
         for place, name in enumerate(members)
     ]
-    content = {"study": "simulation", "version": 1, "seed": seed, "sites": sites, "quorum": len(sites)}
+    content = {"study": "simulation", "version": 1, "seed": seed, "sites": sites}
     return Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "off"} | keys))

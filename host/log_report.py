@@ -39,7 +39,6 @@ _WORDS: Final = {
     "run_joined": "This site joined the run {run} ({method}).",
     "run_finished": "The run {run} ended after {rounds} rounds.",
     "run_went_back": "The run {run} returned to round {round}.",
-    "step_drawn_afresh": "Round {round} is trained again, because its contributors changed.",
     "key_session_agreed": "Masking keys were agreed among {sites}.",
     "privacy_spent": "Noise was drawn for {run}: epsilon {epsilon}, delta {delta} of patients' privacy are spent.",
     "contribution_released": "A contribution to round {round} of {run} is released: {bytes} bytes, {tensors} tensors, "
@@ -70,10 +69,8 @@ _WORDS: Final = {
     "result_taken": "{site} received the result of the run {run}.",
     "key_session_opened": "New masking keys were requested from {sites} for the run {run}.",
     "round_offered": "Round {round} of {run} was sent to {sites}.",
-    "round_bound": "The contributors to round {round} of {run} are {sites}.",
     "round_closed": "Round {round} of {run} was summed over {sites}.",
     "run_withdrawn": "The people of {site} withdrew it from the run {run}.",
-    "site_given_up": "{site} was missing in three attempts in a row. The others continue {run} without it.",
     "run_revoked": "The federation office revoked {site}, a site of the run {run}.",
     "round_void": "An attempt at round {round} of {run} failed. Missing sites: {missing}.",
     "run_over": "The run {run} ended: {reason}.",

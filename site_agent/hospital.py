@@ -16,7 +16,7 @@ from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
-from protos.plan.plan import Name, Plan
+from protos.plan.plan import Name
 
 
 def _known(name: str) -> str:
@@ -69,11 +69,8 @@ class Policy(Document):
             values make a sum reveal single patients.
         exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
             site's count then changes by smallest_cell or more, or not at all.
-        lost_site_budget: how many sums this site may send that, together with all earlier sums, isolate fewer sites
-            than smallest_sites; counted over all runs. With each such sum, a coordinator that lied about a loss could
-            compute the update of those few sites in one round. It applies only under `on_lost_site: continue`.
         uncounted_runs: names of earlier runs whose sums are not compared with later ones. Use it only for runs with
-            other patients' rows, or if the lost site takes part again with a new identity.
+            other patients' rows, or if the difference in sites is acceptable: it can show the updates of those sites.
         federated: patterns of the only tensors whose updates may be sent (`*`, `?`, `[abc]`); None for those of the
             plan's method. A plan is refused if a pattern matches no tensor of its network.
         private: patterns of tensors that are never sent, whatever other keys allow; as above.
@@ -95,7 +92,6 @@ class Policy(Document):
     largest_clipping_range: float = Field(gt=0)
     starting_file: Literal["refuse", "allow"] = "refuse"
     exact_rows: Literal["refuse", "allow"] = "refuse"
-    lost_site_budget: int = Field(default=0, ge=0)
     uncounted_runs: tuple[str, ...] = ()
     federated: tuple[TensorPattern, ...] | None = None
     private: tuple[TensorPattern, ...] = ()
@@ -104,10 +100,6 @@ class Policy(Document):
     smallest_cell: int = Field(default=10, ge=1)
     approvers: int = Field(default=1, ge=1, le=8)
     privacy: PrivacyLimits | None = None
-
-    def budget_for(self, plan: Plan) -> int:
-        """Return how much of `lost_site_budget` a run of this plan may use: 0 if the plan waits for lost sites."""
-        return self.lost_site_budget if plan.on_lost_site == "continue" else 0
 
 
 class Split(Document):

@@ -44,8 +44,6 @@ class Train:
     private layers' noisy sums, if these layers are trained under privacy.
 
     Attributes:
-        resample: 0 for the ordinary draw; otherwise the same step again from its start, with batches drawn again by a
-            generator keyed by this number.
         stage: what the round is for, a number of protos.wire.messages.Stage.
         layers: which of the manifest's layers take part, in hexadecimal as in an offer.
         best_round: the round whose received model had the lowest validation loss over all sites; -1 if none was
@@ -55,7 +53,6 @@ class Train:
     """
 
     round: int
-    resample: int
     stage: int
     layers: str
     best_round: int

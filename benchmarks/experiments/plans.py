@@ -25,5 +25,5 @@ def experiment_plan(sites: Iterable[str], seed: int, **keys: Any) -> Plan:  # An
         {"name": name, "identity": "-".join([f"aa{_LETTERS[number // 32]}{_LETTERS[number % 32]}"] * 8)}
         for number, name in enumerate(names)
     ]
-    content = {"study": "experiment", "version": 1, "seed": seed, "sites": listed, "quorum": len(names)}
+    content = {"study": "experiment", "version": 1, "seed": seed, "sites": listed}
     return Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "off"} | keys))

@@ -66,7 +66,6 @@ def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:
         "method": {"name": "federated-prior", "fewest_sites": fewest, "rows_per_unknown": 1.0},
         "concepts": concepts,
         "sites": [{"name": name, "identity": "-".join([f"aaa{name[0]}"] * 8)} for name in tables],
-        "quorum": len(tables),
         "secure_aggregation": "off",
     }
     return Plan.model_validate_json(json.dumps(content))

@@ -185,6 +185,5 @@ def plan_document(setting: Setting, parameters: int, identities: dict[str, str])
         "weighting": {"name": "equal"},
         "seed": 0,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "quorum": setting.sites,
         "secure_aggregation": "required" if setting.is_masked else "off",
     }

@@ -25,10 +25,8 @@ _EVENTS: Final = {
     "done": "result_taken",
     "key_session": "key_session_opened",
     "offered": "round_offered",
-    "bound": "round_bound",
     "closed": "round_closed",
     "void": "round_void",
-    "given_up": "site_given_up",
     "paused": "run_paused",
     "resumed": "run_resumed",
 }

@@ -79,12 +79,7 @@ def _table(sites: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _part(site: Mapping[str, Any]) -> str:
-    words = {
-        "revoked": "revoked",
-        "withdrawn": "withdrawn",
-        "given_up": "given up",
-    }
-    taken_out = next((word for key, word in words.items() if site.get(key)), None)
+    taken_out = next((word for word in ("revoked", "withdrawn") if site.get(word)), None)
     return taken_out or ("yes" if site["joined"] else "no")
 
 

@@ -5,7 +5,7 @@ moment. It follows from plan and sums alone, so a record of it can be replayed. 
 
 * a round is measured by what its contributions report about the received model. Best round r means the model that the
   sites received in round r;
-* a round without a report of validation, such as a resampled round, is not measured;
+* a round without a report of validation is not measured;
 * training that ends early ends with the training round after the round that decided it;
 * the Newton rounds of federated-prior end when no coefficient moves by 1e-8, or after the plan's largest number. The
   next round is the guard. The sums are written into the vector for the sites.

@@ -31,26 +31,24 @@ from coordinator.rounds.hearing import (
 from coordinator.rounds.performing import Peer, Performer
 from coordinator.rounds.phases import (
     Attempt,
-    BecameReady,
     Collecting,
     Declined,
     Event,
     Finishing,
+    Gathering,
     Interrupted,
     Joined,
     Left,
     Over,
     TimePassed,
     TookResult,
-    WasPaused,
     WasResumed,
     WasStopped,
     WentBack,
 )
-from coordinator.rounds.round import advance, begin
+from coordinator.rounds.round import advance
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, status_facts
-from coordinator.rounds.taken_out import explained, yet_to_tell
 from coordinator.storage.ending import Ending
 from coordinator.storage.journal import Echo
 from coordinator.storage.keeping import Kept
@@ -167,8 +165,8 @@ class Engine:
                 self._happened(hear_chunk(run, self._member(site), message))
             case Join():
                 self._join(run, site, message)
-            case Ready(round=number, attempt=attempt):
-                self._happened(BecameReady(self._member(site), number, attempt))
+            case Ready():
+                self._member(site)
             case Done(run=name):
                 if name == run.name and self._kept is not None:
                     self._kept.note("done", site=self._member(site))
@@ -195,7 +193,7 @@ class Engine:
 
     def recheck(self) -> None:
         """Stop waiting for revoked sites, after the register of sites has changed."""
-        for site in yet_to_tell(run.state, run.terms.sites, set(self._revoked())) if (run := self._run) else ():
+        for site in sorted(self._run.terms.sites & set(self._revoked())) if self._run else ():
             self.removed(site)
         self._tell_all_over()
 
@@ -215,7 +213,8 @@ class Engine:
         run.terms = replace(run.terms, is_paused=pauses)
         kept.note("paused" if pauses else "resumed")
         self._log.info("run_paused" if pauses else "run_resumed", run=run.name)
-        self._happened(WasPaused() if pauses else WasResumed())
+        if not pauses:
+            self._happened(WasResumed())
         return True
 
     def end_run(self) -> bool:
@@ -251,7 +250,7 @@ class Engine:
             self._log.info("run_is_over_already", run=plan.run_name)
             self._next_run()
             return
-        run = new_run(plan, terms, begin(terms, self._clock()), manifest_of(plan, self._starts(plan)))
+        run = new_run(plan, terms, Gathering(), manifest_of(plan, self._starts(plan)))
         echo = self._audit(plan.run_name) if self._audit else None
         kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
         if kept.history.is_over:
@@ -397,7 +396,6 @@ class Engine:
 
     def _end(self, run: Run, kept: Kept, over: Over) -> None:
         kept.journal.settle()  # no process copies from this journal after the run's record is written
-        over = explained(over, kept.history)
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
         write_record(self._state / "runs" / run.name, run, over, kept.history.facts())
@@ -435,15 +433,13 @@ def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupt
         kept: the state on disk; at least one round was offered.
         now: seconds of the caller's monotonic clock.
     """
-    number, deadlines = max(kept.history.past), run.plan.deadlines
-    past = kept.history.past[number]
+    number = max(kept.history.past)
     session, nobody = kept.history.key_session, frozenset[str]()
-    attempt = Attempt(round=number, number=past.attempt, bound=past.bound, present=nobody, key_session=session)
+    attempt = Attempt(round=number, number=kept.history.past[number], present=nobody, key_session=session)
     if kept.is_at_result():
-        made = replace(attempt, round=run.rounds_made, number=0)
-        return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=now + deadlines.contribute_seconds)
-    deadline = math.inf if run.terms.is_paused else now + deadlines.return_seconds
-    return Interrupted(attempt=attempt, deadline=deadline, returns=True)
+        made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.plan.deadlines.contribute_seconds
+        return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=deadline)
+    return Interrupted(attempt=attempt, returns=True)
 
 
 def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
@@ -455,8 +451,8 @@ def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
     number = kept.find_return(joined)
     if number is None:
         return None
-    past = kept.go_back(number)
-    repeated = {later: how for later, how in kept.history.past.items() if later > number}
+    attempt = kept.go_back(number)
+    repeated = {later: last for later, last in kept.history.past.items() if later > number}
     run.terms = replace(run.terms, past=repeated)
     structlog.get_logger().warning("run_went_back", run=run.name, round=number + 1)
-    return WentBack(number, past)
+    return WentBack(number, attempt)

@@ -58,7 +58,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
     A site that has sent its whole contribution continues with the next round.
     """
     state = run.state
-    if not isinstance(state, Working) or site not in state.attempt.bound:
+    if not isinstance(state, Working):
         return True
     has_sent = isinstance(state, Collecting) and site in state.complete
     return kept.is_current(join, state.attempt.round + has_sent)
@@ -98,7 +98,7 @@ def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
         raise MalformedMessage("a chunk of a round that is not collecting")
     current = (state.attempt.round, state.attempt.number)
     if not isinstance(state, Collecting) or at != current:
-        was_made = (past := run.terms.past.get(chunk.round)) is not None and chunk.attempt <= past.attempt
+        was_made = chunk.attempt <= run.terms.past.get(chunk.round, -1)
         if at < current or was_made or (at == current and isinstance(state, Interrupted)):
             return None  # the chunk belongs to an attempt that became void before the chunk arrived
         raise MalformedMessage("a chunk of a round that is not collecting")

@@ -18,7 +18,6 @@ from structlog.typing import FilteringBoundLogger
 from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
     Attempt,
-    BindRound,
     CloseRound,
     Effect,
     EndRun,
@@ -84,7 +83,7 @@ class Performer:
             else:
                 self._perform(run, kept, effect)
         state = run.state
-        if isinstance(state, Working) and not state.attempt.bound <= state.attempt.present:
+        if isinstance(state, Working) and not run.terms.sites <= state.attempt.present:
             run.times.disturbed()
         kept.journal.sync(settles=False)
         for act in self._outbox:
@@ -92,23 +91,22 @@ class Performer:
         return over
 
     def _perform(self, run: Run, kept: Kept, effect: Effect) -> None:
+        names = run.plan.site_names
         match effect:
-            case OpenKeySession(sites=sites, key_session=key_session):
+            case OpenKeySession(key_session=key_session):
                 run.adverts.clear()
                 run.acknowledgements.clear()
-                kept.note("key_session", key_session=key_session, sites=sorted(sites))
-                self._send(sites, KeySessionOpen(key_session, tuple(sorted(sites))))
-            case SendRoster(sites=sites, key_session=key_session):
-                self._send(sites, KeySessionRoster(key_session, tuple(run.adverts[site] for site in sorted(sites))))
-            case SealKeySession(sites=sites, key_session=key_session):
-                entries = tuple(run.acknowledgements[site] for site in sorted(sites))
-                self._send(sites, KeySessionSeal(key_session, entries))
-            case OfferRound(sites=sites, attempt=attempt):
-                self._offer(run, kept, sites, attempt)
-            case BindRound():
-                self._bind(run, kept, effect)
-            case CloseRound(round=number, contributors=contributors):
-                self._close(run, kept, number, contributors)
+                kept.note("key_session", key_session=key_session, sites=list(names))
+                self._send(run.terms.sites, KeySessionOpen(key_session, names))
+            case SendRoster(key_session=key_session):
+                self._send(run.terms.sites, KeySessionRoster(key_session, tuple(run.adverts[site] for site in names)))
+            case SealKeySession(key_session=key_session):
+                entries = tuple(run.acknowledgements[site] for site in names)
+                self._send(run.terms.sites, KeySessionSeal(key_session, entries))
+            case OfferRound():
+                self._offer(run, kept, effect)
+            case CloseRound(round=number):
+                self._close(run, kept, number)
             case VoidRound():
                 self._void(run, kept, effect)
             case SendResult(sites=sites):
@@ -120,28 +118,24 @@ class Performer:
             case _:
                 assert_never(effect)
 
-    def _offer(self, run: Run, kept: Kept, sites: Sites, attempt: int) -> None:
-        offer = kept.offer(attempt_of(run))
-        run.times.offered(offer.round, attempt)
+    def _offer(self, run: Run, kept: Kept, effect: OfferRound) -> None:
+        offer, sites = kept.offer(attempt_of(run)), effect.sites
+        run.times.offered(offer.round, effect.attempt)
+        if not effect.resumes:
+            run.begin_sum(offer.round, run.plan.site_names)
         self._send(sites, offer)
-        self._send_parameters(sites, run.offered(offer.round).values, offer.round, attempt)
+        self._send_parameters(sites, run.offered(offer.round).values, offer.round, effect.attempt)
+        arrived = run.running_sum.arrived
+        for first, some in groupby(sorted(sites, key=arrived), arrived):  # usually one message for all
+            self._send(frozenset(some), Bind(offer.round, effect.attempt, run.plan.site_names, first))
 
-    def _bind(self, run: Run, kept: Kept, bind: BindRound) -> None:
-        if not bind.resumes:
-            run.begin_sum(bind.round, bind.contributors)
-            if not run.terms.binds_early:  # otherwise the record of the offer has the contributors
-                kept.bound(attempt_of(run))
-        contributors, arrived = tuple(sorted(bind.contributors)), run.running_sum.arrived
-        for first, sites in groupby(sorted(bind.sites, key=arrived), arrived):  # usually one message for all
-            self._send(frozenset(sites), Bind(bind.round, bind.attempt, contributors, first, bind.resample))
-
-    def _close(self, run: Run, kept: Kept, number: int, contributors: Sites) -> None:
+    def _close(self, run: Run, kept: Kept, number: int) -> None:
         before = run.course
         kept.before_change()
         run.close_round(number)
         run.times.closed()
-        kept.closed(number, contributors)
-        self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(contributors))
+        kept.closed(number)
+        self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(run.terms.sites))
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 
@@ -149,9 +143,6 @@ class Performer:
         facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
         self.log.warning("round_void", run=run.name, **facts | {"round": void.round + 1})
         kept.note("void", **facts)
-        for site in sorted(void.given_up):
-            self.log.warning("site_given_up", site=site, run=run.name)
-            kept.note("given_up", site=site)
         for site in sorted(void.missing & self.joined):
             self.joined.discard(site)
             end = self.peers[site].end

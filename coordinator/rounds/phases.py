@@ -6,27 +6,15 @@ clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from protos.plan.schedules import Deadlines
 from protos.wire.messages import SiteReason
 
 Sites: TypeAlias = frozenset[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """The last offer of a round. The run returned to an earlier round, so the same sites must repeat this round.
-
-    The fields have the same meaning as in Attempt. The repetition is a later attempt.
-    """
-
-    attempt: int
-    bound: Sites
-    was_bound: bool = False
-    resample: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +24,11 @@ class Terms:
     Attributes:
         rounds: the number of rounds, as far as it is known. The end of a round can reduce this number. But the run
             always finishes a round that was offered before.
-        binds_early: the offer of a round already names the contributors.
-        early_seconds: the longest time for training and sending together if the offer names the contributors, in
-            seconds. None means `contribute_seconds`.
-        is_masked: contributors first agree on the keys of a key session.
-        on_lost_site: whether a run waits for a lost site, or continues without it.
-        past: the rounds that must be repeated, because the run returned to an earlier round.
+        sites: all of them contribute to every sum.
+        seconds: the longest time for training and sending together.
+        is_masked: the sites first agree on the keys of a key session.
+        past: the last attempt at each round that must be repeated, because the run returned to an earlier round. The
+            repetition is a later attempt.
         is_paused: a person has paused the run, so no further round begins.
         first_attempt: the number of the first attempt at a round; above 0 after a restore, because lower numbers may
             have been used.
@@ -50,14 +37,11 @@ class Terms:
     """
 
     sites: Sites
-    quorum: int
     rounds: int
-    binds_early: bool
-    early_seconds: float | None = None
+    seconds: float
     is_masked: bool
-    on_lost_site: Literal["wait", "continue"]
     deadlines: Deadlines
-    past: Mapping[int, Past] = field(default_factory=dict)
+    past: Mapping[int, int] = field(default_factory=dict)
     is_paused: bool = False
     first_attempt: int = 0
     first_key_session: int = 0
@@ -66,11 +50,10 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Gathering:
-    """The coordinator waits for the listed sites. The `declined` sites reported that they will not take part."""
+    """The coordinator waits until all sites have joined, without end."""
 
     joined: Sites = frozenset()
-    declined: Sites = frozenset()
-    deadline: float
+    deadline: ClassVar[float] = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,47 +61,17 @@ class Attempt:
     """One attempt at one round. The phases that work on the attempt have it as a field.
 
     Attributes:
-        present: the connected sites, bound or entering.
-        entering: sites that become contributors with the next round.
-        agreed: the sites that have the masking keys of `key_session`.
+        present: the connected sites.
+        has_keys: all sites have the masking keys of `key_session`.
         corruptions: the number of attempts at this round with a wrong sum of the check words.
-        was_bound: an attempt at this round has named its contributors, so some sites may have sent data.
-        resample: the number of the attempt from which all sites draw other batches and dropout. They do this if a round
-            continues without a contributor. 0 means the usual draw.
-        withdrawn: bound sites that their own persons or the office have withdrawn. The plan decides whether the other
-            sites wait for them or continue at once.
-        late: names a site one time for each attempt that failed because of this site. When the site has sent a whole
-            contribution, its entries are removed.
     """
 
     round: int
     number: int
-    bound: Sites
     present: Sites
-    entering: Sites = frozenset()
     key_session: int = 0
-    agreed: Sites = frozenset()
+    has_keys: bool = False
     corruptions: int = 0
-    was_bound: bool = False
-    resample: int = 0
-    withdrawn: Sites = frozenset()
-    late: tuple[str, ...] = ()
-
-    def at(self, number: int, past: Past) -> Attempt:
-        """Return an attempt that repeats an earlier round with the same sites. Other connected sites enter later."""
-        return Attempt(
-            round=number,
-            number=past.attempt + 1,
-            bound=past.bound,
-            present=self.present,
-            entering=self.present - past.bound,
-            key_session=self.key_session,
-            agreed=self.agreed,
-            was_bound=past.was_bound,
-            resample=past.resample,
-            withdrawn=self.withdrawn & past.bound,
-            late=self.late,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +85,11 @@ class Agreeing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """Parameters were offered to the sites. Each `ready` site has computed and checked its contribution.
+class Collecting:
+    """Parameters were offered to the sites. The `complete` sites have sent all chunks of their contributions.
 
     `deadline` is the end of this phase. It is earlier while a site is away. `latest` is the end if no site is away.
     """
-
-    attempt: Attempt
-    ready: Sites = frozenset()
-    deadline: float
-    latest: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collecting:
-    """The list of contributors is fixed. The `complete` sites have sent all chunks. Deadlines are as in Training."""
 
     attempt: Attempt
     complete: Sites = frozenset()
@@ -156,15 +99,15 @@ class Collecting:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """No round is offered until every site of the attempt is connected and the run is not paused.
+    """No round is offered until every site is connected and the run is not paused. This has no end.
 
     `returns`: this program or a site lost its memory. So the run first returns to a round that all of them have on
     disk.
     """
 
     attempt: Attempt
-    deadline: float
     returns: bool = False
+    deadline: ClassVar[float] = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +130,7 @@ class Over:
     is_by_person: bool = False
 
 
-Working: TypeAlias = Agreeing | Training | Collecting | Interrupted
+Working: TypeAlias = Agreeing | Collecting | Interrupted
 State: TypeAlias = Gathering | Working | Finishing | Over
 
 
@@ -227,15 +170,6 @@ class Acknowledged:
 
 
 @dataclass(frozen=True)
-class BecameReady:
-    """A site has computed its contribution for this attempt."""
-
-    site: str
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True)
 class Completed:
     """A site's last chunk was added."""
 
@@ -264,15 +198,10 @@ class Declined:
 
 @dataclass(frozen=True)
 class WentBack:
-    """Parameters and decisions were reset to those before a round. `past` is the last offer of that round."""
+    """Parameters and decisions were reset to those before a round. `attempt` is the last one at that round."""
 
     round: int
-    past: Past
-
-
-@dataclass(frozen=True)
-class WasPaused:
-    """A person has paused the run."""
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -295,13 +224,11 @@ Event: TypeAlias = (
     | Left
     | Advertised
     | Acknowledged
-    | BecameReady
     | Completed
     | FoundCorrupted
     | TookResult
     | Declined
     | WentBack
-    | WasPaused
     | WasResumed
     | WasStopped
     | TimePassed
@@ -310,47 +237,33 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True)
 class OpenKeySession:
-    """Request new keys from these sites."""
+    """Request new keys from all sites."""
 
-    sites: Sites
     key_session: int
 
 
 @dataclass(frozen=True)
 class SendRoster:
-    """Send to each of these sites the keys of the other sites."""
+    """Send to each site the keys of the other sites."""
 
-    sites: Sites
     key_session: int
 
 
 @dataclass(frozen=True)
 class SealKeySession:
-    """Confirm to these sites that all sites have seen the same keys."""
+    """Confirm to all sites that they have seen the same keys."""
 
-    sites: Sites
     key_session: int
 
 
 @dataclass(frozen=True)
 class OfferRound:
-    """Send the round's parameters to these sites."""
+    """Send the round's parameters to these sites. With `resumes`, they send only chunks that have not arrived yet."""
 
     sites: Sites
     round: int
     attempt: int
-
-
-@dataclass(frozen=True)
-class BindRound:
-    """Send these sites the contributors' names. With `resumes`, a site sends only chunks that have not arrived yet."""
-
-    sites: Sites
-    contributors: Sites
-    round: int
-    attempt: int
-    resample: int
-    resumes: bool
+    resumes: bool = False
 
 
 @dataclass(frozen=True)
@@ -358,17 +271,15 @@ class CloseRound:
     """Apply the server rule to the complete sum."""
 
     round: int
-    contributors: Sites
 
 
 @dataclass(frozen=True)
 class VoidRound:
-    """Drop the attempt's sums, and disconnect the missing sites. The run continues without the `given_up` sites."""
+    """Drop the attempt's sums, and disconnect the missing sites."""
 
     round: int
     attempt: int
     missing: Sites
-    given_up: Sites = frozenset()
 
 
 @dataclass(frozen=True)
@@ -386,6 +297,6 @@ class EndRun:
 
 
 Effect: TypeAlias = (
-    OpenKeySession | SendRoster | SealKeySession | OfferRound | BindRound | CloseRound | VoidRound | SendResult | EndRun
+    OpenKeySession | SendRoster | SealKeySession | OfferRound | CloseRound | VoidRound | SendResult | EndRun
 )
 Outcome: TypeAlias = tuple[State, tuple[Effect, ...]]

@@ -25,7 +25,7 @@ from coordinator.rounds.course import (
     layers_of_result,
     rounds_of,
 )
-from coordinator.rounds.phases import Collecting, State, Terms, Training
+from coordinator.rounds.phases import Collecting, State, Terms
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import RoundState, Snapshot
 from protos.numbers.fixed_point import FixedPoint
@@ -194,7 +194,7 @@ class Run:
             "seed": self.plan.seed,
             "masked": self.plan.secure_aggregation == "required",
             "privacy": None if promise is None else price_in_words(promise, self.plan.private_sums),
-            "phase": _phase(self.state, self.terms),
+            "phase": _phase(self.state),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
             "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.training_rounds,
@@ -262,28 +262,20 @@ def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return [curve[place] for place in sorted(kept)]
 
 
-def _phase(state: State, terms: Terms) -> str:
-    """Return the name of the run's phase for people.
-
-    If the offer named the contributors, it is `training` until the first site has sent its whole contribution.
-    """
-    if terms.binds_early and isinstance(state, Collecting) and not state.complete:
-        return Training.__name__.lower()
+def _phase(state: State) -> str:
+    """Return the name of the run's phase for people: `training` until the first whole contribution has arrived."""
+    if isinstance(state, Collecting) and not state.complete:
+        return "training"
     return type(state).__name__.lower()
 
 
 def terms_of(plan: Plan) -> Terms:
     """Return the parts of a plan that decide how its run proceeds."""
-    # A plan that waits never changes its contributors between rounds. So the coordinator names them with the offer.
-    is_by_batch, waits = plan.schedule.aggregate == "every-batch", plan.on_lost_site == "wait"
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,
-        quorum=plan.quorum,
         rounds=plan.rounds,
-        binds_early=is_by_batch or waits,
-        early_seconds=2 * plan.deadlines.contribute_seconds if waits and not is_by_batch else None,
+        seconds=plan.deadlines.contribute_seconds * (1 if plan.schedule.aggregate == "every-batch" else 2),
         is_masked=plan.secure_aggregation == "required",
-        on_lost_site=plan.on_lost_site,
         deadlines=plan.deadlines,
     )

@@ -17,10 +17,8 @@ from coordinator.rounds.phases import (
     Sites,
     State,
     Terms,
-    Training,
 )
 from coordinator.rounds.run import Run
-from coordinator.rounds.taken_out import told
 from coordinator.storage.history import History
 from coordinator.storage.keeping import Kept
 
@@ -60,53 +58,69 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
                 "last_contact_seconds": ages.get(name),
                 "withdrawn": name in history.withdrawn,
                 "revoked": name in history.revoked,
-                "given_up": name in history.given_up,
             }
             for name in (run.plan.listed_names if run else sorted({*around.connected, *around.unaware}))
         },
         "paused": run.terms.is_paused if run else False,
         "waits_for": sorted(waited_for(run.state, run.terms)) if run else [],
         "pace": pace_facts(run, around.now, is_whole=_is_whole(run)) if run else None,
-        "concluding": concluding_facts(run.state) if run else None,
-        "taken_out": told(run.state, history, clock_seconds=clock_seconds, now=around.now) if run else [],
+        "concluding": concluding_facts(run.state, run.terms) if run else None,
+        "taken_out": told(run.state, run.terms, history) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
         "happened": history.facts() if kept else None,
     }
 
 
 def waited_for(state: State, terms: Terms) -> Sites:
-    """Return the sites for which the run waits at this moment."""
+    """Return the sites for which the run waits at this moment: those that are away, or else those that still work."""
     match state:
-        case Gathering(joined=joined, declined=declined):
-            return terms.sites - joined - declined
-        case Agreeing(attempt=attempt, acknowledged=acknowledged):
-            return attempt.bound - acknowledged
-        case Training(attempt=attempt, ready=ready):
-            return attempt.bound - ready
-        case Collecting(attempt=attempt, complete=complete):
-            return attempt.bound - complete
+        case Gathering(joined=joined):
+            return terms.sites - joined
+        case Agreeing(attempt=attempt, acknowledged=done) | Collecting(attempt=attempt, complete=done):
+            return (terms.sites - done - attempt.present) or terms.sites - done
         case Interrupted(attempt=attempt):
-            return attempt.bound - attempt.present
-        case Finishing(attempt=attempt, done=done, gone=gone):
-            return (attempt.bound | terms.receivers) - done - gone
+            return terms.sites - attempt.present
+        case Finishing(done=done, gone=gone):
+            return (terms.sites | terms.receivers) - done - gone
         case Over():
             return frozenset()
         case _:
             assert_never(state)
 
 
-def concluding_facts(state: State) -> dict[str, int] | None:
+def told(state: State, terms: Terms, history: History) -> list[str]:
+    """Return a text about each site that a person at the hospital or at the office has taken out of the run."""
+    return [
+        _told(site, is_revoked=site in history.revoked, waits=site in waited_for(state, terms))
+        for site in sorted(history.revoked | history.withdrawn)
+    ]
+
+
+def _told(site: str, *, is_revoked: bool, waits: bool) -> str:
+    what = f"The federation office has revoked {site}" if is_revoked else f"The hospital has withdrawn its site {site}"
+    remedy = (
+        f"Invite the site again with `pki invite {site}`. If it still has the identity key in the plan, it returns "
+        "to this round."
+        if is_revoked
+        else "Call the hospital: after a new approval there, the site returns to this round."
+    )
+    waiting = " The run waits for it." if waits else ""
+    return (
+        f"{what}.{waiting} {remedy} Or end the run with `coordinator stop` and propose a new version of the plan, "
+        "without it or with its new identity key."
+    )
+
+
+def concluding_facts(state: State, terms: Terms) -> dict[str, int] | None:
     """Return how many sites have loaded the result, and how many should load it. Return None while rounds remain."""
     if not isinstance(state, Finishing):
         return None
-    return {"have_result": len(state.done), "sites": len(state.attempt.bound - state.gone)}
+    return {"have_result": len(state.done), "sites": len(terms.sites - state.gone)}
 
 
 def _is_whole(run: Run) -> bool:
     """Return whether all contributors of the current round are connected."""
-    if not isinstance(run.state, Agreeing | Training | Collecting):
-        return True
-    return run.state.attempt.bound <= run.state.attempt.present
+    return not isinstance(run.state, Agreeing | Collecting) or run.terms.sites <= run.state.attempt.present
 
 
 def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, float | str | None] | None:
@@ -119,7 +133,7 @@ def pace_facts(run: Run, now: datetime, *, is_whole: bool = True) -> dict[str, f
         return None
     left = (run.terms.rounds - run.rounds_made) * seconds
     left = max(0.0, left - min(run.times.under_way, seconds))
-    moves = isinstance(run.state, Agreeing | Training | Collecting) and not run.terms.is_paused and is_whole
+    moves = isinstance(run.state, Agreeing | Collecting) and not run.terms.is_paused and is_whole
     try:
         ends = (now + timedelta(seconds=left)).isoformat(timespec="seconds") if moves else None
     except OverflowError:  # beyond the year 9999

@@ -6,17 +6,15 @@ Each written entry is applied at once, and a restarted program applies all of th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.rounds.phases import Past
 from coordinator.storage.journal import Entry, read_journal
 
 # The entries that an operator may need later. All other events are the normal course of a run.
 _TOLD: Final = (
     "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
-    "given_up",
 )  # fmt: skip
 _MOST_TOLD: Final = 200
 # A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both
@@ -37,8 +35,6 @@ class History:
         done: sites that have loaded the result.
         withdrawn: sites that their own persons have withdrawn and that have not joined again.
         revoked: sites that the federation office has removed and that have not joined again.
-        given_up: sites that were late so often that the others no longer wait for them, until they are offered a round
-            again.
         is_paused: a person has paused the run.
         over: how the run ended.
         counts: how often each kind of entry was written.
@@ -47,13 +43,12 @@ class History:
 
     def __init__(self) -> None:
         self.key_session = 0
-        self.past: dict[int, Past] = {}
+        self.past: dict[int, int] = {}
         self.digests: dict[int, str] = {}
         self.first_attempt = self.furthest = self.rounds_made = 0
         self.done: set[str] = set()
         self.withdrawn: set[str] = set()
         self.revoked: set[str] = set()
-        self.given_up: set[str] = set()
         self.is_paused = False
         self.over: Entry | None = None
         self.counts: Counter[str] = Counter()
@@ -83,28 +78,18 @@ class History:
         match kind:
             case "key_session":
                 self.key_session = entry["key_session"]
-            case "offered" | "bound":
-                number, attempt, is_bound = entry["round"], entry["attempt"], kind == "bound" or entry["was_bound"]
-                self.past[number] = Past(
-                    attempt=attempt, bound=frozenset(entry["sites"]), was_bound=is_bound, resample=entry["redraw"]
-                )
-                self.given_up.difference_update(entry["sites"])
-                if kind == "offered":
-                    self.digests[number] = entry["parameters"]
-                    self.furthest = max(self.furthest, number + 1)
+            case "offered":
+                number = entry["round"]
+                self.past[number], self.digests[number] = entry["attempt"], entry["parameters"]
+                self.furthest = max(self.furthest, number + 1)
             case "restored":
                 self.key_session += RESTORED_STEP
                 self.first_attempt += RESTORED_STEP
-                for number, past in self.past.items():
-                    self.past[number] = replace(past, attempt=past.attempt + RESTORED_STEP)
+                self.past = {number: attempt + RESTORED_STEP for number, attempt in self.past.items()}
             case "withdrawn":
                 self.withdrawn.add(entry["site"])
             case "revoked":
                 self.revoked.add(entry["site"])
-            case "given_up":
-                self.given_up.add(entry["site"])
-            case "started":
-                self.given_up.clear()  # the attempts are counted from zero
             case "joined":
                 self.withdrawn.discard(entry["site"])
                 self.revoked.discard(entry["site"])
@@ -123,25 +108,10 @@ class History:
                 self.over = entry
 
     def forget_before(self, oldest: int) -> None:
-        """Delete all rounds before `oldest` from memory, except the last one, whose contributing sites are needed."""
-        for number in [number for number in self.past if number < oldest - 1]:
+        """Delete all rounds before `oldest` from memory."""
+        for number in [number for number in self.past if number < oldest]:
             del self.past[number]
             self.digests.pop(number, None)
-
-    def needed(self, number: int) -> frozenset[str]:
-        """Return the sites without which the run cannot return to a round: those that contributed then or later."""
-        needed = [past.bound for later, past in self.past.items() if later >= number]
-        return frozenset[str]().union(*needed, self.bound_at(number))
-
-    def bound_at(self, number: int) -> frozenset[str]:
-        """Return the contributing sites of a round from its offer. Without an offer, use the previous round."""
-        past = self.past.get(number) or self.past.get(number - 1)
-        return frozenset() if past is None else past.bound
-
-    def resample_before(self, number: int) -> int:
-        """Return the number of the random draw in the previous round. The states before this round depend on it."""
-        past = self.past.get(number - 1)
-        return 0 if past is None else past.resample
 
     def facts(self) -> dict[str, object]:
         """Return the recorded events of each site in this run, as values for JSON."""

@@ -8,7 +8,7 @@ state. The rules:
 * a large snapshot is written while rounds continue, from the run's own memory. If the next round closes before all its
   bytes are read, the run continues in a copy. Until the snapshot is on disk the run returns to the previous one, and no
   site deletes the states for that;
-* a repeated round is for the same sites with the same draw, from the same bytes, under a later attempt.
+* a repeated round is from the same bytes, under a later attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator.rounds.phases import Attempt, Over, Past, Sites
+from coordinator.rounds.phases import Attempt, Over
 from coordinator.rounds.round_times import JournalTimes, RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
@@ -39,7 +39,7 @@ from coordinator.storage.snapshots import (
 )
 from protos.errors import UnavailableError
 from protos.plan.exchange import stage_at
-from protos.wire.messages import Join, Offer, Saved, Stage
+from protos.wire.messages import Join, Offer, Stage
 
 LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
 
@@ -78,10 +78,9 @@ class Kept:
             self.history.take(entry)
             times.take(entry)
         run.times = RoundTimes(clock, times.newest)
-        self.holds: dict[str, set[Saved]] = {}  # by site
+        self.holds: dict[str, set[int]] = {}  # by site the rounds from which it can continue
         self.rounds = self._readable(place)
         self._saved_at = clock()
-        self._saved_for: Sites = frozenset()
         self._saving: tuple[int, bool] = (-1, False)
 
     @property
@@ -107,83 +106,64 @@ class Kept:
             raise _differs(number)
         if self._saving[0] != number:
             self._saving = (number, self._is_due(attempt))
-        known = self.history.past.get(number)
-        if known is None or known.attempt != attempt.number:
-            for site in attempt.bound - self.history.bound_at(number - 1):
-                self.hold(site, Saved(number, self.history.resample_before(number)))
-            self.note(
-                "offered",
-                round=number,
-                attempt=attempt.number,
-                sites=sorted(attempt.bound),
-                was_bound=attempt.was_bound,
-                redraw=attempt.resample,
-                parameters=digest,
-            )
+        if self.history.past.get(number) != attempt.number:
+            sites = list(self._run.plan.site_names)
+            self.note("offered", round=number, attempt=attempt.number, sites=sites, parameters=digest)
         return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
-
-    def bound(self, attempt: Attempt) -> None:
-        """Record in the journal which sites contribute to an attempt at a round."""
-        self.note(
-            "bound", round=attempt.round, attempt=attempt.number, sites=sorted(attempt.bound), redraw=attempt.resample
-        )
 
     def before_change(self) -> None:
         """Prepare for new values of the run. If a snapshot still reads the old values, the run gets other memory."""
         if self._writing is not None and not self._writing[1].done():
             self._run.take_new_memory()
 
-    def closed(self, number: int, contributors: Sites) -> None:
+    def closed(self, number: int) -> None:
         """Record that a round is complete. Write a snapshot if all contributing sites have saved their states.
 
         Raises:
             UnavailableError: the disk cannot be written.
         """
-        self.note("closed", round=number, sites=sorted(contributors))
+        self.note("closed", round=number, sites=list(self._run.plan.site_names))
         if self._saving != (number, True):
             return
         self.journal.sync()
-        resample = self.history.past[number].resample
-        state, lines = self._run.before(number + 1), self.journal.lines
-        self._write(Snapshot(state, contributors, resample, lines))
-        self._saved_at, self._saved_for = self._clock(), contributors
-        for site in contributors:
-            self.hold(site, Saved(number + 1, resample))
+        self._write(Snapshot(self._run.before(number + 1), self.journal.lines))
+        self._saved_at = self._clock()
+        for site in self._run.plan.site_names:
+            self.hold(site, number + 1)
 
     def joined(self, site: str, join: Join) -> None:
         """Record from which saved states a joining site can continue the run."""
         # A site that has not begun can begin. Its saved states remain on its disk. Only its memory changes.
-        begun = {Saved(0)} if join.next_round == 0 else set()
+        begun = {0} if join.next_round == 0 else set()
         self.holds[site] = {*join.saved, *begun}
 
-    def hold(self, site: str, state: Saved) -> None:
-        """Record that a site has reported a state that it saved on disk."""
-        kept = {held for held in self.holds.get(site, ()) if held.round >= self.oldest}
-        self.holds[site] = kept | {state}
+    def hold(self, site: str, number: int) -> None:
+        """Record that a site has saved its state before a round on disk."""
+        self.holds[site] = {held for held in self.holds.get(site, ()) if held >= self.oldest} | {number}
 
     def is_behind(self, join: Join) -> bool:
         """Return whether a site already has a later round than this journal. If so, the journal is an older copy."""
-        reached = max((state.round for state in join.saved), default=0)
+        reached = max(join.saved, default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 
     def is_current(self, join: Join, number: int) -> bool:
         """Return whether a site has the state in memory or on disk from which a round continues."""
-        return join.next_round in (number, number + 1) or self._state(number) in join.saved
+        return join.next_round in (number, number + 1) or number in join.saved
 
     def can_return(self, site: str) -> bool:
         """Return whether the run can return to an earlier round whose state this site has also saved."""
-        return any(self._has(site, number) for number in self.rounds)
+        return not self.holds.get(site, set()).isdisjoint(self.rounds)
 
     def find_return(self, present: Collection[str]) -> int | None:
         """Return the newest round to which the run can return together with the connected sites."""
-        for number in reversed(self.rounds):
-            sites = self.history.bound_at(number)
-            if self.history.needed(number) <= set(present) and all(self._has(site, number) for site in sites):
-                return number
-        return None
+        sites = self._run.plan.site_names
+        if not set(sites) <= set(present):
+            return None
+        held = (number for number in reversed(self.rounds) if all(number in self.holds.get(site, ()) for site in sites))
+        return next(held, None)
 
-    def go_back(self, number: int) -> Past:
-        """Restore the state of the run before a round. Return the last offer of this round to sites.
+    def go_back(self, number: int) -> int:
+        """Restore the state of the run before a round. Return the last attempt at this round.
 
         Raises:
             UnavailableError: the snapshot can no longer be read.
@@ -202,10 +182,7 @@ class Kept:
         forget_after(self._folder, number)
         self.rounds = [kept for kept in self.rounds if kept <= number]
         self._saved_at, self._saving = self._clock(), (-1, False)
-        self._saved_for = frozenset() if snapshot is None else snapshot.contributors
-        return self.history.past.get(number) or Past(
-            attempt=self.history.first_attempt - 1, bound=self.history.bound_at(number)
-        )
+        return self.history.past.get(number, self.history.first_attempt - 1)
 
     def is_at_result(self) -> bool:
         """Restore the newest snapshot of the run. Return whether all rounds are complete in this snapshot."""
@@ -263,7 +240,7 @@ class Kept:
         """Return whether a snapshot is due after a round."""
         run, every = self._run, self._run.plan.snapshots
         following = stage_at(run.plan, attempt.round + 1, run.course.training_rounds)
-        if attempt.round == 0 or following is not Stage.TRAINING or attempt.bound != self._saved_for:
+        if attempt.round == 0 or following is not Stage.TRAINING:
             return True
         if self._writing is not None:
             return False  # the snapshot after this round is written later
@@ -281,13 +258,6 @@ class Kept:
             raise JournalDamaged(journal, "it has fewer lines than when the last snapshot was taken")
         has_start = len(found) < KEPT
         return [0] * has_start + [snapshot.state.round for snapshot in snapshots] or [0]
-
-    def _state(self, number: int) -> Saved:
-        return Saved(number, self.history.resample_before(number))
-
-    def _has(self, site: str, number: int) -> bool:
-        """Return whether a site has the saved state that it needs for a round. Other sites need no state."""
-        return site not in self.history.bound_at(number) or self._state(number) in self.holds.get(site, ())
 
 
 def _differs(number: int) -> UnavailableError:

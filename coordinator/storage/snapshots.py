@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from coordinator.rounds.course import Course
-from coordinator.rounds.phases import Sites
 from host.durable import MODELS_RESERVE_BYTES, on_disk, require_room, sync_folder
 from protos.plan.server_rules import Float32, Float64
 from protos.wire.positions import arrays_digest
@@ -53,13 +52,10 @@ class Snapshot:
     """The state of a run before a round, with all that a continued run needs.
 
     Attributes:
-        contributors: of the previous round; `resample` is the number of their draw.
         journal_lines: the least number of lines in the journal.
     """
 
     state: RoundState
-    contributors: Sites
-    resample: int
     journal_lines: int = 0
 
     @property
@@ -121,8 +117,6 @@ def begin_snapshot(folder: Path, snapshot: Snapshot) -> Path:
         {
             "version": FORMAT,
             "round": state.round,
-            "contributors": sorted(snapshot.contributors),
-            "redraw": snapshot.resample,
             "course": state.course.to_json().decode(),
             "journal_lines": snapshot.journal_lines,
         }
@@ -162,8 +156,6 @@ def read_snapshot(folder: Path, number: int) -> Snapshot | None:
             raise ValueError("not the bytes that were written")
         return Snapshot(
             _state(facts, arrays),
-            frozenset(facts["contributors"]),
-            facts["redraw"],
             facts["journal_lines"],
         )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

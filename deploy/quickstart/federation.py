@@ -141,6 +141,5 @@ def _plan(rehearsal: Rehearsal, study: Study, identities: dict[str, str]) -> dic
         "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
         "seed": rehearsal.seed,
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "quorum": len(identities),
         "secure_aggregation": "required" if rehearsal.is_masked else "off",
     }

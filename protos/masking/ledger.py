@@ -1,19 +1,15 @@
-"""Records the vectors that a site has masked, so that no two sums of a site reveal one update by subtraction.
+"""Records the vectors that a site has masked, so that no mask is used twice and no step is answered in two ways.
 
-Two sums over different sets at the same step differ by one site's update. Two vectors in one context have the same
-masks, so their difference is visible at once. The ledger prevents both. It does not rely on what the coordinator or
-another site remembers. Source: docs/privacy.md, "The rules of each gate". The rules:
+Two vectors in one context have the same masks, so their difference is visible at once. The ledger prevents this. It
+does not rely on what the coordinator or another site remembers. Source: docs/privacy.md, "The rules of each gate". The
+rules:
 
 * attempts at a step only increase, also after a restart or a new key session. The same step and attempt are sent again
   only with the same context and bytes, by the process that masked them;
 * a new step comes after every step that was masked. After a crash a masked step can be repeated as long as the ledger
   has it, and only for the same received bytes;
-* a repeated step for the same set sends the identical encoded vector, under a new context;
-* a repeated step for another set sends a resampled vector, which differs from every vector masked for this step;
-* steps to which the run cannot return are deleted, except the newest one. The count of each set is never deleted;
-* every new sum is compared with all sums of this site, also under other plans. If together they would isolate fewer
-  sites than the smallest set, the sum costs budget (answered_sets.py);
-* a sum with too few contributors to some number is refused, whatever the budget;
+* a repeated step sends the identical encoded vector, under a new context;
+* steps to which the run cannot return are deleted, except the newest one;
 * contexts that are read from disk are void, because their keys are gone.
 
 The site writes and syncs the new line of the ledger before a byte of the vector leaves. A restored backup brings an
@@ -23,24 +19,17 @@ older ledger, which the marks in the audit log reveal. Keys exist in memory only
 from __future__ import annotations
 
 import hmac
-from collections import Counter
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from protos.masking.answered_sets import (
-    Answer,
-    Listing,
-    are_together_safe,
-    isolates,
-    listing_of_equals,
-    price,
-    with_one_more,
-)
-from protos.masking.ledger_lines import checked, digest, listing_in, listing_out, uncheck, whole
+from blake3 import blake3
+
+from protos.masking.answered_sets import Answer, Kinds
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
 
-_FORMAT: Final = "global-layers masking ledger 3"
+_FORMAT: Final = "global-layers masking ledger 4"
 
 
 @dataclass(frozen=True, order=True)
@@ -56,40 +45,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """The coordinator's request for a masked contribution.
-
-    Attributes:
-        position: digest of run, step and everything that was sent for the step, 32 bytes.
-        contributors: U, sorted; checked with `check_contributors`.
-        resample: the number of the draw of batches that all contributors use; 0 is the ordinary draw.
-    """
-
-    mark: Mark
-    position: bytes
-    contributors: tuple[str, ...]
-    resample: int = 0
-
-    def __post_init__(self) -> None:
-        if len(self.position) != 32 or list(self.contributors) != sorted(set(self.contributors)):
-            raise ValueError("a position has 32 bytes and contributors are sorted")
-
-
-@dataclass(frozen=True)
-class Masked:
-    """A record that a vector was masked for one set of sites at a step.
-
-    Attributes:
-        vector: digest of the encoded vector before masking, 32 bytes.
-        resample: the number of the draw that produced the vector. 0 is the first draw.
-    """
-
-    contributors: tuple[str, ...]
-    vector: bytes
-    resample: int
-
-
-@dataclass(frozen=True)
 class Open:
     """The context under which this process may still send its masked vector. The context is never on disk."""
 
@@ -98,30 +53,18 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Remembered:
+class Masked:
     """One step for which this site masked a vector.
 
     Attributes:
+        attempt: the newest one.
         position: digest of run, step and everything that was sent for the step, 32 bytes.
-        masked: a record for each set, in the order of masking.
+        vector: digest of the encoded vector before masking, 32 bytes.
     """
 
     attempt: int
     position: bytes
-    masked: tuple[Masked, ...]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The earlier sums with which a run's sums are compared.
-
-    Attributes:
-        smallest: the fewest sites that any combination of sums may have.
-        others: the count of each sum in other runs.
-    """
-
-    smallest: int
-    others: Mapping[Answer, int] = field(default_factory=dict)
+    vector: bytes
 
 
 @dataclass(frozen=True)
@@ -129,21 +72,17 @@ class Ledger:
     """What a site has masked in one run. The record is frozen, and `freeze` returns the next one.
 
     Attributes:
-        listing: the plan's sites that contribute to each number; None for equal sites.
+        kinds: the contributors to each kind of number in every sum of the run, as in `Answer`.
         steps: the stored steps, in rising order.
         oldest: the first step that may be repeated. Earlier steps are final.
-        forgotten: for the earlier steps, how often each set was answered.
         open: the context that this process may retransmit.
-        by_set: how often each set was answered at all steps, deleted ones included; computed if absent.
     """
 
     run: str
-    listing: Listing | None = None
-    steps: Mapping[int, Remembered] = field(default_factory=dict)
+    kinds: Kinds = frozenset()
+    steps: Mapping[int, Masked] = field(default_factory=dict)
     oldest: int = 0
-    forgotten: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     open: Open | None = field(default=None, repr=False)
-    by_set: Mapping[tuple[str, ...], int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def last(self) -> Mark | None:
@@ -151,90 +90,45 @@ class Ledger:
         step = next(reversed(self.steps.keys()), None)  # type: ignore[call-overload]  # of a dict, in rising order
         return None if step is None else Mark(step, self.steps[step].attempt)
 
-    def answered(self, identities: Mapping[str, str] | None = None) -> Counter[Answer]:
-        """Count how often each sum of this run was sent. Only a ledger without a listing uses `identities`."""
-        tally: Counter[Answer] = Counter()
-        for sites, count in self._counted.items():
-            tally[(self.listing or listing_of_equals(sites, identities)).answer(self.run, sites)] += count
-        return tally
-
     @property
-    def _counted(self) -> Mapping[tuple[str, ...], int]:
-        if self.by_set is not None:
-            return self.by_set
-        remembered = Counter(entry.contributors for step in self.steps.values() for entry in step.masked)
-        return remembered + Counter(self.forgotten)
+    def answer(self) -> Answer | None:
+        """Return the record of the sums of this run, or None if this site has answered none."""
+        return Answer(self.run, self.kinds) if self.steps else None
 
-    def permit(self, ask: Ask, compared: Comparison, budget: int = 0) -> Masked | None:
-        """Decide whether the site may mask a vector for this request. This does not change the ledger.
-
-        The gate calls this function before it masks. It also calls it when the coordinator names the contributors
-        before the contribution is built.
-
-        Args:
-            budget: units that may be spent; 0 unless plan and local policy both have `on_lost_site: continue`.
+    def permit(self, mark: Mark, position: bytes) -> Masked | None:
+        """Decide whether the site may mask a vector for this step. This does not change the ledger.
 
         Returns:
-            The earlier record for exactly this set. Training again with its draw must produce the same vector. None for
-            a new set. Then the site trains with the requested draw.
+            The earlier record of this step. The site must send the same vector. None for a new step.
 
         Raises:
             MaskingRefused: this request can never be permitted.
         """
-        known, last = self.steps.get(ask.mark.step), self.last
+        known, last = self.steps.get(mark.step), self.last
         if known is None:
-            require(ask.mark.step >= self.oldest and (last is None or ask.mark > last), Reason.NOT_INCREASING)
-            self._require_budget(ask, compared, budget, Reason.OTHER_SETS)
+            require(mark.step >= self.oldest and (last is None or mark > last), Reason.NOT_INCREASING)
             return None
-        require(ask.mark.attempt > known.attempt, Reason.NOT_INCREASING)
-        require(hmac.compare_digest(ask.position, known.position), Reason.OTHER_POSITION)
-        for entry in known.masked:
-            if entry.contributors == ask.contributors:
-                require(ask.resample == entry.resample, Reason.OTHER_VECTOR)
-                return entry
-        self._require_budget(ask, compared, budget, Reason.OTHER_SET)
-        require(all(ask.resample != entry.resample for entry in known.masked), Reason.SAME_VECTOR)
-        return None
+        require(mark.attempt > known.attempt, Reason.NOT_INCREASING)
+        require(hmac.compare_digest(position, known.position), Reason.OTHER_POSITION)
+        return known
 
-    def freeze(self, ask: Ask, context: bytes, vector: bytes, compared: Comparison, budget: int = 0) -> Ledger:
+    def freeze(self, mark: Mark, position: bytes, context: bytes, vector: bytes) -> Ledger:
         """Return the ledger after this vector was masked. Write the ledger to disk before a byte of the vector is sent.
 
         Args:
+            position: digest of run, step and everything that was sent for the step, 32 bytes.
             context: see `round_context`, 32 bytes.
             vector: digest of the whole encoded vector before masking, 32 bytes.
 
         Raises:
-            MaskingRefused: the request is not permitted, or not with this vector. Then the site must not mask.
+            MaskingRefused: the step is not permitted, or not with this vector. Then the site must not mask.
         """
-        if len(context) != 32 or len(vector) != 32:
-            raise ValueError("a context and a vector's digest have 32 bytes")
-        known = self.steps.get(ask.mark.step)
-        masked = () if known is None else known.masked
-        by_set = Counter(self._counted)
-        before = self.permit(ask, compared, budget)
-        if before is not None:
-            require(hmac.compare_digest(before.vector, vector), Reason.OTHER_VECTOR)
-        else:
-            # The same vector for two sets gives the missing site's update exactly, by subtraction.
-            require(all(entry.vector != vector for entry in masked), Reason.SAME_VECTOR)
-            masked = (*masked, Masked(ask.contributors, vector, ask.resample))
-            by_set[ask.contributors] += 1
-        steps = {**self.steps, ask.mark.step: Remembered(ask.mark.attempt, ask.position, masked)}
-        return replace(self, steps=steps, open=Open(context, vector), by_set=by_set)
-
-    def _require_budget(self, ask: Ask, compared: Comparison, budget: int, reason: Reason) -> None:
-        """Check that this sum, together with all earlier sums, does not exceed the budget."""
-        answer = (self.listing or listing_of_equals(ask.contributors)).answer(self.run, ask.contributors)
-        answered = self.answered()
-        if are_together_safe(frozenset((*answered, *compared.others, answer)), compared.smallest):
-            return  # in most rounds
-        before = answered + Counter(compared.others)
-        require(not isolates([answer], compared.smallest), Reason.TOO_FEW_FOR_A_NUMBER)
-        costs = price(with_one_more(before, answer), compared.smallest)
-        # A sum without further cost is allowed, even if the policy is now stricter than the spent budget.
-        is_free = costs <= price(before, compared.smallest)
-        require(is_free or budget > 0, reason)
-        require(is_free or costs <= budget, Reason.BUDGET_SPENT)
+        if {len(position), len(context), len(vector)} != {32}:
+            raise ValueError("a position, a context and a vector's digest have 32 bytes")
+        before = self.permit(mark, position)
+        require(before is None or hmac.compare_digest(before.vector, vector), Reason.OTHER_VECTOR)
+        steps = {**self.steps, mark.step: Masked(mark.attempt, position, vector)}
+        return replace(self, steps=steps, open=Open(context, vector))
 
     def check_resend(self, context: bytes, vector: bytes) -> None:
         """Check that the site may send its stored masked vector again in the round with this context.
@@ -256,9 +150,7 @@ class Ledger:
         oldest = max(self.oldest, oldest if last is None else min(oldest, last.step))
         if oldest == self.oldest:
             return self
-        over = (entry.contributors for step, old in self.steps.items() if step < oldest for entry in old.masked)
-        steps = {step: old for step, old in self.steps.items() if step >= oldest}
-        return replace(self, oldest=oldest, steps=steps, forgotten=Counter(self.forgotten) + Counter(over))
+        return replace(self, oldest=oldest, steps={step: old for step, old in self.steps.items() if step >= oldest})
 
     def refuse_if_older(self, witnessed: Mark) -> None:
         """Check that the ledger contains the newest masked step that the audit log records.
@@ -271,29 +163,24 @@ class Ledger:
         require(is_known or witnessed.step < self.oldest, Reason.RECORD_OLDER)
 
     def to_text(self) -> str:
-        """Return the ledger as lines of JSON, each with a checksum over all earlier lines.
-
-        Open contexts are omitted.
-        """
-        forgotten = sorted([list(sites), count] for sites, count in self.forgotten.items())
-        head = {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "forgotten": forgotten}
-        check, line = checked("", head | {"listing": listing_out(self.listing)})
+        """Return the ledger as lines of JSON, each with a checksum over all earlier lines, without open contexts."""
+        kinds = {kind: sorted(sites) for kind, sites in self.kinds}
+        check, line = _checked("", {"format": _FORMAT, "run": self.run, "oldest": self.oldest, "kinds": kinds})
         lines = [line]
         for step in self.steps:
-            check, line = checked(check, self._entry(step))
+            check, line = _checked(check, self._entry(step))
             lines.append(line)
         return "".join(lines)
 
     def line_after(self, text_check: str, step: int) -> tuple[str, str]:
         """Return the line that records a step, and the new checksum."""
-        check, line = checked(text_check, self._entry(step))
+        check, line = _checked(text_check, self._entry(step))
         return line, check
 
     def _entry(self, step: int) -> dict[str, Any]:
         known = self.steps[step]
-        masked = [[list(entry.contributors), entry.vector.hex(), entry.resample] for entry in known.masked]
-        place = {"step": step, "attempt": known.attempt, "position": known.position.hex()}
-        return place | {"masked": masked}
+        place = {"step": step, "attempt": known.attempt}
+        return place | {"position": known.position.hex(), "vector": known.vector.hex()}
 
     @classmethod
     def from_text(cls, text: str, run: str) -> Self:
@@ -305,35 +192,59 @@ class Ledger:
             MaskingRefused: the text is unreadable or of another run. Nothing is masked until a person has checked it.
         """
         try:
-            first, *others = text[: text.rfind("\n") + 1].splitlines() or [text]
-            ledger = cls._parse(first, others)
+            ledger = cls._parse(*text[: text.rfind("\n") + 1].splitlines())
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
             raise MaskingRefused(Reason.RECORD_UNREADABLE) from cause
         require(ledger.run == run, Reason.OTHER_RUN)
         return ledger
 
     @classmethod
-    def _parse(cls, first: str, others: list[str]) -> Self:
-        check, begun = uncheck("", first)
+    def _parse(cls, first: str, *others: str) -> Self:
+        check, begun = _uncheck("", first)
         if begun["format"] != _FORMAT:
             raise ValueError("another version's record")
-        whole(begun["oldest"])
-        steps: dict[int, Remembered] = {}
+        _whole(begun["oldest"])
+        steps: dict[int, Masked] = {}
         for line in others:
-            check, entry = uncheck(check, line)
-            whole(entry["step"], entry["attempt"])
-            steps[entry["step"]] = Remembered(entry["attempt"], digest(entry["position"]), _masked(entry["masked"]))
+            check, entry = _uncheck(check, line)
+            _whole(entry["step"], entry["attempt"])
+            steps[entry["step"]] = Masked(entry["attempt"], _digest(entry["position"]), _digest(entry["vector"]))
         if list(steps) != sorted(steps) or any(step < begun["oldest"] for step in steps):
             raise ValueError("steps out of order")
-        forgotten = {tuple(sites): count for sites, count in begun["forgotten"]}
-        whole(*forgotten.values())
-        listing = listing_in(begun["listing"])
-        return cls(run=begun["run"], listing=listing, steps=steps, oldest=begun["oldest"], forgotten=forgotten)
+        kinds = frozenset((str(kind), frozenset(map(str, sites))) for kind, sites in begun["kinds"].items())
+        return cls(run=begun["run"], kinds=kinds, steps=steps, oldest=begun["oldest"])
 
 
-def _masked(entries: list[Any]) -> tuple[Masked, ...]:
-    found = tuple(Masked(tuple(sites), digest(vector), resample) for sites, vector, resample in entries)
-    whole(*(entry.resample for entry in found))
-    if not found:
-        raise ValueError("a step that was masked for nobody")
+def check_of(text: str) -> str:
+    """Return the checksum of the last complete line."""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return str(json.loads(lines[-1])["check"])
+
+
+def _checked(before: str, content: dict[str, Any]) -> tuple[str, str]:
+    """Return the checksum of a line, computed from the previous checksum and the content, and the line."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    check = blake3(f"{before} {text}".encode()).hexdigest()[:32]
+    return check, json.dumps(content | {"check": check}, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+def _uncheck(before: str, line: str) -> tuple[str, dict[str, Any]]:  # Any: every type that JSON has
+    """Return the checksum of a line, and its content. Raises ValueError if the line does not follow the previous."""
+    content = json.loads(line)
+    given = content.pop("check")
+    check, written = _checked(before, content)
+    if check != given or written != line + "\n":
+        raise ValueError("a line that was changed, or does not follow on the one before")
+    return check, content
+
+
+def _digest(text: str) -> bytes:
+    found = bytes.fromhex(text)
+    if len(found) != 32:
+        raise ValueError("a digest of another size")
     return found
+
+
+def _whole(*numbers: Any) -> None:
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise ValueError("a count that is no whole number")

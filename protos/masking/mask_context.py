@@ -43,7 +43,6 @@ def round_context(
     transcript: bytes,
     position: bytes,
     attempt: int,
-    resample: int,
     contributors: tuple[str, ...],
     manifest_digest: bytes,
     length_bytes: int,
@@ -55,8 +54,6 @@ def round_context(
         transcript: T of the key session, 32 bytes.
         position: digest of run, step and everything that was sent for the step, 32 bytes.
         attempt: counts the attempts at this position, from 0.
-        resample: the number of the draw of batches. In a second draw a site sends some numbers as zero. So if a
-            coordinator could mix two draws in one sum, this sum could have such a number of one site only.
         contributors: U, sorted.
         manifest_digest: of the meaning of each number in the vector, 32 bytes.
         length_bytes: the length of the whole vector.
@@ -65,10 +62,9 @@ def round_context(
     Raises:
         ValueError: a field has the wrong size, or the contributors are not sorted.
     """
-    if {len(transcript), len(position), len(manifest_digest)} != {32} or min(attempt, resample, length_bytes - 1) < 0:
-        raise ValueError("digests have 32 bytes, attempts and draws count from 0 and a vector has bytes")
+    if {len(transcript), len(position), len(manifest_digest)} != {32} or min(attempt, length_bytes - 1) < 0:
+        raise ValueError("digests have 32 bytes, attempts count from 0 and a vector has bytes")
     if list(contributors) != sorted(set(contributors)):
         raise ValueError("contributors are sorted, each once")
     names = pack("masking contributors", *contributors)
-    step = (position, attempt, resample)
-    return digest("masking context", transcript, *step, names, manifest_digest, length_bytes, encoding)
+    return digest("masking context", transcript, position, attempt, names, manifest_digest, length_bytes, encoding)

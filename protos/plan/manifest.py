@@ -52,15 +52,6 @@ class Occasion(StrEnum):
     NEWTON = "every Newton round"
     GUARD = "the guard"
 
-    @property
-    def travels_once(self) -> bool:
-        """Return whether a resampled attempt omits this number, because the site would send the same value again.
-
-        Two sums of the number over two sets of sites would differ by one site's own number. So a resampled attempt
-        omits it. docs/privacy.md, "Integers".
-        """
-        return self is not Occasion.TRAINING
-
 
 @dataclass(frozen=True)
 class Scalar:

@@ -1,7 +1,7 @@
 """Defines the plan: everything on which the sites agree before training, as one frozen record.
 
 A plan is written in YAML and sent as canonical JSON. The SHA-256 of these bytes identifies it. Coordinator and sites
-refuse to train unless they have the same digest. Keys that decide about safety (sites, quorum, weighting) have no
+refuse to train unless they have the same digest. Keys that decide about safety (sites, weighting) have no
 default, except that masking is required.
 """
 
@@ -46,7 +46,6 @@ LARGEST_PLAN_BYTES: Final = 1 << 20
 MOST_SITES: Final = 100
 # The keys of a network and its training. A plan that trains a network needs them. Other plans do not use them.
 _OF_NETWORKS: Final = ("architecture", "schedule", "optimiser", "weighting", "seed")
-_SAME_SITES: Final = "So quorum must be the number of sites that contribute, and on_lost_site must be wait"
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Fingerprint: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z2-7]{4}(-[a-z2-7]{4}){7}$")]
@@ -122,10 +121,8 @@ class Plan(Document):
     start: Literal["equal", "own"] = "equal"
     starting_file: StartingFile | None = None
     sites: tuple[ListedSite, ...] = Field(min_length=1, max_length=MOST_SITES)
-    quorum: int = Field(ge=1)
     assumed_colluders: int = Field(default=1, ge=0)
     secure_aggregation: Literal["required", "off"] = "required"
-    on_lost_site: Literal["wait", "continue"] = "wait"
     encoding: Encoding = Encoding()
     deadlines: Deadlines = Deadlines()
     snapshots: Snapshots = Snapshots()
@@ -158,18 +155,13 @@ class Plan(Document):
                 yield f"recorded_by of {concept.name} lists sites that do not contribute to the plan: {unknown}"
 
     def _of_prior(self) -> Iterator[str]:
-        """Yield the errors in the settings of a plan with the method federated-prior.
-
-        One set of sites is needed, because two sums reveal a site.
-        """
+        """Yield the errors in the settings of a plan with the method federated-prior."""
         if (prior := self.prior) is None:
             needed = _OF_NETWORKS if self.statistics is None else ()
             missing = [key for key in needed if key not in self.model_fields_set]
             yield from (f"{key}: this key is missing" for key in missing)
             return
         yield from prior.method.why_impossible(len(self.site_names), tuple(concept.name for concept in self.concepts))
-        if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield f"federated-prior needs the same sites in all rounds. {_SAME_SITES}"
         for names, sites in prior.recorders(frozenset(self.site_names)).items():
             if len(sites) < prior.method.fewest_sites:
                 fewest = prior.method.fewest_sites
@@ -199,10 +191,11 @@ class Plan(Document):
             reasons.append("the noise is chosen for networks that start from the seed. Remove starting_file")
         if self.secure_aggregation != "required":
             reasons.append("the noise of one site is too small without masks. Set secure_aggregation to required")
-        if not 1 <= self.assumed_colluders <= self.quorum - 1:
+        most = len(self.site_names) - 1
+        if not 1 <= self.assumed_colluders <= most:
             reasons.append(
-                f"assumed_colluders is {self.assumed_colluders}, but must be between 1 and {self.quorum - 1} (quorum "
-                "minus 1). At least 1 is needed, because a site can subtract its own noise from a sum"
+                f"assumed_colluders is {self.assumed_colluders}, but must be between 1 and {most}. At least 1 is "
+                "needed, because a site can subtract its own noise from a sum"
             )
         yield from (f"privacy is impossible in this plan: {reason}" for reason in reasons)
 
@@ -213,12 +206,11 @@ class Plan(Document):
             "early_stopping": self.early_stopping is not None,
             "loss": self.loss != TaskDefault(name="task-default"),
             "start": self.start != "equal",
-            "on_lost_site": self.on_lost_site != "wait",
             "sites": bool(self.evaluating_sites),
         }
         return TrainingKeys(
             promise=promise,
-            honest=self.quorum - self.assumed_colluders,
+            honest=len(self.site_names) - self.assumed_colluders,
             network=self.architecture,
             columns=len(self.shared_columns) if self.reads_concepts else None,
             outputs=self.outputs,
@@ -253,8 +245,6 @@ class Plan(Document):
             return
         if self.secure_aggregation != "required":
             yield "exact row counts need masks, or a site's count would be visible"
-        if self.quorum != len(self.site_names) or self.on_lost_site != "wait":
-            yield f"exact row counts need the same sites in all rounds. {_SAME_SITES}"
 
     def _of_sizes(self) -> Iterator[str]:
         """Yield the mistakes in columns and outputs. A federated part has one size for all sites."""
@@ -291,13 +281,14 @@ class Plan(Document):
             yield "the plan lists two sites with the same name"
         if len({site.identity for site in self.sites}) != len(self.sites):
             yield "the plan lists two sites with the same identity key"
-        if self.quorum > len(self.site_names):
-            yield f"quorum is {self.quorum} sites, but only {len(self.site_names)} sites contribute"
-        if self.secure_aggregation == "required" and self.quorum < self.smallest_masked_quorum:
+        fewest = max(3, self.assumed_colluders + 2)
+        if self.secure_aggregation == "required" and self.training_count < fewest:
             yield (
-                f"with masking, {len(self.site_names)} contributing sites and {self.assumed_colluders} assumed "
-                f"colluders, quorum must be at least {self.smallest_masked_quorum}"
+                f"with masking and {self.assumed_colluders} assumed colluders, at least {fewest} sites must train, but "
+                f"the plan has {self.training_count}"
             )
+        if not self.training_count:
+            yield "no site of the plan contributes an update"
 
     def _of_tiers(self) -> Iterator[str]:
         yield from self._of_weighting()
@@ -307,35 +298,25 @@ class Plan(Document):
                 ("local", None, "equal"), ("latest", None, "equal"),
             ):  # fmt: skip
                 yield "statistics need the method local, equal weights, and no setting that measures a model"
-            if self.on_lost_site != "wait":
-                yield "a plan with statistics needs the same sites until the end, so on_lost_site must be wait"
         if self.receiving_sites and self.prior is None:
             yield "only a plan with the method federated-prior can have a site that only receives"
         if not self.evaluating_sites:
             return
-        if self.quorum <= len(self.evaluating_sites):
-            yield "the quorum must be larger than the number of sites that only evaluate"
         plain = Method(server_rule=self.ingredients.server_rule)
         if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
             yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
         if self.statistics is not None:
             yield "a plan with statistics cannot have a site that only evaluates"
 
-    @property
-    def smallest_masked_quorum(self) -> int:
-        """Return the smallest quorum for which any two groups of that many sites have an honest site in common.
-
-        Sites that only evaluate hide no other site's update, so their number is added. It is never below three: of two
-        sites, each could subtract its own update from the sum.
-        """
-        colluders, evaluating = self.assumed_colluders, len(self.evaluating_sites)
-        training = len(self.site_names) - evaluating
-        return max(3, colluders + 2, (training + colluders) // 2 + 1) + evaluating
-
     @cached_property
     def evaluating_sites(self) -> frozenset[str]:
         """Return the sites that send measurements and an update of zeros."""
         return frozenset(site.name for site in self.sites if site.tier == "evaluation")
+
+    @property
+    def training_count(self) -> int:
+        """Return how many sites contribute an update to every sum. Sites that only evaluate hide nobody's update."""
+        return len(self.site_names) - len(self.evaluating_sites)
 
     @cached_property
     def receiving_sites(self) -> frozenset[str]:
@@ -368,7 +349,8 @@ class Plan(Document):
         promise = self.privacy
         if promise is None or promise.patients is None or not isinstance(self.architecture, DenseNetwork):
             return None
-        honest, sites, schedule = self.quorum - self.assumed_colluders, len(self.site_names), self.schedule
+        sites, schedule = len(self.site_names), self.schedule
+        honest = sites - self.assumed_colluders
         columns, rate, method = len(self.shared_columns), self.optimiser.learning_rate, self.ingredients
         return private_training_of(
             self.architecture, columns, promise, promise.patients, schedule, sites, honest, rate, method, self.seed
@@ -379,7 +361,7 @@ class Plan(Document):
         """Return the noisy statistics of this plan, or None if the plan has no private statistics."""
         if self.privacy is None or self.statistics is None:
             return None
-        return PrivateStatistics(self.statistics, self.privacy, self.quorum - self.assumed_colluders)
+        return PrivateStatistics(self.statistics, self.privacy, len(self.site_names) - self.assumed_colluders)
 
     @property
     def private_sums(self) -> int:

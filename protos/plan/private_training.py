@@ -225,9 +225,6 @@ UNPAID: Final[Mapping[str, str]] = {
     "early_stopping": "early_stopping sums losses that the privacy budget does not cover. Remove early_stopping",
     "loss": "the program cannot clip the gradients of class weights and of other losses yet. Remove loss",
     "start": "in training with privacy all sites start from the same values. Remove start",
-    "on_lost_site": (
-        "a repeated round with new noise would use the privacy budget a second time. Set on_lost_site to wait"
-    ),
     "sites": "a site that only evaluates adds no noise, so every site must have the tier training",
 }
 

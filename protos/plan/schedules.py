@@ -92,17 +92,15 @@ def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | Non
 class Deadlines(Document):
     """The longest times for which the coordinator waits, in seconds of a clock that never jumps."""
 
-    join_seconds: float = Field(default=86_400.0, gt=0)
     contribute_seconds: float = Field(default=3600.0, gt=0)
     grace_seconds: float = Field(default=900.0, gt=0)
-    return_seconds: float = Field(default=86_400.0, gt=0)
 
 
 class Snapshots(Document):
     """The intervals at which coordinator and sites save the state for a restart after a crash.
 
-    The limit that is reached first decides. They also save after the first round, after each change of the
-    contributors, and after the last training round. `every_seconds` is of a clock that never jumps.
+    The limit that is reached first decides. They also save after the first round and after the last
+    training round. `every_seconds` is of a clock that never jumps.
     """
 
     every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)

@@ -21,7 +21,7 @@ RENEW: Final = "/global_layers.v1.Enrolment/Renew"  # the same, for a site whose
 COORDINATOR_TIME: Final = "coordinator-time"
 
 
-PROTOCOL_VERSION: Final = 4  # of messages and masks; 4 since the draw is in the masks' context
+PROTOCOL_VERSION: Final = 5  # of messages and masks
 LARGEST_MESSAGE_BYTES: Final = 2 << 20
 MOST_TOGETHER: Final = 16  # messages of the coordinator in one
 MOST_TOGETHER_BYTES: Final = 64 << 10  # the largest size of all of them together; a larger message is sent alone
@@ -33,8 +33,8 @@ _MOST_KEY_SESSIONS: Final = 1 << 20
 _MOST_SITES: Final = 100
 _MOST_LAYER_BYTES: Final = 8192
 MOST_SAVED: Final = 16
-# The limit is for all sites together, in each direction. In a plan with more sites each sends Ready again directly
-# before its contribution, so that the coordinator can schedule the chunks.
+# The limit is for all sites together, in each direction. In a plan with more sites each sends Ready directly before
+# its contribution, so that the coordinator can schedule the chunks.
 MOST_CHUNKS_AT_ONCE: Final = 16
 
 
@@ -123,27 +123,13 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """A state on a site's disk, from which the site can continue with `round`.
-
-    `resample` is the number of the draw of the previous round that produced the state.
-    """
-
-    round: int
-    resample: int = 0
-
-    def __post_init__(self) -> None:
-        _require_position(self.round, self.resample)
-
-
-@dataclass(frozen=True, slots=True)
 class Join:
     """The site agrees to a plan and its manifest, and reports from which state it can continue.
 
     Attributes:
         key_session: the key session whose masking keys it has, 0 for none.
         next_round: the round with which the training in its memory continues; None if that was lost.
-        saved: the states on its disk, in order of their rounds.
+        saved: the rounds before which its state is on its disk, in their order.
     """
 
     run: str
@@ -151,7 +137,7 @@ class Join:
     manifest_digest: bytes
     key_session: int
     next_round: int | None = 0
-    saved: tuple[Saved, ...] = ()
+    saved: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _require_name(self.run, "run")
@@ -159,8 +145,9 @@ class Join:
         _require_digest(self.plan_digest, "plan digest")
         _require_digest(self.manifest_digest, "manifest digest")
         require(self.next_round is None or 0 <= self.next_round <= MOST_ROUNDS, "next round")
-        rounds = [state.round for state in self.saved]
+        rounds = list(self.saved)
         require(len(rounds) <= MOST_SAVED and rounds == sorted(set(rounds)), "saved states")
+        require(all(0 <= number <= _LARGEST_ROUND for number in rounds), "saved states")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +182,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The site has its checked contribution for a round.
-
-    In a large plan the site sends it again directly before its contribution.
-    """
+    """In a large plan the site sends this directly before its contribution, so that the coordinator schedules it."""
 
     round: int
     attempt: int
@@ -209,23 +193,17 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """The coordinator fixes the contributors of a round. The site sends its chunks from `first_chunk` on.
-
-    `resample` is 0 for the ordinary draw of batches. After a site was lost for good, it is the attempt that decided
-    this. Every contributor resamples by this number, so the result depends only on the sets and attempts.
-    """
+    """The contributors of a round: all sites of the plan. The site sends its chunks from `first_chunk` on."""
 
     round: int
     attempt: int
     sites: tuple[str, ...]
     first_chunk: int
-    resample: int = 0
 
     def __post_init__(self) -> None:
         _require_position(self.round, self.attempt)
         _require_sites(self.sites, "contributors")
         require(0 <= self.first_chunk < 1 << 20, "first chunk")
-        require(0 <= self.resample <= self.attempt, "draw of a step")
 
 
 @dataclass(frozen=True, slots=True)

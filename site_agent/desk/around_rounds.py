@@ -69,7 +69,6 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         plan,
         dataset,
         seeds=seeds,
-        resample_budget=hospital.policy.budget_for(plan),
         own_module=Path(own_module) if own_module else None,
         inputs=inputs,
         starts=starting_values(Path(hospital.starting_files), plan),

@@ -120,7 +120,7 @@ def _masking(plan: Plan) -> Iterator[str]:
         yield "Masking is off. Therefore the coordinator can read the numbers of this hospital."
         return
     yield (
-        f"Masking hides this hospital's numbers. The coordinator reads only the sum over at least {plan.quorum} "
+        f"Masking hides this hospital's numbers. The coordinator reads only the sum over the {len(plan.site_names)} "
         f"hospitals. Masking fails if more than {plan.assumed_colluders} of these hospitals work together with the "
         "coordinator."
     )
@@ -154,13 +154,6 @@ def _worst(plan: Plan) -> Iterator[str]:
         )
     if plan.starting_file is not None:
         yield ("At worst: the author of the starting file chose values that make a sum reveal rows of single patients.")
-    if plan.on_lost_site == "continue":
-        yield (
-            "At worst: a coordinator that falsely reports lost hospitals could compute the numbers of a few "
-            "hospitals. This hospital could be one of these hospitals. The setting lost_site_budget in the file "
-            "hospital.yaml limits how often "
-            "this is possible."
-        )
 
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:

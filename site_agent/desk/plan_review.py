@@ -89,7 +89,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         (
             f"Plan digest {plan.digest.hex()}",
             f"Digest of what is sent {manifest.digest.hex()}",
-            f"Method {described(plan.method)}, masking {plan.secure_aggregation}, quorum {plan.quorum}",
+            f"Method {described(plan.method)}, masking {plan.secure_aggregation}",
         ),
     )
     yield _who(plan)
@@ -137,8 +137,8 @@ def _who(plan: Plan) -> Section:
         )
     else:
         sentences.append(
-            f"The coordinator sees only sums over at least {plan.quorum} sites. This protection fails if more than "
-            f"{plan.assumed_colluders} of the sites secretly help the coordinator."
+            f"The coordinator sees only sums over all {len(plan.site_names)} contributing sites."
+            f" This protection fails if more than {plan.assumed_colluders} of the sites secretly help the coordinator."
         )
     if plan.evaluating_sites:
         tests = f"{len(plan.evaluating_sites)} of the listed sites only test models."
@@ -151,17 +151,9 @@ def _who(plan: Plan) -> Section:
             "run's sums from the later sums. The difference would reveal the contribution of the receiving site. "
             "Therefore the other sites refuse a later plan to which a receiving site contributes."
         )
-    if plan.on_lost_site == "wait":
-        sentences.append(
-            "The same sites take part in every round. If a site loses its connection, all others wait for that site."
-        )
-    else:
-        sentences.append(
-            "If a site loses its connection, the other sites continue without that site. A site that reconnects takes "
-            "part again. A round with nearly the same sites as an earlier round costs one unit of this "
-            "site's lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then "
-            "compute the update of these few sites. This is possible once for each unit of lost_site_budget."
-        )
+    sentences.append(
+        "The same sites take part in every round. If a site loses its connection, all others wait for that site."
+    )
     rows = tuple((site.name, site.identity, plan.tier_of(site.name)) for site in plan.sites)
     sites = Table(("site", "identity key", "takes part in"), rows)
     return Section("Who takes part, and who sees what", tuple(sentences), sites)

@@ -1,7 +1,7 @@
 """Compares a plan with earlier plans: lists all differences, and the sites whose contributions both sums would reveal.
 
 Sums of two plans can be subtracted if their sites are not the same (docs/privacy.md). The gate refuses such sums
-unless a budget allows them. With this page a person learns it before the run, with the sites' names.
+unless the policy excludes the earlier run. With this page a person learns it before the run, with the sites' names.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _difference(plan: Plan, other: Plan) -> Iterator[str]:
         yield (
             f"The plan {other.run_name} was approved here before, and it has other sites. Only one of the two plans "
             f"has these sites: {', '.join(apart)}. A person who has the sums of both plans can subtract the sums, and "
-            "so compute what these sites contributed. This site takes part in both plans only if lost_site_budget or "
-            "uncounted_runs in hospital.yaml allow it."
+            "so compute what these sites contributed. This site takes part in both plans only if "
+            f"uncounted_runs in hospital.yaml lists {other.run_name}."
         )
 
 

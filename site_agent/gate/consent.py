@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
 from site_agent.approvals import Approval, approval_path, find_approval, newest_version, why_not
 from site_agent.gate.spent import Spent
+
+# A coordinator that crashed at the end may still send offers.
+_PATIENCE: Final = timedelta(days=2)
 
 
 class ConsentEnded(RefusedError):
@@ -93,11 +96,9 @@ def refuse_replay(
     newest = newest_version(state, plan.study)
     if newest > plan.version:
         return f"version {newest} of this study was approved here later"
-    # A coordinator that crashed at the end may still send offers. After this time it has given up.
-    patience = timedelta(seconds=plan.deadlines.return_seconds + plan.deadlines.join_seconds)
     ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
     kept = Spent(state, plan.run_name).finished  # the log may have been renamed since
     ends += [] if kept is None else [kept]
-    if ends and now - max(ends) > patience:
+    if ends and now - max(ends) > _PATIENCE:
         return f"its run already finished here on {max(ends):%Y-%m-%d}"
     return None

@@ -3,7 +3,7 @@
 No other file of the site agent builds a contribution, and the connection sends only chunks of one. The rules:
 
 * a payload that is not exactly as long as in the round's exchange is refused, not padded;
-* a scalar beyond its bounds is refused. A resampled attempt sends 0 for a scalar that must be sent only one time;
+* a scalar beyond its bounds is refused.;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: it is kept and sent again, never built a second time;
@@ -51,11 +51,10 @@ def unexpected_answer() -> GateRefusal:
 
 @dataclass(frozen=True)
 class Contribution:
-    """A checked vector, ready for one position and draw. Only the gate process makes contributions."""
+    """A checked vector, ready for one position. Only the gate process makes contributions."""
 
     position: bytes
     exchange: Exchange
-    resample: int
     clipped: int
     buffer: memoryview = field(repr=False)
     digest: bytes
@@ -83,9 +82,7 @@ class Gate:
         self._permission = Permission(run, plan, allowance=allowance, consent=consent, audit=audit)
         self._builder = Builder(plan, trains=allowance.trains, smallest_rows=allowance.policy.smallest_training_rows)
 
-    def build(
-        self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int, resample: int
-    ) -> Contribution:
+    def build(self, position: bytes, exchange: Exchange, payload: memoryview, *, rows: int) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form. See Builder.
 
         Raises:
@@ -93,7 +90,7 @@ class Gate:
             StoreError: the privacy cost cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
-        return self._builder.build(position, exchange, payload, rows=rows, resample=resample, noise=noise)
+        return self._builder.build(position, exchange, payload, rows=rows, noise=noise)
 
     def own_sums(self, position: bytes | None) -> bytes:
         """Return the private layers' noisy sums, added up before a step or over all steps, as little-endian int64."""
@@ -189,7 +186,6 @@ class Builder:
         payload: memoryview,
         *,
         rows: int,
-        resample: int,
         noise: Noise | None = None,
     ) -> Contribution:
         """Check the trainer's reply, and return it as a contribution in encoded form.
@@ -200,7 +196,6 @@ class Builder:
             payload: the updates as little-endian float32, then the scalars without "rows" as
                 little-endian int64, each in the exchange's order, then the noisy sums of private layers.
             rows: training rows as the plan counts them; not used if their number is not sent.
-            resample: the number of the draw of batches, 0 for the ordinary one.
             noise: returns the scalars with noise, and keeps the sums behind them; a plan with privacy needs it.
 
         Raises:
@@ -214,7 +209,7 @@ class Builder:
         if not self._trains and values.any():
             what = "The trainer sent an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
-        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows, resample)
+        weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
         scalars = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)[: len(scalars)]
         buffer, digest, clipped = memoryview(bytearray(layout.total_bytes)), blake3(), 0
         for index in range(layout.chunks):
@@ -231,7 +226,7 @@ class Builder:
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values were outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, exchange, resample, clipped, buffer.toreadonly(), digest.digest())
+        return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest())
 
     def _encode(self, exchange: Exchange, values: Float32, weight: float, part: slice, out: Integers32) -> int:
         """Encode a part of the updates. Return how many of its values were clipped."""
@@ -271,7 +266,7 @@ class Builder:
             case _:
                 assert_never(self._plan.weighting)
 
-    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int, resample: int) -> list[int]:
+    def _scalars(self, exchange: Exchange, payload: memoryview, rows: int) -> list[int]:
         """Return the exchange's scalars, after checking that each is within its bounds."""
         start = 4 * exchange.updates
         values: list[int] = np.frombuffer(payload, "<i8", exchange.counted_scalars, start).tolist()
@@ -281,11 +276,7 @@ class Builder:
             if not lowest <= value <= largest:
                 what = f"The trainer's number for {name} is outside its agreed limits."
                 raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
-        if not resample:
-            return values
-        return [
-            0 if scalar.occasion.travels_once else value for scalar, value in zip(exchange.scalars, values, strict=True)
-        ]
+        return values
 
 
 def _listed(exchange: Exchange) -> list[str]:

@@ -75,7 +75,7 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
     manifest = manifest_of(plan, starting_values(Path(hospital.starting_files), plan))
     for number, exchange in _first_rounds(plan, manifest):
         received = _received(plan, manifest, exchange)
-        question = Train(number, 0, int(exchange.stage), exchange.layers.hex(), -1, received)
+        question = Train(number, int(exchange.stage), exchange.layers.hex(), -1, received)
         answer = await end.ask(question, payload_bytes(exchange))
         if isinstance(answer, Failed):
             raise TrainerFailed(answer)
@@ -83,7 +83,7 @@ async def _make(hospital: Hospital, plan: Plan, end: GateEnd) -> tuple[Made, ...
             raise unexpected_answer()
         # This noise costs no budget, because these bytes are never sent.
         noise = None if plan.privacy is None else partial(with_noise, plan)
-        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, resample=0, noise=noise)
+        built = builder.build(b"", exchange, memoryview(answer.payload), rows=answer.rows, noise=noise)
         stage = exchange.stage.name.lower()
         made.append(Made(stage=stage, bytes=len(built.buffer), clipped=built.clipped, digest=built.digest.hex()))
     return tuple(made)

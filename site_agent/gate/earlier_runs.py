@@ -1,4 +1,4 @@
-"""Counts the sums in which this site took part under other plans, and checks these counts against the audit log.
+"""Reads the sums in which this site took part under other plans, and checks this record against the audit log.
 
 A sum of one plan can be subtracted from a sum of another (docs/privacy.md). So every plan for which this site ever
 masked counts, whatever its study is called. The rules:
@@ -10,7 +10,6 @@ masked counts, whatever its study is called. The rules:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -70,25 +69,21 @@ class EarlierRuns:
         """Store where the ledgers are, and all masked releases of the audit log. The policy excludes some runs."""
         self._state, self._released, self._uncounted = state, released, frozenset(uncounted)
 
-    def answered_beside(self, run: str, identities: Mapping[str, str]) -> Counter[Answer]:
-        """Count how often this site contributed to each sum in other runs.
-
-        Args:
-            run: the current run, which is not counted.
-            identities: its sites' fingerprints by name, for ledgers of a version that did not write them.
+    def answered_beside(self, run: str) -> list[Answer]:
+        """Return the sums that this site answered in other runs.
 
         Raises:
             MaskingRefused: a ledger is unreadable, missing or too old.
         """
         marks = {name: found for name, found in self._witnessed().items() if name not in {run, *self._uncounted}}
         names = {path.stem for path in ledger_path(self._state, "").parent.glob("*.json")} - {run, *self._uncounted}
-        tally: Counter[Answer] = Counter()
+        found: list[Answer] = []
         for name in sorted(names | marks.keys()):
             ledger = self._read(name)
             for mark in marks.get(name, ()):
                 ledger.refuse_if_older(mark)
-            tally += ledger.answered(identities)
-        return tally
+            found += [ledger.answer] if ledger.answer is not None else []
+        return found
 
     def _read(self, run: str) -> Ledger:
         try:

@@ -260,12 +260,11 @@ class Allowance:
             yield "this site only receives under the plan, so it may not send a contribution"
         if not masked and policy.secure_aggregation == "required":
             yield "the policy requires masks, and this contribution has none"
-        training = set(bind.sites) - plan.evaluating_sites
-        if self._site not in bind.sites or not set(bind.sites) <= set(plan.site_names):
-            yield "its contributors are not all sites of the plan, or this site is not one of them"
-        if len(training) < policy.smallest_sites:
+        if bind.sites != plan.site_names:
+            yield "its contributors are not exactly the sites of the plan"
+        if plan.training_count < policy.smallest_sites:
             yield (
-                f"{len(training)} sites would contribute to the sum, and the policy requires at least "
+                f"{plan.training_count} sites contribute to the sum, and the policy requires at least "
                 f"{policy.smallest_sites}"
             )
         if len(self._bytes) + (bind.round not in self._bytes) > policy.largest_rounds:

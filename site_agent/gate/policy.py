@@ -45,7 +45,7 @@ def listing_refusals(plan: Plan, site: str, identity: str | None) -> tuple[str, 
 
 
 def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Iterator[str]:
-    tier, training = plan.tier_of(site), plan.quorum - len(plan.evaluating_sites)
+    tier, training = plan.tier_of(site), plan.training_count
     if _TIERS.index(tier) > _TIERS.index(policy.tier):
         yield f"the plan requires the tier {tier} from this site, and the policy allows at most {policy.tier}"
     forbidden = [name for name in method_names(plan.method) if name not in policy.methods]

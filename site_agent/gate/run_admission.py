@@ -5,7 +5,7 @@ A run begins in this order: the plan, the policy, the persons here, the trainer'
 
 * the policy decides when a plan is announced, and again each time the configuration changes;
 * a run without masks needs a plan with secure aggregation off, or a site that only receives;
-* quorum, smallest set and budget are the stricter of plan and policy;
+* the fewest sites and the smallest set are the stricter of plan and policy;
 * every refusal is recorded before it is sent. It has a fixed reason, and no other name than that of a shared tensor.
 """
 
@@ -30,7 +30,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
-from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, Saved, SiteReason
+from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, SiteReason
 from site_agent.approvals import keep_plan
 from site_agent.approvals_guard import guard_of
 from site_agent.gate.consent import Consent, ConsentEnded
@@ -145,13 +145,13 @@ class Admission:
             released=[facts for facts in released if facts["run"] == run],
         )
 
-    async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[Saved, ...]:
+    async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[int, ...]:
         """Let the trainer build this site's neural network. Return the training states that the trainer has on disk.
 
         Raises:
             ProtocolError: the trainer's network has other shared tensors.
         """
-        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical), 16 * MOST_SAVED)
+        answer = await self._turns.around.ask(Prepare(plan.run_name, plan.canonical), 8 * MOST_SAVED)
         if not isinstance(answer, Prepared) or answer.manifest_digest != manifest.digest.hex():
             await self._turns.tell(Refusal(plan.run_name, SiteReason.NETWORK_DIFFERS))
             raise ProtocolError(
@@ -160,8 +160,7 @@ class Admission:
                 remedy="Install the same version of global-layers at the coordinator and at all sites.",
             )
         try:
-            pairs = np.frombuffer(answer.payload, "<i8").reshape(-1, 2).tolist()
-            return tuple(Saved(number, resample) for number, resample in sorted(pairs))
+            return tuple(sorted(np.frombuffer(answer.payload, "<i8").tolist()))
         except ValueError as cause:
             raise unexpected_answer() from cause
 

@@ -1,16 +1,15 @@
 """Masks this site's contributions: agrees on keys with the other sites, and makes the masks of a round.
 
 Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before a
-byte is sent. So neither a restart nor an earlier backup lets this site mask a step for a second set. The mathematics is
-in protos/masking/, and the ledger there decides what a set costs. In addition, a ledger is refused if the audit log or
-spent.py has a newer release.
+byte is sent. So neither a restart nor an earlier backup lets this site mask a step twice. The mathematics is in
+protos/masking/, and answered_sets.py there compares the plan with other plans. In addition, a ledger is refused if the
+audit log or spent.py has a newer release.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from host.audit_log import AuditLog
 from host.durable import append_record, keep_record, on_disk
 from protos.errors import OperatorError
-from protos.masking.answered_sets import listing_of
+from protos.masking.answered_sets import answer_of, why_not_answered
 from protos.masking.key_session import (
     KeySessionSecret,
     KeySessionTerms,
@@ -30,8 +29,7 @@ from protos.masking.key_session import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ask, Comparison, Ledger, Mark
-from protos.masking.ledger_lines import check_of
+from protos.masking.ledger import Ledger, Mark, check_of
 from protos.masking.mask_context import check_contributors, encoding_name, round_context
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
@@ -59,16 +57,14 @@ class MaskingLimits(TypedDict):
 
     quorum: int
     smallest: int
-    budget: int
     uncounted_runs: tuple[str, ...]
 
 
 def masking_limits(plan: Plan, policy: Policy) -> MaskingLimits:
     """Return the limits for masking. Of the plan's and the policy's limit, the stricter one applies."""
     return MaskingLimits(
-        quorum=max(plan.quorum, policy.smallest_sites + len(plan.evaluating_sites)),
+        quorum=max(len(plan.site_names), policy.smallest_sites + len(plan.evaluating_sites)),
         smallest=smallest_set(plan, policy.smallest_sites),
-        budget=policy.budget_for(plan),
         uncounted_runs=policy.uncounted_runs,
     )
 
@@ -86,13 +82,12 @@ class SiteMasking:
         identity_key: Ed25519PrivateKey,
         quorum: int,
         smallest: int,
-        budget: int,
         state: Path,
         audit: AuditLog,
         released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
         uncounted_runs: tuple[str, ...] = (),
     ) -> None:
-        """Read the ledger of the run. `quorum`, `smallest` set and `budget` are the stricter of plan and policy.
+        """Read the ledger of the run. `quorum` and `smallest` set are the stricter of plan and policy.
 
         `released` are all contributions that the audit log records now. The policy excludes `uncounted_runs` when sums
         are compared.
@@ -104,15 +99,14 @@ class SiteMasking:
         self._identity_key, self._state, self._audit = identity_key, state, audit
         self._path = ledger_path(state, run)
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
-        self._listing = listing = listing_of(plan)
-        self._ledger = Ledger(run, listing)
+        self._ledger = Ledger(run, answer_of(plan).kinds)
         if self._path.exists():
-            self._ledger = replace(Ledger.from_text(self._path.read_text(), run), listing=listing)
+            self._ledger = Ledger.from_text(self._path.read_text(), run)
         masked = masked_releases(released)
         for of, witnessed in masked:
             if of == run:
                 self._ledger.refuse_if_older(witnessed)
-        self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
+        self._limit(masked, quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
         self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
@@ -124,14 +118,14 @@ class SiteMasking:
         self._highest_key_session = 0
         self.key_session = 0
 
-    def limit(self, *, quorum: int, smallest: int, budget: int, uncounted_runs: tuple[str, ...]) -> None:
+    def limit(self, *, quorum: int, smallest: int, uncounted_runs: tuple[str, ...]) -> None:
         """Apply these limits for masking from now on. See the constructor.
 
         Raises:
             MaskingRefused: the ledger of another run cannot be read.
         """
         masked = masked_releases(self._audit.records("contribution_released"))
-        self._limit(masked, quorum=quorum, smallest=smallest, budget=budget, uncounted_runs=uncounted_runs)
+        self._limit(masked, quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
 
     def _limit(
         self,
@@ -139,12 +133,11 @@ class SiteMasking:
         *,
         quorum: int,
         smallest: int,
-        budget: int,
         uncounted_runs: tuple[str, ...],
     ) -> None:
-        self._quorum, self._budget = quorum, budget
-        earlier = EarlierRuns(self._state, masked, uncounted_runs)
-        self._compared = Comparison(smallest, earlier.answered_beside(self._run, self._listing.identities))
+        self._quorum = quorum
+        others = EarlierRuns(self._state, masked, uncounted_runs).answered_beside(self._run)
+        self._why_not = why_not_answered(answer_of(self._plan), others, smallest)
 
     def require_memory(self, step: int, attempt: int) -> None:
         """Check that the masking ledger contains the newest contribution that the audit log records.
@@ -223,7 +216,7 @@ class SiteMasking:
                     masker.compute_ahead()
                 self._prepared = (context, layout, masker)
 
-    def check_draw(self, position: bytes, bind: Bind, layout: Layout) -> None:
+    def check_step(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Check that this site may mask a round for these contributors. This is called before a contribution is built.
 
         Raises:
@@ -231,7 +224,7 @@ class SiteMasking:
         """
         self._check_bind(bind)
         if not self._is_open(self._context(position, bind, layout)):
-            self._ledger.permit(self._ask(position, bind), self._compared, self._budget)
+            self._ledger.permit(Mark(bind.round, bind.attempt), position)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
         """Record on disk which vector will be masked. Nothing may be sent before this function returns.
@@ -250,8 +243,7 @@ class SiteMasking:
         if self._is_open(context):
             self._ledger.check_resend(context, vector)
             return
-        ask = self._ask(position, bind)
-        self._keep(self._ledger.freeze(ask, context, vector, self._compared, self._budget), bind.round)
+        self._keep(self._ledger.freeze(Mark(bind.round, bind.attempt), position, context, vector), bind.round)
 
     def forget_before(self, oldest: int) -> None:
         """Close all rounds before `oldest` in the masking ledger, because the run can no longer return to them.
@@ -302,10 +294,9 @@ class SiteMasking:
 
     def _check_bind(self, bind: Bind) -> None:
         require(self.key_session > 0, Reason.WRONG_KEY_SESSION)
+        if self._why_not is not None:
+            require(False, self._why_not)
         check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
-
-    def _ask(self, position: bytes, bind: Bind) -> Ask:
-        return Ask(Mark(bind.round, bind.attempt), position, bind.sites, bind.resample)
 
     def _is_open(self, context: bytes) -> bool:
         """Return whether this process froze exactly this vector, so that the same bytes are sent again."""
@@ -313,7 +304,7 @@ class SiteMasking:
         return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
-        asked = (self._transcript, position, bind.attempt, bind.resample, bind.sites)
+        asked = (self._transcript, position, bind.attempt, bind.sites)
         of = (*asked, self._manifest.digest, layout.total_bytes, self._encoding)
         if self._made[0] != of:
             self._made = (of, round_context(*of))

@@ -39,7 +39,6 @@ from protos.wire.messages import (
     MalformedMessage,
     Offer,
     Ready,
-    Saved,
 )
 from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, position
 from site_agent.gate.consent import Consent
@@ -148,7 +147,7 @@ class Rounds:
         audit: AuditLog,
         masking: SiteMasking | None,
         around: Surroundings,
-        saved: tuple[Saved, ...],
+        saved: tuple[int, ...],
         released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
     ) -> None:
         """Start the run.
@@ -170,13 +169,13 @@ class Rounds:
         self._bind: Bind | None = None
         self._conclusion: asyncio.Task[None] | None = None
         self._exchange: Exchange | None = None  # of the newest offer
-        self.is_concluded, self._result_sha256, self._contributors = False, "", tuple[str, ...]()
-        self._position, self._vector = b"", np.empty(0, np.float32)  # of the newest complete download
-        self._asked_resample, self._trains, self._log = 0, asyncio.Lock(), structlog.get_logger()
+        self.is_concluded, self._result_sha256 = False, ""
+        self._position = b""  # of the newest complete download
+        self._trains, self._log = asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
         made = (*released, *self._spent.beyond(released))
         self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
-        self._saved, self.next_round = {state.round: state for state in saved}, None if saved else 0
+        self._saved, self.next_round = set(saved), None if saved else 0
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
 
@@ -190,9 +189,9 @@ class Rounds:
         return self.plan.tier_of(self._site) == "receiving"
 
     @property
-    def saved(self) -> tuple[Saved, ...]:
-        """Return the training states on the trainer's disk, or only the newest states if there are many."""
-        return tuple(self._saved[number] for number in sorted(self._saved)[-MOST_SAVED:])
+    def saved(self) -> tuple[int, ...]:
+        """Return the rounds whose training states are on the trainer's disk, or only the newest if there are many."""
+        return tuple(sorted(self._saved)[-MOST_SAVED:])
 
     def follow(self, policy: Policy) -> None:
         """Apply this changed policy to everything that this site sends from now on."""
@@ -202,11 +201,11 @@ class Rounds:
         if self._masking is not None:
             self._masking.limit(**masking_limits(self.plan, policy))
 
-    def trainer_restarted(self, saved: tuple[Saved, ...]) -> None:
+    def trainer_restarted(self, saved: tuple[int, ...]) -> None:
         """Handle a restart of the trainer. Contributions that only its old process had in memory are not sent."""
-        self._saved = {state.round: state for state in saved}
+        self._saved = set(saved)
         self.next_round = None if saved else 0
-        self._position, self._contribution, self._asked_resample, self._training = b"", None, 0, None
+        self._position, self._contribution, self._training = b"", None, None
 
     def end(self) -> None:
         """Delete the masking keys of this run, because another run starts."""
@@ -254,20 +253,18 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """Send a contribution that the gate has built, or report to the coordinator that the contribution is ready."""
-        if (contribution.position, contribution.resample) != (self._position, self._asked_resample):
-            return  # a draw of an earlier run, or from before the contributors changed
+        """Send a contribution that the gate has built."""
+        if contribution.position != self._position:
+            return  # of an earlier run or round
         self._contribution = contribution
         if self._bind is not None:
             await self._contribute(self._bind)
-        elif self._offer is not None:
-            await self._around.send(Ready(self._offer.round, self._offer.attempt))
 
     def concluded(self, rounds: int) -> None:
         """Record that the trainer has loaded the final shared parameters of the run."""
         self.is_concluded = True
         if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
-            self._position, self._contribution, self._vector = b"", None, np.empty(0, np.float32)
+            self._position, self._contribution = b"", None
         self._spent.finish(datetime.fromisoformat(self._audit.time()))
         if self._gate is not None:
             self._gate.finish()
@@ -281,15 +278,15 @@ class Rounds:
             numbers = sum(tensor.number_count for tensor in self._itinerary.accept_result(message))
             self._offer, self._bind = None, None  # no round is open any more
         self._download = Download(message, numbers)
-        if isinstance(message, Offer) and self._contributors and down_chunks(numbers) > 1:
+        if isinstance(message, Offer) and down_chunks(numbers) > 1:
             self._prepare_masks(message)
         await self._end_download(self._download)
 
     def _prepare_masks(self, offer: Offer) -> None:
-        """Compute masks while the parameters arrive. Most rounds have the same contributors as the previous one."""
+        """Compute masks while the parameters arrive."""
         assert self._exchange is not None
         if self._masking is not None:
-            likely = Bind(offer.round, offer.attempt, self._contributors, 0)
+            likely = Bind(offer.round, offer.attempt, self.plan.site_names, 0)
             self._masking.prepare(position(self.run, offer), likely, self._exchange.layout)
 
     async def _take_chunk(self, chunk: Chunk) -> None:
@@ -310,11 +307,8 @@ class Rounds:
         here = position(self.run, message)
         if here != self._position:
             self._position, self._contribution = here, None
-            self._train(message, 0, download.vector)
+            self._train(message, download.vector)
             await asyncio.sleep(0)  # so the trainer begins before the gate handles the contributors
-        elif self._contribution is not None:
-            self._vector = download.vector
-            await self._around.send(Ready(message.round, message.attempt))
 
     def _accept_offer(self, offer: Offer) -> Exchange:
         before = self._itinerary.newest
@@ -335,52 +329,38 @@ class Rounds:
             raise MalformedMessage("contributors for a round that was not offered")
         if self._bind is not None:  # a coordinator names them once after each offer
             raise MalformedMessage("the contributors a second time for one attempt at a round")
-        if bind.resample and self.plan.on_lost_site == "wait":
-            raise MalformedMessage("a second random draw for a round, although the plan waits for lost sites")
-        enough = len(bind.sites) >= self.plan.quorum
-        training = set(bind.sites) - self.plan.evaluating_sites
-        enough = enough and len(training) >= self._allowance.policy.smallest_sites
-        if self._site not in bind.sites or not self._are_listed(bind.sites) or not enough:
-            raise MalformedMessage("contributors that the plan or the policy does not allow")
-        self._bind, self._contributors = bind, bind.sites
+        if not self._are_the_plans(bind.sites):
+            raise MalformedMessage("other contributors than the sites of the plan")
+        self._bind = bind
 
     def _check_key_session_sites(self, message: KeySessionOpen) -> None:
-        if not self._are_listed(message.sites):
-            raise MalformedMessage("a key session with sites that the plan does not list")
+        if not self._are_the_plans(message.sites):
+            raise MalformedMessage("a key session of other sites than those of the plan")
         self._stop_upload()
         self._bind = None
 
-    def _are_listed(self, sites: tuple[str, ...]) -> bool:
-        return set(sites) <= set(self.plan.site_names)
+    def _are_the_plans(self, sites: tuple[str, ...]) -> bool:
+        return sites == self.plan.site_names
 
     async def _contribute(self, bind: Bind) -> None:
-        """Send the contribution that is built for these contributors, or let the trainer make it."""
+        """Send the contribution, or check that it may be masked while the trainer makes it."""
         assert self._offer is not None
         assert self._exchange is not None
-        resample = bind.resample
-        if self._contribution is not None and self._contribution.resample == resample:
+        if self._contribution is not None:
             self._stop_upload()
             self._upload = self._around.spawn(self._send_chunks(self._contribution, bind), self.run)
-            return
-        if self._masking is not None:
-            self._masking.check_draw(self._position, bind, self._exchange.layout)
+        elif self._masking is not None:
+            self._masking.check_step(self._position, bind, self._exchange.layout)
             self._masking.prepare(self._position, bind, self._exchange.layout)
-        if resample != self._asked_resample and self.plan.privacy is not None:
-            raise MalformedMessage("a private round to be resampled")
-        if resample != self._asked_resample:
-            self._contribution = None
-            self._audit.write("step_drawn_afresh", run=self.run, round=bind.round, attempt=bind.attempt)
-            self._train(self._offer, resample, self._vector)
 
-    def _train(self, offer: Offer, resample: int, vector: npt.NDArray[np.float32]) -> None:
+    def _train(self, offer: Offer, vector: npt.NDArray[np.float32]) -> None:
         assert self._exchange is not None
-        self._vector, self._asked_resample = vector, resample
         best = -1 if offer.best_round is None else offer.best_round
         payload = self._with_own_sums(vector, self._position)
         layers, saves = offer.layers.hex(), offer.saves
-        question = Train(offer.round, resample, int(offer.stage), layers, best, payload, saves, offer.oldest)
+        question = Train(offer.round, int(offer.stage), layers, best, payload, saves, offer.oldest)
         if self.next_round in (None, 0) and not self._saved:
-            self._saved[offer.round] = Saved(offer.round)  # the site can always start from the beginning
+            self._saved.add(offer.round)  # the site can always start from the beginning
         self.next_round = offer.round + 1
         # The coordinator decides how often a site trains. So one training waits, and a newer one replaces it.
         self._training = partial(self._train_and_build, question, self._exchange, self._position)
@@ -406,12 +386,10 @@ class Rounds:
         if not isinstance(answer, Trained) or answer.round != question.round:
             raise unexpected_answer()
         if question.saves:
-            self._saved[question.round + 1] = Saved(question.round + 1, question.resample)
+            self._saved.add(question.round + 1)
         if self._gate is None:
             raise MalformedMessage("a round for a site that only receives")
-        contribution = self._gate.build(
-            here, exchange, memoryview(answer.payload), rows=answer.rows, resample=question.resample
-        )
+        contribution = self._gate.build(here, exchange, memoryview(answer.payload), rows=answer.rows)
         await self._around.deliver(Built(contribution))
 
     def _stop_upload(self) -> None:

@@ -54,8 +54,6 @@ def _policy(hospital: Hospital) -> list[Finding]:
         loose.append("secure_aggregation: not-required lets a plan send updates without masks")
     if policy.smallest_sites < 3:
         loose.append(f"smallest_sites: {policy.smallest_sites} lets others compute this site's update")
-    if policy.lost_site_budget:
-        loose.append(f"lost_site_budget: {policy.lost_site_budget} lets a lying coordinator estimate an update")
     says = "No key of the policy reduces the default protection."
     remedy = "If your data protection officer did not decide this, change the key in hospital.yaml."
     return [warning("D416", f"{text}.", remedy) for text in loose] or [fine("D416", says)]

@@ -4,7 +4,6 @@ The gate limits the coordinator's requests. This record limits the gate's reques
 gets only the updates of an approved plan. The rules:
 
 * a round is answered for one set of shared values. The same request is answered again;
-* another draw, or other shared values, for a round that was answered uses up the policy's `lost_site_budget`;
 * a request is recorded before it is answered. The run's name, or preparing the plan again, makes no difference.
 """
 
@@ -22,37 +21,36 @@ from protos.wire.messages import MalformedMessage
 from site_agent.trainer.failures import START_AGAIN
 from site_agent.trainer_socket import Train
 
-# Round, stage, layers, draw, digest of the received values.
-Question: TypeAlias = tuple[int, int, str, int, str]
+# Round, stage, layers, digest of the received values.
+Question: TypeAlias = tuple[int, int, str, str]
 _FOLDER: Final = "answered"
 
 
 class AnsweredRounds:
     """The requests that the trainer has answered for one plan, with their rounds."""
 
-    def __init__(self, folder: Path, plan: Plan, *, budget: int) -> None:
-        """Read the record of a plan. Rounds with a recorded answer may be requested `budget` more times altogether."""
-        self._path, self._budget = folder / _FOLDER / f"{plan.digest.hex()}.jsonl", budget
-        self._known: set[Question] = self._read()
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        """Read the record of a plan."""
+        self._path = folder / _FOLDER / f"{plan.digest.hex()}.jsonl"
+        self._known: dict[int, Question] = {question[0]: question for question in self._read()}
 
     def admit(self, train: Train) -> None:
         """Check that the trainer may answer this request of the gate, and record the request on disk.
 
         Raises:
-            MalformedMessage: another request was answered for this round, and the budget does not allow this one.
+            MalformedMessage: another request was answered for this round.
         """
-        question = (train.round, train.stage, train.layers, train.resample, blake3(train.payload).hexdigest())
-        if question in self._known:
-            return
-        known = {*self._known, question}
-        if len(known) - len({entry[0] for entry in known}) > self._budget:
-            raise MalformedMessage("another question for a round that was answered, more often than this site allows")
-        self._write(question)
-        self._known = known
+        question = (train.round, train.stage, train.layers, blake3(train.payload).hexdigest())
+        known = self._known.get(train.round)
+        if known is None:
+            self._write(question)
+            self._known[train.round] = question
+        elif known != question:
+            raise MalformedMessage("another question for a round that was answered")
 
-    def _read(self) -> set[Question]:
+    def _read(self) -> list[Question]:
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        return {tuple(json.loads(line)) for line in lines}
+        return [tuple(json.loads(line)) for line in lines]
 
     def _write(self, question: Question) -> None:
         try:

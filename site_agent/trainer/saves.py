@@ -24,7 +24,6 @@ from torch import Tensor, from_numpy
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.plan import Plan
-from protos.wire.messages import Saved
 from site_agent.trainer.checkpoints import Json, load, save
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.failures import unfit
@@ -59,13 +58,12 @@ class Saves:
                 shutil.rmtree(other)
         self.began: int | None = self._read_began()
         numbers = [int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors")]
-        self._held = {number: resample for number in numbers if (resample := self._check(number)) is not None}
+        self._held = {number for number in numbers if self._is_ours(number)}
 
     @property
-    def held(self) -> tuple[Saved, ...]:
+    def held(self) -> tuple[int, ...]:
         """The rounds from whose saved state this site can continue, including the round in which it began."""
-        begun = {} if self.began is None else {self.began: 0}
-        return tuple(Saved(number, resample) for number, resample in sorted((begun | self._held).items()))
+        return tuple(sorted(self._held | ({self.began} if self.began is not None else set())))
 
     def begin(self, number: int) -> None:
         """Store on disk in which round this site begins. Only the first call for a study has an effect."""
@@ -74,14 +72,14 @@ class Saves:
             write_whole(self._folder / "began.json", json.dumps(facts).encode())
             self.began = number
 
-    def write(self, state: Saved, study: SavedStudy) -> None:
+    def write(self, number: int, study: SavedStudy) -> None:
         """Store on disk the state before a round. After an UnavailableError, earlier states are unchanged."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
-        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "redraw": state.resample}
-        save(self._folder, _name(state.round), arrays, facts | {"study": study.facts})
-        self._held[state.round] = state.resample
-        for number in sorted(self._held)[:-_MOST]:
-            self._remove(number)
+        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows}
+        save(self._folder, _name(number), arrays, facts | {"study": study.facts})
+        self._held.add(number)
+        for earlier in sorted(self._held)[:-_MOST]:
+            self._remove(earlier)
 
     def read(self, number: int) -> SavedStudy | None:
         """Return the state before a round, or None for the first round. A damaged file is a ConfigurationError."""
@@ -92,10 +90,6 @@ class Saves:
         assert isinstance(study, Mapping)
         tensors: dict[str, Tensor] = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
         return SavedStudy(tensors=tensors, facts=study)
-
-    def newest(self, number: int) -> int | None:
-        """Return the newest round from which this site can continue, not later than `number`."""
-        return max((state.round for state in self.held if state.round <= number), default=None)
 
     def forget_before(self, oldest: int) -> None:
         """Delete the states of rounds before `oldest`, because the federation never repeats these rounds."""
@@ -108,21 +102,19 @@ class Saves:
             self._remove(number)
 
     def _remove(self, number: int) -> None:
-        del self._held[number]
+        self._held.remove(number)
         (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
 
-    def _check(self, number: int) -> int | None:
-        """Return the resample number of a saved state, or None if training cannot continue from this state."""
+    def _is_ours(self, number: int) -> bool:
+        """Return whether training can continue from a saved state."""
         try:
             facts = load(self._folder, _name(number)).facts
-            resample = facts["redraw"]
-            is_ours = (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows)
-            if is_ours and isinstance(resample, int):
-                return resample
+            if (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows):
+                return True
         except (ConfigurationError, KeyError):
             pass
         structlog.get_logger().warning("saved_state_damaged", round=number + 1)
-        return None
+        return False
 
     def _read_began(self) -> int | None:
         try:
@@ -139,10 +131,10 @@ class Saves:
         if rows != self._rows:
             raise DataError(
                 what="This site's table, contract or split has changed since the start of this study.",
-                consequence="Training did not continue. The audit log lists what this site sent in earlier rounds.",
+                consequence="Nothing was sent since this change. The study waits for this site.",
                 remedy=(
-                    "Restore the earlier table, contract and split, or agree with the other sites on a new version of "
-                    "the plan."
+                    "Restore the earlier table, contract and split, then start the site agent again. If the change "
+                    "must stay, ask the federation office to end the run and to issue a new version of the plan."
                 ),
             )
         return began

@@ -5,8 +5,7 @@ alone, with the same budget and the same rule of choice (network_baselines.py). 
 
 * `train` returns exactly the tensors and scalars of the round. Their names, shapes and order are read from the
   network's memory and compared before the first step;
-* the round number never falls. A round is repeated only from its own start and with the same shared values. This
-  hospital's policy limits how often, and the set of sites must have lost a member;
+* the round number never falls. After a loss of memory the study continues from a saved state;
 * a model whose validation loss is not finite is never chosen. If no other model remains, none is reported.
 
 The site's random draws (first values of private layers, order of batches, dropout) follow from its own secret and the
@@ -36,7 +35,6 @@ from protos.plan.noisy_results import local_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
-from protos.wire.positions import parameters_digest
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
@@ -51,21 +49,19 @@ from site_agent.trainer.training.bridge import Vector
 from site_agent.trainer.training.private_gradient import PrivateRows
 from site_agent.trainer.training.private_steps import private_sums
 from site_agent.trainer.training.sensitivity import sensitivities
-from site_agent.trainer.training.state import State, part_of, prefixed
+from site_agent.trainer.training.state import part_of, prefixed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """The work that the coordinator requires from a site in one round. See messages.Offer.
 
-    `resample` is 0 for the ordinary draw of batches and dropout. Any other number, together with the round, selects
-    another draw (docs/privacy.md, "The rules of each gate"). `stage` is None for the result after the last round.
+    `stage` is None for the result after the last round.
     `own_sums` has the noisy sums of private layers over all earlier rounds, see PrivateTraining. An empty tuple stands
     for zeros.
     """
 
     round: int
-    resample: int = 0
     stage: Stage | None = Stage.TRAINING
     layers: bytes = b""
     best_round: int | None = None
@@ -106,7 +102,6 @@ class Study:
         dataset: Dataset,
         *,
         seeds: Seeds,
-        resample_budget: int = 0,
         own_module: Path | None = None,
         inputs: ConceptInputs | None = None,
         starts: Starts | None = None,
@@ -114,8 +109,7 @@ class Study:
     ) -> None:
         """Build the network, and prepare its training.
 
-        The policy allows `resample_budget` rounds to be resampled. `own_module` is the file of the hospital's own
-        network. `inputs` are for a network that reads
+        `own_module` is the file of the hospital's own network. `inputs` are for a network that reads
         concepts; others read the site's own columns. `device` is `cpu` or `cuda`.
 
         Raises:
@@ -140,9 +134,7 @@ class Study:
         self._training = self._begin_training(self.manifest.tensors)
         self.choice, self._layers, self._rounds_taken, self._is_closed = Choice(plan.checkpoint), b"", 0, False
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
-        self._resample_budget, self._trains = resample_budget, plan.tier_of(seeds.site) == "training"
-        self._resampled: set[tuple[int, int]] = set()
-        self._start_of_round: tuple[tuple[bytes, bytes], State] | None = None
+        self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
         self.watch: Callable[[int, SiteTraining, Choice, bool], None] = lambda *_: None
 
@@ -168,12 +160,11 @@ class Study:
     def train(self, asked: Asked, received: Vector) -> Answer:
         """Load the received parameters, do the work of a round, and return the values to send. No report is written.
 
-        The round must not be earlier than the last one, but a site can enter late and miss rounds. `received` is finite
-        float32 (numbers that come down,). Control variates follow the parameters.
+        The round must not be earlier than the last one. `received` is finite float32 (numbers that come
+        down,). Control variates follow the parameters.
 
         Raises:
-            MalformedMessage: the round is over, is not in the plan, or was resampled more often than this site allows.
-                Or the values do not fit.
+            MalformedMessage: the round is over, is not in the plan, or the values do not fit.
         """
         exchange = self.exchange(asked)
         _check_received(received, exchange.down_numbers)
@@ -211,7 +202,6 @@ class Study:
             "layers": self._layers.hex(),
             "rounds taken": self._rounds_taken,
             "is closed": self._is_closed,
-            "redrawn": [list(draw) for draw in sorted(self._resampled)],
         }
         return SavedStudy(tensors=tensors, facts=facts)
 
@@ -223,33 +213,19 @@ class Study:
             self._layers, self._training = layers, self._begin_training(self._exchanges.result(layers))
         self._training.local.restore(part_of(saved.tensors, "training"))
         self.choice.restore(part_of(saved.tensors, "choice"))
-        self._rounds_taken, self._is_closed, self._start_of_round = facts["rounds taken"], facts["is closed"], None
-        # A resampled round stays resampled whenever it is repeated.
-        self._resampled |= {(number, resample) for number, resample in facts["redrawn"]}
+        self._rounds_taken, self._is_closed = facts["rounds taken"], facts["is closed"]
 
     def conclude(self) -> Outcome:
         """Return the chosen model, fine-tuned if the method requires it. Raise TrainingDiverged if none is finite."""
         return conclude(self.plan, self._training, self.choice)
 
     def _train(self, asked: Asked, exchange: Exchange, received: Vector) -> Answer:
-        is_again = asked.round == self._rounds_taken - 1 and self._start_of_round is not None
-        if self._is_closed or not (is_again or self._rounds_taken <= asked.round):
+        if self._is_closed or asked.round < self._rounds_taken:
             raise MalformedMessage("a round that is over")
-        asked_resamples = self._resampled | ({(asked.round, asked.resample)} if asked.resample else set())
-        if asked.resample and self.plan.privacy is not None:
-            raise MalformedMessage("a private round to be resampled")
-        if len(asked_resamples) > self._resample_budget and asked_resamples != self._resampled:
-            raise MalformedMessage("a round to be resampled more often than this site allows")
         shared = torch.from_numpy(received)
         values, controls = shared[: exchange.down_parameters], shared[exchange.down_parameters :]
-        if is_again:
-            self._return_to_start(asked, received)
-        else:
-            self._begin_round(asked, received, values)
-        self._resampled = asked_resamples
-        local, draw = self._training.local, f"round {asked.round} redraw {asked.resample}"
-        if asked.resample:
-            local.resample(self.seeds.own(draw))
+        self._begin_round(asked, values)
+        local = self._training.local
         if self.plan.private_training is not None:
             sums = self._private_sums(self.plan.private_training)
             if isinstance(self.plan.ingredients.procedure, PersonalCopy | Mixture | InnerProblem):
@@ -286,22 +262,14 @@ class Study:
         training.local.restore(before)
         return Answer(updates=np.empty(0, np.float32), scalars=self._measures.sensitivities(found.tolist()))
 
-    def _begin_round(self, asked: Asked, received: Vector, values: Tensor) -> None:
+    def _begin_round(self, asked: Asked, values: Tensor) -> None:
         self._follow_layers(asked)
         self._take_in(asked, values)
         self._follow_own_sums(asked)
         self.choice.follow(asked.best_round)
         self._measure(asked.round)
         self._rounds_taken = asked.round + 1
-        # The learning rate depends on the round, even if this site entered late or was absent.
         self._training.local.steps_made = (asked.round - self.plan.has_probe) * self.plan.schedule.steps_per_round
-        if self._resample_budget:  # otherwise three models would be copied for nothing
-            self._start_of_round = (parameters_digest(received), asked.layers), self._training.local.state()
-
-    def _return_to_start(self, asked: Asked, received: Vector) -> None:
-        if self._start_of_round is None or (parameters_digest(received), asked.layers) != self._start_of_round[0]:
-            raise MalformedMessage("other shared values or layers for the same round")
-        self._training.local.restore(self._start_of_round[1])
 
     def _follow_layers(self, asked: Asked) -> None:
         """After the sites have chosen the first layers, start training again with only these layers federated."""
@@ -315,7 +283,6 @@ class Study:
     def _take_in(self, asked: Asked, values: Tensor) -> None:
         if self.plan.start == "own" and asked.round == 0:
             return  # these values are untrained; the first mean uses the initial values of each site
-        # A site that enters late has only initial values. All of them are replaced.
         rate = self.plan.ingredients.update_rate if self._rounds_taken else 1.0
         self._training.flat.take_in(values, rate)
 

@@ -32,7 +32,7 @@ from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
 from protos.plan.weighting import RowWeights
-from protos.wire.messages import MalformedMessage, Saved, SiteReason, Stage
+from protos.wire.messages import MalformedMessage, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
@@ -183,8 +183,7 @@ class Worker:
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
         approved = manifest_of(plan).digest.hex() if self._rehearsal else self._approved(plan)
-        budget = self._hospital.policy.budget_for(plan)
-        self._answered = AnsweredRounds(self._state / "models", plan, budget=budget)
+        self._answered = AnsweredRounds(self._state / "models", plan)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
         self._plan, self._run, self._gain = plan, run, None
@@ -204,8 +203,8 @@ class Worker:
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
         self._saves = Saves(self._state / "saves" / run, plan, study.own)
         self._next = 0 if self._saves.began is None else None
-        held = [number for state in self._saves.held for number in (state.round, state.resample)]
-        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=held[::2])
+        held = self._saves.held
+        self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=list(held))
         return Prepared(found, _packed(held))
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
@@ -322,7 +321,7 @@ class Worker:
         assert self._saves is not None
         self._next = question.round + 1
         if question.saves:
-            self._saves.write(Saved(self._next, question.resample), study.saved())
+            self._saves.write(self._next, study.saved())
         self._saves.forget_before(question.oldest)
 
     def _study_before(self, number: int) -> Study | PriorStudy:
@@ -330,25 +329,18 @@ class Worker:
         study, saves, following = self._ready(), self._saves, self._next
         assert saves is not None
         if following is not None and number >= following - 1:
-            if number > following and saves.began is not None:  # the site missed rounds, and this round may be repeated
-                saves.write(Saved(number), study.saved())
             saves.begin(number)
             return study
-        held = saves.newest(number)
-        # A site misses rounds only in a plan that continues without a lost site.
-        may_miss = following is None and self._plan is not None and self._plan.on_lost_site == "continue"
-        if held is None or (held < number and not may_miss):
+        if number not in saves.held:
             raise StateLost(number)
-        study = self._restored(held)
-        saves.forget_after(held)
-        if held < number:
-            saves.write(Saved(number), study.saved())
-        self._log.info("study_restored", run=self._run, round=held + 1, goes_on_with=number + 1)
+        study = self._restored(number)
+        saves.forget_after(number)
+        self._log.info("study_restored", run=self._run, round=number + 1)
         return study
 
     def _study_at_end(self, number: int) -> Study | PriorStudy:
         assert self._saves is not None
-        if self._next is None and self._saves.newest(number) != number:
+        if self._next is None and number not in self._saves.held:
             raise StateLost(number)
         return self._restored(number) if self._next is None else self._ready()
 
@@ -406,8 +398,7 @@ def _asked(question: Train | Conclude) -> Asked:
     if question.round < 0:
         raise MalformedMessage("a round before the first")
     best = None if question.best_round < 0 else question.best_round
-    resample = question.resample if isinstance(question, Train) else 0
-    return Asked(round=question.round, resample=resample, stage=stage, layers=layers, best_round=best)
+    return Asked(round=question.round, stage=stage, layers=layers, best_round=best)
 
 
 def _packed(scalars: Sequence[int]) -> bytes:

@@ -170,7 +170,6 @@ class Mortal(Network):
     def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:
         self.is_down = False
         self.deaths: list[str] = []
-        self.lost: set[str] = set()  # agents that are lost for good
         self._plan, self.disk = plan, disk
         self._reviving: set[asyncio.Task[None]] = set()
         self._cutting: set[str] = set()
@@ -234,8 +233,6 @@ class Mortal(Network):
         else:
             self.sites[site].live.die()  # type: ignore[attr-defined]
             return  # its agent starts another one
-        if site in self.lost:
-            return
         task = asyncio.ensure_future(self._revive(role, site))
         self._reviving.add(task)
         task.add_done_callback(self._reviving.discard)
@@ -312,7 +309,7 @@ def rows_at(site: str) -> Dataset:
 def plan_of(name: str, sites: tuple[str, ...] = SITES, **changes: Any) -> Plan:
     """A method's plan for three sites with real identities, or for others."""
     listed = [{"name": site, "identity": identity_of(site)} for site in sites]
-    return catalogue_plan(name, dropout=0.2, **({"sites": listed, "quorum": 3} | changes))
+    return catalogue_plan(name, dropout=0.2, **({"sites": listed} | changes))
 
 
 class Results:
@@ -322,10 +319,9 @@ class Results:
         self.of: dict[str, str] = {}
 
         def begin(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Any]:
-            budget = hospital.policy.lost_site_budget
             seeds = Seeds.published(plan.seed, hospital.site)  # so that federations in two folders can be compared
             fitted = SimpleNamespace(contract=SimpleNamespace(target=SimpleNamespace(answers=None)))
-            return Study(plan, rows_at(hospital.site), seeds=seeds, resample_budget=budget), fitted
+            return Study(plan, rows_at(hospital.site), seeds=seeds), fitted
 
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> None:
             self.of[hospital.site] = bits_of(study.conclude())

@@ -20,7 +20,7 @@ import structlog
 from coordinator.rounds.engine import Engine
 from coordinator.storage.snapshots import rounds_in
 from protos.plan.plan import Plan
-from protos.wire.messages import CoordinatorMessage, Join, Saved, SiteMessage
+from protos.wire.messages import CoordinatorMessage, Join, SiteMessage
 from tests.coordinator.in_memory import IDENTITIES, Stage
 from tests.rehearsal.study import BehavingSite, plan_with
 
@@ -50,7 +50,7 @@ class LargeSite(BehavingSite):
         """As every site, and forgets."""
         said = super().answer(message)
         self.vectors.clear()
-        held = tuple(Saved(number) for number in sorted({0, *rounds_in(self._snapshots)}))
+        held = tuple(number for number in sorted({0, *rounds_in(self._snapshots)}))
         return [
             Join(word.run, word.plan_digest, word.manifest_digest, key_session=0, next_round=None, saved=held)
             if isinstance(word, Join)

@@ -80,7 +80,7 @@ def snapshot(folder: Path) -> Writer:
         number = 1 + len(taken)
         values = np.full(100_000, number, np.float32)
         state = RoundState(round=number, course=Course(), values=values, rule_state={})
-        write_snapshot(folder / "snapshots", Snapshot(state, frozenset("ab"), resample=0))
+        write_snapshot(folder / "snapshots", Snapshot(state))
         taken.append(number)
 
     def read() -> list[tuple[int, float]]:

@@ -40,7 +40,7 @@ POINTS = [
             "sync of record",
             "rename of record",
         ),
-        "agent": ("sync of audit", "sync of masking", "rename of masking"),
+        "agent": ("sync of masking", "rename of masking"),
         "trainer": ("sync of saves", "rename of saves"),
     }.items()
     for what in writes
@@ -188,60 +188,6 @@ def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
 def test_the_points_are_all_there_are(undisturbed: tuple[dict[str, Any], Counter[str]]) -> None:
     """A durable write of the programs that no test above names would be detected here."""
     assert {name for name in undisturbed[1] if not name.endswith("of other")} == set(POINTS)
-
-
-def losing(site: str, writes: int, then: set[int]) -> Callable[[Mortal], Strikes]:
-    """A site dies for good at so many writes of its own; later parts die at these writes, counted from the loss."""
-
-    def strikes(network: Mortal) -> Strikes:
-        own, since = 0, -1
-
-        def strike(owner: str, point: str) -> bool:
-            nonlocal own, since
-            if site not in network.lost:
-                own += owner == f"agent {site}"
-                if own < writes:
-                    return False
-                network.lost.add(site)
-                network.disk.points.clear()
-                return True
-            since += 1
-            return since in then and not owner.endswith(site)
-
-        return strike
-
-    return strikes
-
-
-@pytest.mark.parametrize(("is_masked", "seed"), in_turns([False, True], range(6)))
-def test_what_follows_a_loss_for_good_is_repeated_with_its_sets_and_draws(
-    tmp_path: Path, is_masked: bool, seed: int
-) -> None:
-    """The others continue without the lost site.
-
-    Later stops change no bit of the result for these sets and attempts.
-    """
-    plan = plan_of(
-        "ditto",
-        ("ahus", "berlin", "cluj", "derby", "essen"),
-        secure_aggregation="required" if is_masked else "off",
-        on_lost_site="continue",
-        quorum=4,
-        deadlines={"grace_seconds": 30.0, "return_seconds": 300.0},
-        snapshots={"every_rounds": 1, "every_seconds": None},
-    )
-    writes = 12 + 2 * seed  # a site writes ten times before it joins; without it the others would wait a day
-    expected, _, disk = to_the_end(tmp_path / "loss", plan, seed, losing("essen", writes, set()), lost_site_budget=9)
-    after = len(disk.points)  # the loss has cleared them
-    # Not before all others have saved after the loss: until then going back would need the lost site.
-    then = set(random.Random(seed).sample(range(after // 2, after - 10), 3))
-
-    found, network, _ = to_the_end(tmp_path / "killed", plan, seed, losing("essen", writes, then), lost_site_budget=9)
-
-    expected.pop("essen", None)
-    found.pop("essen", None)
-    assert len(network.deaths) > 1
-    assert found == expected
 
 
 @pytest.mark.slow

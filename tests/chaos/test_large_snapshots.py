@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coordinator.rounds.round import begin
+from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.storage.keeping import LARGE_BYTES, Kept
 from coordinator.storage.snapshots import KEPT, Snapshot, begin_snapshot, read_snapshot, rounds_in
@@ -157,7 +157,7 @@ def test_every_round_closes_without_a_change_to_the_snapshot_that_is_read(
 def kept_run(folder: Path, parameters: int, aside: Executor) -> tuple[Run, Kept]:
     """A run with this number of parameters, all 0, and its files."""
     plan = large_plan(parameters, 10)
-    run = new_run(plan, terms_of(plan), begin(terms_of(plan), 0.0))
+    run = new_run(plan, terms_of(plan), Gathering())
     return run, Kept(folder, run, clock=time.monotonic, now=lambda: datetime.now(UTC), aside=aside)
 
 
@@ -165,8 +165,8 @@ def close(run: Run, kept: Kept, number: int) -> None:
     """Add 1 to each parameter, and close a round for which all sites have saved their states."""
     sites = sorted(run.plan.site_names)
     run.rounds_made = number
-    kept.note("offered", round=number, attempt=0, sites=sites, was_bound=False, redraw=0, parameters="")
+    kept.note("offered", round=number, attempt=0, sites=sites, parameters="")
     kept._saving = (number, True)
     kept.before_change()
     run.values += 1
-    kept.closed(number, frozenset(sites))
+    kept.closed(number)

@@ -61,7 +61,7 @@ def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
 
 def test_nobody_waits_for_who_has_left_or_cannot_call(tmp_path: Path) -> None:
     """A site that has left knows the end. A site that was never enrolled has no certificate to connect with."""
-    plan = plan_with(IDENTITIES, changes={"quorum": 2})
+    plan = plan_with(IDENTITIES, changes={})
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan, identities={name: IDENTITIES[name] for name in "ab"})

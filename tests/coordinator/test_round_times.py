@@ -98,8 +98,8 @@ class Night:
         stream = self.stage.streams[int(self.generator.integers(len(self.stage.streams)))]
         self.stage.cut(stream)
         await asyncio.sleep(away)
-        if kind == "returned":  # it has lost its newest rounds, so that the run goes back
-            del stream.site.offers[-2:]
+        if kind == "returned":  # it has lost its newest round, so that the run goes back
+            del stream.site.offers[-1:]
         self.stage.connect(stream.site)
 
     def look(self) -> None:
@@ -183,7 +183,7 @@ def test_the_end_of_a_run_has_progress(tmp_path: Path) -> None:
         for _ in range(200):
             for stream in list(stage.streams):
                 stage._deliver_one(stream)
-                if (run := stage.engine._run) is not None and (facts := concluding_facts(run.state)):
+                if (run := stage.engine._run) is not None and (facts := concluding_facts(run.state, run.terms)):
                     told.append((facts["have_result"], facts["sites"]))
 
     play(scene())

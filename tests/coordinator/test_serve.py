@@ -150,7 +150,7 @@ def test_revocation_ends_an_open_stream(tmp_path: Path) -> None:
                 assert await again.rest() == []
             told = status(place.config)
             assert (told["sites"]["a"]["revoked"], told["sites"]["b"]["connected"]) == (True, True)
-            assert told["taken_out"][0].startswith("The federation office has revoked a. The run waits for it until ")
+            assert told["taken_out"][0].startswith("The federation office has revoked a. The run waits for it. ")
             return seconds
 
     with started(place):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +17,7 @@ from coordinator.network import service as service_module
 from pki import certificates
 from pki.names import SiteName
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, CoordinatorReason, Farewell, Offer
+from protos.wire.messages import Announcement, CoordinatorReason, Farewell
 from site_agent.agent.connection import Credentials
 from tests.coordinator.greetings import HELLO, assert_right_bits
 from tests.rehearsal.federation import (
@@ -155,38 +154,6 @@ def test_a_register_that_changes_ends_open_streams(tmp_path: Path) -> None:
             assert (sites["a"]["connected"], sites["b"]["connected"]) == (False, True)
 
     asyncio.run(scene())
-
-
-def test_a_revocation_in_mid_run_leaves_the_others_at_work(tmp_path: Path) -> None:
-    """Over TLS and with the real register: a site that holds a round up is revoked, and the others finish the run."""
-    office = Office.found(tmp_path / "office")
-    plan = plan_with(office.identities, rounds=2, changes={"quorum": 2, "on_lost_site": "continue"})
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan, tmp_path / "state") as running,
-            calling(running.address, as_channel(office.credentials("c"))) as idle,
-        ):
-            others = [
-                asyncio.create_task(take_part(running.address, office.credentials(name), BehavingSite(name)))
-                for name in "ab"
-            ]
-            await idle.send(HELLO)
-            for answer in BehavingSite("c").answer(await idle.receive()):
-                await idle.send(answer)
-            assert isinstance(await idle.receive(), Offer)
-            office.revoke("c")
-            running.service.recheck()
-            await asyncio.gather(*others)
-
-            (outcome,) = running.engine.outcomes
-            assert (outcome.is_complete, outcome.missing) == (True, frozenset())
-
-    asyncio.run(scene())
-
-    (journal,) = (tmp_path / "state" / "runs").glob("*/journal.jsonl")
-    entries = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert [entry["sites"] for entry in entries if entry["kind"] == "closed"] == [["a", "b"], ["a", "b"]]
 
 
 def test_three_sites_run_a_study_over_tls(tmp_path: Path, office: Office, plan: Plan) -> None:

@@ -199,7 +199,7 @@ def test_sites_that_do_not_say_when_they_send_take_part(tmp_path: Path, monkeypa
 def test_an_agent_says_when_it_sends_where_sites_are_many(
     tmp_path: Path, sites: int, parameters: int, *, says: bool
 ) -> None:
-    """With more sites than turns and large chunks, and only then, the agent is ready once more before its chunks."""
+    """With more sites than turns and large chunks, and only then, the agent says that it is ready before its chunks."""
     office = Office.found(tmp_path / "office")
     others = made_up_identities(f"other-{number:02d}" for number in range(sites - len(office.identities)))
     plan = plan_with(office.identities | others, parameters=parameters)
@@ -207,7 +207,7 @@ def test_an_agent_says_when_it_sends_where_sites_are_many(
 
     async def one_round(stream: Stream) -> None:
         await stream.joined(plan)
-        await stream.ready(plan, 0)
+        await stream.offered(plan, 0)
         await stream.send(Bind(0, 0, tuple(sorted(plan.site_names)), 0))
         await stream.chunks(chunks)
         await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
@@ -215,7 +215,7 @@ def test_an_agent_says_when_it_sends_where_sites_are_many(
     evidence = evidence_of(office, tmp_path, one_round, approved=(plan,))
 
     said = [type(message) for message in evidence.received if isinstance(message, Ready | Chunk)]
-    assert said == [Ready] * (1 + says) + [Chunk] * chunks
+    assert said == [Ready] * says + [Chunk] * chunks
 
 
 def test_what_comes_in_unread_is_bounded_for_all_sites_together() -> None:

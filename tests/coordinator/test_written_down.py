@@ -31,7 +31,7 @@ def test_a_site_that_joins_and_withdraws_without_end_is_heard_slowly(
     """Each is a record that is synced; a site that alternates them as fast as it can keeps nobody else waiting."""
     monkeypatch.setattr(pace, "RECORDED", Allowance(burst=10.0, each_second=100.0))
     office = Office.found(tmp_path / "office")
-    plan = plan_with(office.identities, changes={"quorum": 2})
+    plan = plan_with(office.identities, changes={})
     join, leave = (
         Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0),
         Refusal(plan.run_name, SiteReason.WITHDRAWN),

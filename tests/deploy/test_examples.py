@@ -97,7 +97,7 @@ def test_the_examples_belong_together() -> None:
 
     assert hospital.site in plan.site_names
     assert plan.method.name in hospital.policy.methods
-    assert plan.quorum >= hospital.policy.smallest_sites
+    assert plan.training_count >= hospital.policy.smallest_sites
     assert plan.schedule.rounds <= hospital.policy.largest_rounds
 
 

@@ -36,7 +36,7 @@ GATE_MESSAGES: Final[tuple[gate_socket.Message, ...]] = (
 TRAINER_MESSAGES: Final[tuple[trainer_socket.Message, ...]] = (
     trainer_socket.Check(),
     trainer_socket.Prepare("run", b"plan"),
-    trainer_socket.Train(3, 0, 0, "05", -1, b"\x00\x00\x80\x3f"),
+    trainer_socket.Train(3, 0, "05", -1, b"\x00\x00\x80\x3f"),
     trainer_socket.Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
     trainer_socket.Agreed(),
     trainer_socket.Prepared("ab" * 32),

@@ -190,7 +190,7 @@ def _snapshot(folder: Path, path: Path, raw: bytes) -> str:
 def _snapshots(folder: Path) -> Target:
     rule_state = {"moment": np.linspace(0.0, 1.0, 9)}
     state = RoundState(round=7, course=Course(), values=np.arange(50, dtype=np.float32), rule_state=rule_state)
-    write_snapshot(folder, Snapshot(state, frozenset("ab"), resample=1, journal_lines=3))
+    write_snapshot(folder, Snapshot(state, journal_lines=3))
     (path,) = folder.glob("*.safetensors")
     return Target(examples=[path.read_bytes()], decode=partial(_snapshot, folder, path), errors=())
 

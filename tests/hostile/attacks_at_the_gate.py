@@ -21,7 +21,7 @@ from host.audit_log import AuditLog
 from host.record_store import StoreError
 from protos.errors import OperatorError
 from protos.numbers.fixed_point import FixedPoint
-from protos.plan.exchange import Exchanges, Occasion
+from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, Stage
@@ -50,7 +50,6 @@ class Contribution:
     value: float = 1.0
     number: int = 0
     rows: int = 16
-    resample: int = 0
 
 
 def contributed(folder: Path, made: Contribution, between: Callable[[int], None] = lambda index: None) -> list[Chunk]:
@@ -63,7 +62,7 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         scalars = sum(scalar.name != "rows" for scalar in exchange.scalars)
         updates = np.full(exchange.layout.parameters, made.value, "<f4").tobytes()
         payload = memoryview(updates + np.full(scalars, made.number, "<i8").tobytes())
-        built = gate.build(bytes(32), exchange, payload, rows=made.rows, resample=made.resample)
+        built = gate.build(bytes(32), exchange, payload, rows=made.rows)
         chunks = []
         for chunk in gate.release(built, bind):
             chunks.append(chunk)
@@ -152,7 +151,7 @@ def without_checked_values() -> Iterator[None]:
 def without_bounds_of_numbers() -> Iterator[None]:
     """The gate takes every number that the trainer has measured."""
 
-    def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int, resample: int) -> list[int]:
+    def scalars(self: Builder, exchange: Any, payload: memoryview, rows: int) -> list[int]:
         given = iter(np.frombuffer(payload, "<i8", offset=4 * exchange.layout.parameters).tolist())
         return [rows if scalar.name == "rows" else next(given) for scalar in exchange.scalars]
 
@@ -182,7 +181,7 @@ def _evaluating() -> Plan:
         {"name": name, "identity": text, "tier": "evaluation" if name == "a" else "training"}
         for name, text in made_up_identities("abcd").items()
     ]
-    return plan_with({}, changes={"sites": sites, "quorum": 4, "checkpoint": "global"})
+    return plan_with({}, changes={"sites": sites, "checkpoint": "global"})
 
 
 def upload_after_a_withdrawal(weakened: bool) -> bool:
@@ -228,23 +227,6 @@ def release_without_a_record(weakened: bool) -> bool:
             return bool(contributed(folder, Contribution()))
         except StoreError:
             return False
-
-
-def numbers_of_a_second_draw(weakened: bool) -> bool:
-    """Have a step drawn again send what it measured once more: over two sets it singles out one site's numbers."""
-    made = Contribution(plan=plan_with(NAMES, changes={"checkpoint": "global"}), bind=Bind(1, 1, ALL, 0), number=1)
-
-    @contextmanager
-    def without_once() -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Occasion, "travels_once", property(lambda self: False))
-            yield
-
-    with scratch() as folder, in_copy(weakened, without_once):
-        resampled = Contribution(plan=made.plan, bind=made.bind, number=1, resample=1)
-        (chunk,) = contributed(folder, resampled)
-        exchange = Exchanges(made.plan, manifest_of(made.plan)).of(1, Stage.TRAINING, b"")
-        return bool(exchange.layout.words(chunk.body, 0)[1:].any())
 
 
 _ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
@@ -323,11 +305,5 @@ ATTACKS = (
                 "only evaluates",
             ),
         )
-    ),
-    Attack(
-        name="gate-numbers-of-a-second-draw",
-        tries="a step drawn again sends what it measured once more",
-        without="the rule that a measured number travels once",
-        run=numbers_of_a_second_draw,
     ),
 )

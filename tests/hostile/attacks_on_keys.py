@@ -179,7 +179,7 @@ def different_rosters(weakened: bool) -> bool:
     The attacker wants masked chunks of sites that do not agree on who takes part. Even these chunks do not add up,
     because the transcript is in the salt of every pair's key. The attack asserts that as well.
     """
-    plan = masked_plan("abcd", quorum=4)
+    plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
         sites = [Site(name, plan, folder / name) for name in "abc"]

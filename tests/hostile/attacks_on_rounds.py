@@ -204,7 +204,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
         from site_agent.gate.permission import Allowance
 
         with (
-            patched(Rounds, "_are_listed", lambda self, sites: True),
+            patched(Rounds, "_are_the_plans", lambda self, sites: True),
             patched(Allowance, "reasons", lambda *facts, **more: ()),
         ):
             yield

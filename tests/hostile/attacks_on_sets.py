@@ -1,4 +1,4 @@
-"""A coordinator that compares sums with each other: other sets, other attempts, other runs, other bytes.
+"""A coordinator that compares sums with each other: other sets, other attempts, other keys, other bytes.
 
 Two sums over sets that differ by one site differ by that site's update. Each site records on disk its masked answers,
 and trusts no other program's memory.
@@ -6,18 +6,22 @@ and trusts no other program's memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from protos.masking.masking_refusals import Reason
+import site_agent.gate.policy
+from protos.masking.mask_stream import Masker
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import Bind, Chunk
+from protos.plan.plan import Plan
+from protos.wire.messages import Announcement, Bind, Chunk, Join, KeyAdvert, KeySessionOpen
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
     agree,
-    all_refuse,
     ask_for,
     collect,
     enter,
@@ -34,6 +38,7 @@ from tests.hostile.masking_federation import (
     Vector,
     masked_plan,
     of_kind,
+    settle,
     sites_of,
     update_of,
 )
@@ -59,11 +64,17 @@ def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
         if when == "after a restart":
             await restart(sites[:3])
         if when != "at once":
-            await agree(sites[:3], key_session=2)
+            opened = [await site.tell(KeySessionOpen(2, ("a", "b", "c"))) for site in sites[:3]]
+            if not any(of_kind(answer, KeyAdvert) for answer in opened):
+                for site in sites[:3]:
+                    _refused(site, "a key session of other sites than those of the plan", chunks=1)
+                return False
+            await agree(sites[:3], key_session=3)
         again = await collect(sites[:3], 0, 1, "abc")
         if not all(again):
             assert again == [[], [], []]
-            assert all_refuse(sites[:3], Reason.OTHER_SET, chunks=1)
+            for site in sites[:3]:
+                _refused(site, chunks=1)
             return False
         second, is_consistent = total(plan, again)
         return is_consistent and found(first - second, sites[3].update())
@@ -73,10 +84,10 @@ def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
 
 def next_step_for_a_smaller_set(weakened: bool) -> bool:
     """Send the same parameters again as the next step, without d, where training follows from the parameters alone."""
-    plan = masked_plan("abcd", on_lost_site="continue")
+    plan = masked_plan("abcd")
 
-    def whole_batches(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-        return update_of(site, 0, resample, parameters)
+    def whole_batches(site: str, number: int, parameters: Vector) -> Vector:
+        return update_of(site, 0, parameters)
 
     async def scene(folder: Path) -> bool:
         sites = [Site(name, plan, folder / name, trainer=MadeUpTrainer(name, whole_batches)) for name in "abcd"]
@@ -86,12 +97,13 @@ def next_step_for_a_smaller_set(weakened: bool) -> bool:
         again = await collect(sites, 1, 0, "abc")
         if not all(again):
             assert again == [[], [], []]
-            assert all_refuse(sites[:3], Reason.OTHER_SETS, chunks=1)
+            for site in sites[:3]:
+                _refused(site, chunks=1)
             return False
         second, is_consistent = total(plan, again)
         return is_consistent and found(first - second, sites[3].update())
 
-    return played(scene, weakened, lambda: without(*OF_SETS))
+    return played(scene, weakened, without_a_quorum)
 
 
 def two_sets_in_one_attempt(weakened: bool) -> bool:
@@ -117,18 +129,14 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
     return played(scene, weakened, without_a_memory)
 
 
-def _refused_the_set(site: Site) -> None:
+def _refused(site: Site, reason: str = "other contributors than the sites of the plan", *, chunks: int = 0) -> None:
     (record,) = site.records("coordinator_refused")
-    assert record["reason"] == "contributors that the plan or the policy does not allow"
-    assert site.chunks == []
+    assert record["reason"] == reason
+    assert len(site.chunks) == chunks
 
 
 def two_disjoint_sets(weakened: bool) -> bool:
-    """Split the round in pairs, one with a colluding site, whose partner is then alone.
-
-    A quorum is more than half of the sites, so the second set cannot exist. It also has more sites than the
-    colluders and one.
-    """
+    """Split the round in pairs, one with a colluding site, whose partner is then alone."""
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
@@ -139,7 +147,7 @@ def two_disjoint_sets(weakened: bool) -> bool:
         if not all(halves[0]):
             assert halves == ([[], []], [[], []])
             for site in sites:
-                _refused_the_set(site)
+                _refused(site)
             return False
         pair, is_consistent = total(plan, halves[0])
         other_is_consistent = total(plan, halves[1])[1]
@@ -147,6 +155,87 @@ def two_disjoint_sets(weakened: bool) -> bool:
         return is_consistent and other_is_consistent and alone
 
     return played(scene, weakened, without_a_quorum)
+
+
+def two_sets_at_once(weakened: bool) -> bool:
+    """Show a and b a set of their own, and all others the whole set, in one attempt; b reports its own update."""
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        uploads = [await ask_for(site, 0, 0, "ab" if site.name in "ab" else "abcd") for site in sites]
+        if not all(uploads):
+            assert uploads[:2] == [[], []]
+            for site in sites[:2]:
+                _refused(site)
+            assert not total(plan, uploads[2:])[1]  # the masks with a and b remain
+            return False
+        pair, is_consistent = total(plan, uploads[:2])
+        return is_consistent and found(pair - sites[1].update(), sites[0].update())
+
+    return played(scene, weakened, without_a_quorum)
+
+
+@contextmanager
+def without_company() -> Iterator[None]:
+    """A site contributes with any number of others, and without masks if it is alone."""
+    honest = Masker.masked
+
+    def masked(self: Masker, body: memoryview, index: int) -> memoryview:
+        return honest(self, body, index) if self._streams else body
+
+    with without_a_quorum(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Masker, "masked", masked)
+        yield
+
+
+def set_of_one_site(weakened: bool) -> bool:
+    """Bind a site alone, so that it has no peer and no mask."""
+    plan = masked_plan("abcd")
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await enter(sites)
+        await agree(sites)
+        upload = await ask_for(sites[0], 0, 0, "a")
+        if not upload:
+            _refused(sites[0])
+            return False
+        return found(total(plan, [upload])[0], sites[0].update())
+
+    return played(scene, weakened, without_company)
+
+
+@contextmanager
+def without_two_honest_sites() -> Iterator[None]:
+    """A plan may assume so many colluding sites that only one honest site remains."""
+    with without(*OF_SETS) as patch:
+        patch.setattr(Plan, "_of_sites", lambda self: ())
+        patch.setattr(site_agent.gate.policy, "smallest_set", lambda plan, smallest_sites: smallest_sites)
+        yield
+
+
+def one_honest_site(weakened: bool) -> bool:
+    """Announce a plan of four sites that assumes three colluding ones, which subtract their updates from the sum."""
+    with without_two_honest_sites():
+        plan = masked_plan("abcd", assumed_colluders=3)
+
+    async def scene(folder: Path) -> bool:
+        sites = sites_of(plan, folder)
+        await settle()
+        said = [await site.tell(Announcement(plan.run_name, plan.canonical)) for site in sites]
+        if not all(of_kind(answer, Join) for answer in said):
+            assert not any(of_kind(answer, Join) for answer in said)
+            return False
+        await agree(sites)
+        left, is_consistent = total(plan, await collect(sites, 0, 0, "abcd"))
+        for site in sites[1:]:
+            left -= site.update()
+        return is_consistent and found(left, sites[0].update())
+
+    return played(scene, weakened, without_two_honest_sites)
 
 
 def set_without_the_site_itself(weakened: bool) -> bool:
@@ -159,7 +248,7 @@ def set_without_the_site_itself(weakened: bool) -> bool:
         await agree(sites)
         upload = await ask_for(sites[0], 0, 0, "bcd")
         if not upload:
-            _refused_the_set(sites[0])
+            _refused(sites[0])
             return False
         # b, c and d each report the key that they share with a.
         keys = {site.name: masking_of(site)._secret.pair_keys["a"] for site in sites[1:]}
@@ -232,7 +321,7 @@ ATTACKS = (
     Attack(
         name="smaller-set-at-the-next-step",
         tries="the coordinator sends the same parameters as the next step without one site, and subtracts",
-        without="the price of a smaller set",
+        without="the check that all sites of the plan contribute",
         run=next_step_for_a_smaller_set,
     ),
     Attack(
@@ -244,8 +333,26 @@ ATTACKS = (
     Attack(
         name="two-disjoint-sets",
         tries="the coordinator splits a round in pairs, so that one site is alone with a colluding site",
-        without="the quorum",
+        without="the check that all sites of the plan contribute",
         run=two_disjoint_sets,
+    ),
+    Attack(
+        name="two-sets-at-once",
+        tries="the coordinator shows two sites a set of their own, and the others the whole set, in one attempt",
+        without="the check that all sites of the plan contribute",
+        run=two_sets_at_once,
+    ),
+    Attack(
+        name="set-of-one-site",
+        tries="the coordinator names a site as the only contributor, so that it has no mask",
+        without="the check that all sites of the plan contribute",
+        run=set_of_one_site,
+    ),
+    Attack(
+        name="plan-with-one-honest-site",
+        tries="the coordinator announces a plan with so many assumed colluders that one honest site remains",
+        without="the check that a sum has two sites more than the assumed colluders",
+        run=one_honest_site,
     ),
     Attack(
         name="set-without-the-site-itself",

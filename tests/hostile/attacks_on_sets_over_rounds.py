@@ -1,4 +1,4 @@
-"""A coordinator that compares sums of rounds and plans: sets that grow, return, or belong to another study.
+"""A coordinator that compares the sums of two plans with different sites.
 
 The made-up hospitals train from the parameters alone. So equal parameters give equal updates in any round of any plan,
 and the difference of two sums is the update of the sites that are in one of them alone.
@@ -6,17 +6,12 @@ and the difference of two sums is the update of the sites that are in one of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from protos.masking.masking_refusals import Reason
-from protos.numbers.chunk_layout import Layout
-from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, Chunk
+from protos.wire.messages import Announcement
 from site_agent.gate.earlier_runs import ledger_path
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, all_refuse, collect, enter, found, total
@@ -26,18 +21,14 @@ from tests.hostile.masking_federation import (
     Site,
     Vector,
     masked_plan,
-    rows_of,
     settle,
     update_of,
 )
 from tests.hostile.masking_weakened import without
-from tests.hostile.sets_weakened import with_free_growth, with_free_returns, without_other_runs
-
-ROWS_WEIGHTED = {"name": "rows", "largest_rows": 128}
 
 
-def _from_parameters(site: str, number: int, resample: int, parameters: Vector) -> Vector:
-    return update_of(site, 0, 0, parameters)
+def _from_parameters(site: str, number: int, parameters: Vector) -> Vector:
+    return update_of(site, 0, parameters)
 
 
 def _sites(plan: Plan, folder: Path, **policy: Any) -> list[Site]:
@@ -45,54 +36,6 @@ def _sites(plan: Plan, folder: Path, **policy: Any) -> list[Site]:
         Site(name, plan, folder / name, trainer=MadeUpTrainer(name, _from_parameters), **policy)
         for name in plan.site_names
     ]
-
-
-def _first_scalar(plan: Plan, uploads: Sequence[Sequence[Chunk]]) -> int:
-    """The sum of the first number beside the updates."""
-    manifest = manifest_of(plan)
-    layout = Layout(manifest.parameters, len(manifest.scalars))
-    words = [np.uint64(layout.words(chunk.body, chunk.index)[1]) for upload in uploads for chunk in upload[:1]]
-    return int(sum(int(word) for word in words) % 2**64)
-
-
-def larger_set_at_the_next_step(weakened: bool) -> bool:
-    """Leave d out of round 0 and send the same parameters as round 1 with d: its update and its row count."""
-    plan = masked_plan("abcd", weighting=ROWS_WEIGHTED)
-
-    async def scene(folder: Path) -> bool:
-        sites = _sites(plan, folder)
-        await enter(sites)
-        await agree(sites)
-        first = await collect(sites, 0, 0, "abc")
-        again = await collect(sites, 1, 0, "abcd")
-        if not all(again):
-            assert all_refuse(sites[:3], Reason.OTHER_SETS, chunks=1)
-            return False
-        updates = total(plan, again)[0] - total(plan, first)[0]
-        rows = (_first_scalar(plan, again) - _first_scalar(plan, first)) % 2**64
-        return bool(updates.any()) and rows == rows_of("d")
-
-    return played(scene, weakened, with_free_growth)
-
-
-def return_to_an_earlier_set(weakened: bool) -> bool:
-    """Use the unit that was given for one round for a second pair of rounds, at other parameters."""
-    plan = masked_plan("abcd", rounds=4, on_lost_site="continue")
-
-    async def scene(folder: Path) -> bool:
-        sites = _sites(plan, folder, lost_site_budget=1)
-        await enter(sites)
-        await agree(sites)
-        assert all(await collect(sites, 0, 0, "abcd"))
-        assert all(await collect(sites, 1, 0, "abc"))
-        first = await collect(sites, 2, 0, "abcd")
-        again = await collect(sites, 3, 0, "abc")
-        if not all(again):
-            assert all_refuse(sites[:3], Reason.BUDGET_SPENT, chunks=3)
-            return False
-        return found(total(plan, first)[0] - total(plan, again)[0], sites[3].update())
-
-    return played(scene, weakened, with_free_returns)
 
 
 def second_study_without_a_site(weakened: bool) -> bool:
@@ -111,7 +54,7 @@ def second_study_without_a_site(weakened: bool) -> bool:
         # Plans for four and for five sites encode with the same scale.
         return found(first - total(after, again)[0], secret)
 
-    return played(scene, weakened, without_other_runs)
+    return played(scene, weakened, lambda: without(Reason.OTHER_SETS))
 
 
 def second_study_after_its_ledger_was_deleted(weakened: bool) -> bool:
@@ -147,18 +90,6 @@ async def _first_study(plan: Plan, folder: Path) -> tuple[Integers, Integers]:
 
 
 ATTACKS = (
-    Attack(
-        name="larger-set-at-the-next-step",
-        tries="the coordinator leaves a site out of round 0, repeats the parameters with it, and subtracts",
-        without="the price of a larger set",
-        run=larger_set_at_the_next_step,
-    ),
-    Attack(
-        name="return-to-an-earlier-set",
-        tries="the coordinator uses a unit of the budget for a second pair of rounds",
-        without="the price of a return",
-        run=return_to_an_earlier_set,
-    ),
     Attack(
         name="second-study-without-a-site",
         tries="the coordinator has a second study approved, with the same seed and one site fewer, and subtracts",

@@ -42,7 +42,7 @@ def a_plan() -> Plan:
 def moved_by(rows: int, number: float, *, sent_as: int) -> float:
     """How far the model moves if c claims these rows and sends this update with another weight; 0 if it is void."""
     plan = a_plan()
-    run = new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+    run = new_run(plan, terms_of(plan), Gathering())
     run.begin_sum(0, tuple("abc"))
     exchange = run.offered(0).exchange
     for site, count in HONEST.items():

@@ -57,7 +57,7 @@ async def ask_the_trainer(place: Path, plan: Plan) -> list[float]:
         prepared = await trainer.ask(Prepare(plan.run_name, plan.canonical), LARGEST_BYTES)
         assert isinstance(prepared, Prepared), prepared
         parameters = imprint(plan, "input.layer1", -6.0, 6.0, "head.layer2")
-        question = Train(0, 0, int(Stage.TRAINING), "", -1, parameters.tobytes())
+        question = Train(0, int(Stage.TRAINING), "", -1, parameters.tobytes())
         trained = await trainer.ask(question, LARGEST_BYTES)
         assert isinstance(trained, Trained), trained
         return np.frombuffer(trained.payload, "<f4", manifest_of(plan).parameters).astype(float).tolist()

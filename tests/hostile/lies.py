@@ -42,13 +42,13 @@ def after_joining(*messages: Any) -> Any:
     return lie
 
 
-def after_ready(*messages: Any, number: int = 0) -> Any:
+def after_offer(*messages: Any, number: int = 0) -> Any:
     """Send these messages to a site that is ready in a round."""
 
     def lie(plan: Plan) -> Lie:
         async def tell(stream: Stream) -> None:
             await stream.joined(plan)
-            await stream.ready(plan, number)
+            await stream.offered(plan, number)
             await stream.send(*messages)
 
         return tell

@@ -98,7 +98,6 @@ def strip(
         seen,
         position(plan.run_name, Offer(0, 0, parameters_digest(zeros))),
         0,
-        0,
         names,
         manifest.digest,
         layout.total_bytes,

@@ -58,17 +58,15 @@ def identity_of(site: str) -> str:
 
 
 def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, **changes: Any) -> Plan:
-    """A plan with masking and the smallest quorum; `changes` replaces whole keys."""
+    """A plan with masking; `changes` replaces whole keys."""
     names = sorted(sites)
-    colluders = changes.get("assumed_colluders", 1)
-    quorum = max(3, colluders + 2, (len(names) + colluders) // 2 + 1)
-    keys = {"secure_aggregation": "required", "quorum": quorum} | changes
+    keys = {"secure_aggregation": "required"} | changes
     return plan_with({name: identity_of(name) for name in names}, rounds=rounds, parameters=parameters, changes=keys)
 
 
-def update_of(site: str, number: int, resample: int, parameters: Vector) -> Vector:
+def update_of(site: str, number: int, parameters: Vector) -> Vector:
     """The result of training at an invented hospital: equal for equal steps, and zero for dead units."""
-    seed = hashlib.sha256(f"{site}|{number}|{resample}".encode()).digest()
+    seed = hashlib.sha256(f"{site}|{number}|0".encode()).digest()
     draw = np.random.default_rng(list(seed)).standard_normal(parameters.size).astype(np.float32)
     return np.where(np.abs(parameters) < DEAD, draw / 8, np.float32(0)).astype(np.float32)
 
@@ -106,17 +104,17 @@ def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
 class MadeUpTrainer:
     """The process with the patients, without patients.
 
-    `updates` makes the update of a site, round, draw and parameters; `seconds` how long the next training takes. Its
-    measurements follow from site, round and name alone, for every draw.
+    `updates` makes the update of a site, round and parameters; `seconds` how long the next training takes. Its
+    measurements follow from site, round and name alone.
     """
 
     def __init__(
         self,
         site: str,
-        updates: Callable[[str, int, int, Vector], Vector] = update_of,
+        updates: Callable[[str, int, Vector], Vector] = update_of,
         seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.trained: list[tuple[int, int]] = []
+        self.trained: list[int] = []
         self.concluded: Vector | None = None
         self._site, self._updates, self._seconds = site, updates, seconds
 
@@ -126,17 +124,16 @@ class MadeUpTrainer:
             case Prepare(payload=payload):
                 self._plan = plan_from_wire(bytes(payload))
                 self._exchanges = Exchanges(self._plan, manifest_of(self._plan))
-                # Its result follows from round and draw alone, so it can go on with any of its rounds.
-                draws = dict(self.trained)
-                held = [(number, draws.get(number - 1, 0)) for number in sorted(draws)[-MOST_SAVED:]]
+                # Its result follows from the round alone, so it can go on with any of its rounds.
+                held = sorted(set(self.trained))[-MOST_SAVED:]
                 return Prepared(manifest_of(self._plan).digest.hex(), np.array(held, "<i8").tobytes())
-            case Train(round=number, resample=resample, payload=payload):
-                self.trained.append((number, resample))
+            case Train(round=number, payload=payload):
+                self.trained.append(number)
                 exchange = self._exchanges.of(number, Stage(message.stage), bytes.fromhex(message.layers))
                 parameters = np.frombuffer(payload, "<f4").copy()
                 assert parameters.size == exchange.down_numbers
                 await asyncio.sleep(self._seconds())
-                update = self._updates(self._site, number, resample, going_up(exchange, parameters))
+                update = self._updates(self._site, number, going_up(exchange, parameters))
                 measured = measured_by(self._site, number, exchange)
                 scalars = [value for name, value in measured.items() if name != ROWS]
                 answer = update.tobytes() + np.array(scalars, "<i8").tobytes()
@@ -294,10 +291,10 @@ class Site:
         """Every chunk that this site has sent."""
         return of_kind(self.said, Chunk)
 
-    def update(self, number: int = 0, resample: int = 0) -> Integers:
+    def update(self, number: int = 0) -> Integers:
         """The secret: the encoded update of a round from ordinary parameters."""
         parameters = np.zeros(manifest_of(self.plan).parameters, np.float32)
-        return encoded(self.plan, update_of(self.name, number, resample, parameters))
+        return encoded(self.plan, update_of(self.name, number, parameters))
 
     async def _live(self, gate: SiteGate) -> None:
         try:

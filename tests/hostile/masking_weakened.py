@@ -22,7 +22,7 @@ import protos.masking.mask_stream
 import site_agent.gate.site_masking
 import site_agent.gate.site_rounds
 from protos.fingerprints import fingerprint
-from protos.masking.ledger import Ledger, Masked, Open, Remembered
+from protos.masking.ledger import Ledger, Mark, Masked, Open
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.canonical import pack
@@ -41,7 +41,7 @@ _CHECKING = (
     site_agent.gate.site_masking,
 )
 # By these the ledger compares a sum with all others.
-OF_SETS = (Reason.OTHER_SET, Reason.OTHER_SETS, Reason.TOO_FEW_FOR_A_NUMBER, Reason.BUDGET_SPENT)
+OF_SETS = (Reason.OTHER_SETS, Reason.TOO_FEW_FOR_A_NUMBER)
 
 
 @contextmanager
@@ -75,10 +75,9 @@ def without_the_plans_list() -> Iterator[None]:
         shown = tuple((advert.site, fingerprint(advert.identity_key)) for advert in adverts)
         honest(replace(terms, identities=shown), adverts, own_advert, quorum)
 
-    with without(Reason.SITE_NOT_EXPECTED, *OF_SETS) as patch:
+    with without(Reason.SITE_NOT_EXPECTED, Reason.BELOW_QUORUM, *OF_SETS) as patch:
         patch.setattr(site_agent.gate.site_masking, "check_roster", check_roster)
-        patch.setattr(Rounds, "_are_listed", lambda self, sites: True)
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+        _of_any_sites(patch)
         yield
 
 
@@ -86,17 +85,15 @@ def without_the_plans_list() -> Iterator[None]:
 def without_a_quorum() -> Iterator[None]:
     """A site contributes with any number of others."""
     with without(Reason.BELOW_QUORUM, *OF_SETS) as patch:
-        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+        _of_any_sites(patch)
         yield
 
 
 @contextmanager
 def without_being_a_contributor() -> Iterator[None]:
     """A site does not look for its own name among the contributors."""
-    with without(Reason.NOT_A_CONTRIBUTOR) as patch:
-        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+    with without(Reason.NOT_A_CONTRIBUTOR, Reason.BELOW_QUORUM) as patch:
+        _of_any_sites(patch)
         yield
 
 
@@ -104,24 +101,27 @@ def _accept_any_set(self: Any, bind: Bind) -> None:
     self._bind = bind
 
 
+def _of_any_sites(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rounds, "_accept_bind", _accept_any_set)
+    patch.setattr(Rounds, "_are_the_plans", lambda self, sites: True)
+    patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+
+
 @contextmanager
 def without_a_memory() -> Iterator[None]:
     """A site masks for every request, as if it had never masked before."""
 
-    def freeze(self: Ledger, ask: Any, context: bytes, vector: bytes, compared: Any, budget: int = 0) -> Ledger:
-        entry = Masked(ask.contributors, vector, 0)
-        known = Remembered(ask.mark.attempt, ask.position, (entry,))
-        return replace(self, steps={ask.mark.step: known}, open=Open(context, vector))
+    def freeze(self: Ledger, mark: Mark, position: bytes, context: bytes, vector: bytes) -> Ledger:
+        return replace(self, steps={mark.step: Masked(mark.attempt, position, vector)}, open=Open(context, vector))
 
     def accept(self: Any, offer: Offer) -> Exchange:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "permit", lambda self, ask, compared, budget=0: None)
+    with without(Reason.BELOW_QUORUM) as patch:
+        patch.setattr(Ledger, "permit", lambda self, mark, position: None)
         patch.setattr(Ledger, "freeze", freeze)
         patch.setattr(Itinerary, "accept", accept)
-        patch.setattr(Rounds, "_accept_bind", _accept_any_set)
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())  # the gate looks again by itself
+        _of_any_sites(patch)
         yield
 
 

@@ -84,12 +84,10 @@ class RealTrainer(MadeUpTrainer):
                 hospital = read_hospital(self._configuration)
                 self.study, _ = begin_study(hospital, plan, hospital.state_path)
                 return Prepared(manifest_of(plan).digest.hex())
-            case Train(round=number, resample=resample, payload=payload) if self.study is not None:
+            case Train(round=number, payload=payload) if self.study is not None:
                 layers = bytes.fromhex(message.layers)
                 best = None if message.best_round < 0 else message.best_round
-                asked = Asked(
-                    round=number, resample=resample, stage=Stage(message.stage), layers=layers, best_round=best
-                )
+                asked = Asked(round=number, stage=Stage(message.stage), layers=layers, best_round=best)
                 answer = self.study.train(asked, np.frombuffer(payload, "<f4").copy())
                 self.update = answer.updates.astype(np.float32)
                 scalars = np.array(answer.scalars, "<i8").tobytes()

@@ -144,7 +144,7 @@ def test_what_was_trained_for_a_run_is_never_sent_in_the_next_one(tmp_path: Path
         await site.tell(announced(first), *asked, announced(second), *asked)
         await asyncio.sleep(3 * SECONDS)
 
-        assert trainer.trained == [(0, 0), (0, 0)]
+        assert trainer.trained == [0, 0]
         assert [facts["run"] for facts in site.records("contribution_released")] == [second.run_name]
 
     play(scene())

@@ -20,7 +20,6 @@ from protos.wire.messages import (
     Finish,
     Hello,
     Join,
-    Ready,
     Refusal,
     SiteReason,
 )
@@ -46,7 +45,7 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
     async def honest(stream: Stream) -> None:
         await stream.joined(plan)
         for number in range(3):
-            await stream.ready(plan, number)
+            await stream.offered(plan, number)
             await stream.send(Bind(number, 0, ALL, 0))
             await stream.chunks(3)
         result = zeros(value=3.0)
@@ -225,6 +224,7 @@ def test_a_trainer_that_fails_stops_the_site_with_its_reason(
     assert_nothing_left(evidence)
     assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, named)
     assert evidence.error is not None
+    assert all((evidence.error.what, evidence.error.consequence, evidence.error.remedy))
 
 
 def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, office: Office, plan: Plan) -> None:
@@ -291,4 +291,3 @@ def test_messages_used_here_are_the_ones_that_agents_send(tmp_path: Path, office
     greeting, join = evidence.received
     assert isinstance(greeting, Hello)
     assert join == Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0)
-    assert not any(isinstance(message, Ready) for message in evidence.received)

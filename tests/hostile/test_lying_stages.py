@@ -21,7 +21,6 @@ from protos.wire.messages import (
     Farewell,
     Finish,
     Offer,
-    Ready,
     Refusal,
     SiteReason,
     Stage,
@@ -105,10 +104,7 @@ def telling(plan: Plan, steps: list[list[Any]], honest: int) -> Lie:
     async def lie(stream: Stream) -> None:
         await stream.joined(plan)
         for messages in steps[:honest]:
-            *before, bind = messages
-            await stream.send(*before)
-            await stream.expect(Ready)
-            await stream.send(bind)
+            await stream.send(*messages)
             await stream.expect(Chunk)
         await stream.send(*steps[honest])
 

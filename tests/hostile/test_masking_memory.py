@@ -29,7 +29,7 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
         for chunk in (0, 2, 1):
             again = (*offer(np.zeros(600_000, np.float32), 0), Bind(0, 0, plan.site_names, chunk))
             assert of_kind(await sites[0].tell(*again), Chunk) == list(first[chunk:])
-        assert sites[0].trainer.trained == [(0, 0)]
+        assert sites[0].trainer.trained == [0]
 
     play(scene())
 
@@ -43,7 +43,7 @@ def test_the_secret_is_not_in_the_chunks(tmp_path: Path) -> None:
         await enter(sites)
         await agree(sites)
         upload = await ask_for(sites[0], 0, 0, "abc")
-        secret = encoded(plan, update_of("a", 0, 0, np.zeros(5000, np.float32)))
+        secret = encoded(plan, update_of("a", 0, np.zeros(5000, np.float32)))
 
         assert np.count_nonzero(updates(plan, upload) == secret) <= 2
 

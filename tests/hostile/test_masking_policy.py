@@ -29,7 +29,6 @@ from tests.rehearsal.made_up_time import play
         {"encoding": {"clipping_range": 3.0}},
         {"encoding": {"clipping_range": 1e9}},
         {"encoding": {"clipping_range": 0.0}},
-        {"quorum": 2},
         {"secure_aggregation": "optional"},
         {"assumed_colluders": -1},
     ],

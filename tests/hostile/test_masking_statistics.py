@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
+from tests.hostile.attacks_on_sets import without_company
 from tests.hostile.masking_coordinator import agree, ask_for, enter
 from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
-from tests.hostile.masking_weakened import OF_SETS, without
 from tests.rehearsal.made_up_time import play
 
 RUNS = 12
@@ -26,9 +25,9 @@ PARAMETERS = 20_000
 Bytes = npt.NDArray[np.uint8]
 
 TRAINED: dict[str, Callable[[str, int, int, Vector], Vector]] = {
-    "nothing": lambda site, number, resample, parameters: np.zeros_like(parameters),
-    "the bound": lambda site, number, resample, parameters: np.full_like(parameters, 8.0),
-    "small": lambda site, number, resample, parameters: np.full_like(parameters, -1e-6),
+    "nothing": lambda site, number, parameters: np.zeros_like(parameters),
+    "the bound": lambda site, number, parameters: np.full_like(parameters, 8.0),
+    "small": lambda site, number, parameters: np.full_like(parameters, -1e-6),
 }
 
 
@@ -83,22 +82,17 @@ def test_what_a_site_sends_is_uniform(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_same_change_without_masks_is_noticed(tmp_path: Path, name: str) -> None:
     """A site that masks for nobody but itself, where nothing stops it, fails every statistic."""
-    plan = masked_plan("abc", parameters=PARAMETERS).model_copy(update={"quorum": 1})
+    plan = masked_plan("abc", parameters=PARAMETERS)
     bodies: list[bytes] = []
 
     async def scene() -> None:
         trainer = MadeUpTrainer("a", TRAINED[name])
-        site = Site("a", plan, tmp_path, trainer=trainer, smallest_sites=1)
+        site = Site("a", plan, tmp_path, trainer=trainer)
         await enter([site])
         await agree([site])
         bodies.extend(bytes(chunk.body)[8:] for chunk in await ask_for(site, 0, 0, "a"))
 
-    with without(Reason.BELOW_QUORUM, *OF_SETS), pytest.MonkeyPatch.context() as patch:
-        for module in ("protos.masking.key_session", "protos.masking.mask_context"):
-            patch.setattr(f"{module}.SMALLEST_COHORT", 1)
-        patch.setattr("protos.plan.plan.Plan.canonical", plan.canonical)
-        patch.setattr("site_agent.gate.run_admission.plan_from_wire", lambda raw: plan)
-        patch.setattr("tests.hostile.masking_federation.plan_from_wire", lambda raw: plan)
+    with without_company():
         play(scene())
 
     assert min(statistics(np.frombuffer(b"".join(bodies), np.uint8)).values()) > 100

@@ -48,7 +48,6 @@ def receiving_plan(contributors: str = "abcd", receivers: str = "e", **changes: 
             {"kind": "number", "name": name, "definition": "A number.", "low": 0.0, "high": 1.0} for name in ("x", "y")
         ],
         "sites": [{"name": name, "identity": identity_of(name), "tier": tier} for name, tier in tiers.items()],
-        "quorum": len(contributors),
         **changes,
     }
     return Plan.model_validate_json(json.dumps(content))
@@ -125,7 +124,7 @@ def test_nobody_waits_for_a_receiver_that_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ready", "chunk", "key"])
 def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind: str) -> None:
     """The coordinator ends its stream; the sum is that of the contributors, and their run is complete."""
-    plan = receiving_plan(deadlines={"join_seconds": 20.0, "return_seconds": 20.0})
+    plan = receiving_plan()
     sent: dict[str, SiteMessage] = {
         "ready": Ready(0, 0),
         "chunk": Chunk(0, 0, 0, bytes(64)),
@@ -157,7 +156,7 @@ def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: P
     start = parameters_digest(np.zeros(prior.tensor.number_count, np.float32))
     question = {
         "offer": Offer(0, 0, start, Stage.STATISTICS, b"", None),
-        "bind": Bind(0, 0, ("a", "b", "c", "d", "e"), 0, 0),
+        "bind": Bind(0, 0, ("a", "b", "c", "d", "e"), 0),
         "keys": KeySessionOpen(1, ("a", "b", "c", "d", "e")),
     }[asked]
 
@@ -193,14 +192,14 @@ def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
     allowance = Allowance(policy, plan, site="e", released=())
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
 
-    reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0, 0), masked=True))
+    reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0), masked=True))
 
     assert "this site only receives under the plan, so it may not send a contribution" in reasons
 
 
 @for_each("seed", range(40))
 def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
-    """However many receive: contributors, quorum, kinds of numbers and the smallest set are those without them."""
+    """However many receive: contributors, kinds of numbers and the smallest set are those without them."""
     generator = np.random.default_rng(seed)
     letters = "abcdefghijklmnop"
     contributors = letters[: int(generator.integers(4, 9))]
@@ -209,7 +208,7 @@ def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
     plain, wider = receiving_plan(contributors, ""), receiving_plan(contributors, receivers)
 
     assert wider.site_names == plain.site_names
-    assert wider.smallest_masked_quorum == plain.smallest_masked_quorum
+    assert wider.training_count == plain.training_count
     assert kinds_of(wider) == kinds_of(plain)
     assert smallest_set(wider, 3) == smallest_set(plain, 3)
     assert manifest_of(wider).scalars == manifest_of(plain).scalars
@@ -220,8 +219,7 @@ def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
     ("contributors", "receivers", "changes", "reason"),
     [
         ("abc", "d", {}, "but fewest_sites is 4"),
-        ("abcd", "e", {"quorum": 5}, "quorum is 5 sites, but only 4 sites contribute"),
-        ("ab", "cde", {}, "quorum must be at least 3"),
+        ("ab", "cde", {}, "sites must train"),
         (
             "abcd",
             "e",
@@ -233,6 +231,6 @@ def test_receivers_never_count_towards_the_smallest_set(seed: int) -> None:
 def test_a_plan_cannot_fill_its_numbers_with_receivers(
     contributors: str, receivers: str, changes: dict[str, Any], reason: str
 ) -> None:
-    """Neither the quorum nor a concept's fewest sites is reached by sites that send nothing."""
+    """Neither the fewest sites of a plan nor a concept's fewest sites is reached by sites that send nothing."""
     with pytest.raises(ValidationError, match=reason):
         receiving_plan(contributors, receivers, **changes)

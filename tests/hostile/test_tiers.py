@@ -86,13 +86,13 @@ def evaluating_plan(**changes: Any) -> Plan:
         {"name": name, "identity": identity_of(name), "tier": "evaluation" if name == "d" else "training"}
         for name in "abcd"
     ]
-    keys = {"sites": sites, "quorum": 4, "checkpoint": "global", "secure_aggregation": "required"} | changes
+    keys = {"sites": sites, "checkpoint": "global", "secure_aggregation": "required"} | changes
     return plan_with({}, changes=keys)
 
 
-def zeros_for_d(site: str, number: int, resample: int, parameters: Vector) -> Vector:
+def zeros_for_d(site: str, number: int, parameters: Vector) -> Vector:
     """An honest trainer's output: d does not train."""
-    return np.zeros_like(parameters) if site == "d" else update_of(site, number, resample, parameters)
+    return np.zeros_like(parameters) if site == "d" else update_of(site, number, parameters)
 
 
 def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def expected(plan: Plan) -> Vector:
         total = np.zeros(values.size, np.int64)
         for site in "abc":
             out = np.empty(values.size, np.int32)
-            fixed_point.encode(update_of(site, number, 0, values), 1.0, out)
+            fixed_point.encode(update_of(site, number, values), 1.0, out)
             total += out
         values = (values + fixed_point.decode(total.astype(np.int32), 3.0)).astype(np.float32)
     return values
@@ -149,38 +149,6 @@ def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path)
         assert network.sites["d"].records("contribution_released") == []
 
     played(tmp_path, plan, scene)
-
-
-def test_the_others_go_on_without_a_site_that_withdrew(tmp_path: Path) -> None:
-    """Four sites, one of which takes itself out in the middle: the run ends complete with three, under fresh keys."""
-    plan = masked_plan("abcd", rounds=6, quorum=3, on_lost_site="continue")
-
-    async def scene(network: Network) -> None:
-        for name in "abcd":
-            network.add(name, lost_site_budget=2)
-
-        async def before(carried: int) -> None:
-            if carried == 60:
-                withdraw(tmp_path / "d", plan, by="A. Jones", at=datetime.now(UTC))
-
-        network.before = before
-        while not withdrawn(network):
-            await network.pass_time(1.0)
-        await network.finish()
-        ended = network.sites["d"].records("participation_ended")
-        assert [facts["reason"] for facts in ended] == ["withdrawn"]
-        left = len(network.sites["d"].records("contribution_released"))
-        assert left < plan.rounds
-        assert all(len(network.sites[name].records("run_finished")) == 1 for name in "abc")
-
-    def withdrawn(network: Network) -> bool:
-        return bool(network.sites["d"].records("participation_ended"))
-
-    played(tmp_path, plan, scene)
-
-    told = recorded(tmp_path)
-    assert (told["is_complete"], told["rounds_made"]) == (True, plan.rounds)
-    assert "withdrawn" in {entry["kind"] for entry in told["happenings"]}
 
 
 def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:

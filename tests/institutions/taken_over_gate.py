@@ -65,7 +65,7 @@ class Conversation:
         stage = stage_at(self.plan, number) or Stage.TRAINING
         numbers = self._exchanges.of(number, stage, b"").down_numbers
         values = np.random.default_rng(number).normal(0.0, 0.05, numbers).astype("<f4")
-        return Train(number, 0, int(stage), "", -1, values.tobytes(), saves=number % 3 == 0)
+        return Train(number, int(stage), "", -1, values.tobytes(), saves=number % 3 == 0)
 
     def expected_bytes(self, question: Train) -> int:
         """How long the answer to a question is under the plan.
@@ -86,7 +86,6 @@ ACTS: Final[dict[str, Callable[[Train, random.Random], Message | bytes]]] = {
         asked, stage=luck.choice([int(stage) for stage in Stage if stage != asked.stage] + [99])
     ),
     "other values": lambda asked, luck: replace(asked, payload=_drawn(asked, luck)),
-    "another draw": lambda asked, luck: replace(asked, resample=luck.randrange(1, 1 << 20)),
     "other layers": lambda asked, luck: replace(asked, layers=luck.choice(("01", "ff", "zz", "0" * 300))),
     "a round beyond the last": lambda asked, luck: replace(asked, round=luck.choice((-1, 20_001, 1 << 40))),
     "too few values": lambda asked, luck: replace(asked, payload=bytes(asked.payload)[: -4 * luck.randrange(1, 50)]),

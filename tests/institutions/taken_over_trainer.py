@@ -103,9 +103,7 @@ def shorter(answer: Trained, size: int) -> Trained:
 def another_kind(luck: random.Random) -> Message:
     """An answer to another question, or a question."""
     text = PATIENT.encode()
-    return luck.choice(
-        (Agreed(text), Prepared(PATIENT, text), Prepare(PATIENT, text), Train(0, 0, 3, PATIENT, -1, b""))
-    )
+    return luck.choice((Agreed(text), Prepared(PATIENT, text), Prepare(PATIENT, text), Train(0, 3, PATIENT, -1, b"")))
 
 
 def garbage(luck: random.Random) -> bytes:

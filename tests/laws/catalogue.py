@@ -74,7 +74,6 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         "weighting": {"name": "equal"},
         "seed": 3,
         "sites": [{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
-        "quorum": 1,
         "secure_aggregation": "off",
         **_ALL,
     }

@@ -28,7 +28,6 @@ def plan_for(name: str, **changes: Any) -> Plan:
     return catalogue_plan(
         name,
         sites=[{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
-        quorum=4,
         secure_aggregation="required",
         partly_recorded=[recorded] if "b" in usual.columns else [],
         optimiser=adam if usual.optimiser.name == "adamw" else usual.optimiser.model_dump(mode="json"),

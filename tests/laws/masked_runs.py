@@ -27,9 +27,7 @@ def unmasked(plan: Plan) -> Plan:
     return plan.model_copy(update={"secure_aggregation": "off"})
 
 
-def reference(
-    plan: Plan, contributors: Callable[[int], str], resamples: dict[tuple[str, int], int] | None = None
-) -> Vector:
+def reference(plan: Plan, contributors: Callable[[int], str]) -> Vector:
     """The required result of a run, without any message: plain integers in the plainest order."""
     manifest = manifest_of(plan)
     exchanges, course = Exchanges(plan, manifest), Course()
@@ -38,7 +36,7 @@ def reference(
     number = 0
     while (stage := stage_at(plan, number, course.training_rounds)) is not None:
         exchange = exchanges.of(number, stage, layers_at(plan, course, number))
-        sums = summed(plan, exchange, number, contributors(number), parameters, resamples or {})
+        sums = summed(plan, exchange, number, contributors(number), parameters)
         if stage is Stage.TRAINING:
             apply_rule(plan, manifest, sums, parameters, state)
         course = follow(plan, course, number, sums)
@@ -46,18 +44,15 @@ def reference(
     return picked(manifest, exchanges.result(layers_of_result(course)), parameters)
 
 
-def summed(
-    plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector, resamples: dict[tuple[str, int], int]
-) -> Sums:
+def summed(plan: Plan, exchange: Exchange, number: int, sites: str, parameters: Vector) -> Sums:
     """The sums of one round over these sites."""
     received = picked(manifest_of(plan), exchange.up, parameters)
     totals, updates = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0), []
     for site in sites:
-        resample = resamples.get((site, number), 0)
         rows = rows_of(site) / largest_weight(plan) if plan.weighting.name == "rows" else 1.0
-        updates.append(encoded(plan, update_of(site, number, resample, received), rows))
+        updates.append(encoded(plan, update_of(site, number, received), rows))
         for scalar, value in zip(exchange.scalars, measured_by(site, number, exchange).values(), strict=True):
-            totals[scalar.name] += 0 if resample and scalar.occasion.travels_once else value
+            totals[scalar.name] += value
     changed = np.sum(updates, axis=0, dtype=np.int32)
     return Sums(exchange=exchange, contributors=len(sites), updates=changed, scalars=totals)
 

@@ -98,7 +98,6 @@ def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: i
         architecture=networks(method),
         weighting={"name": "equal"} if method["name"] == "scaffold" else weighting,
         sites=listed(sites),
-        quorum=sites,
         secure_aggregation="off",
         encoding={"clipping_range": 0.5, "largest_clipped_share": 1.0},
     )
@@ -120,7 +119,7 @@ def contributions(made: Study) -> dict[str, list[bytes]]:
         weight = made.rows[site] if made.plan.weighting.name == "rows" else 1
         scalars = [min(weight, scalar.bound) for scalar in made.exchange.scalars if scalar.name != ROWS]
         payload = update.astype("<f4").tobytes() + np.array(scalars, "<i8").tobytes()
-        built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site], resample=0)
+        built = builder.build(b"p" * 32, made.exchange, memoryview(payload), rows=made.rows[site])
         chunks[site] = [bytes(made.layout.body(built.buffer, index)) for index in range(made.layout.chunks)]
     return chunks
 

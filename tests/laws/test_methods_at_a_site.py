@@ -28,8 +28,8 @@ by_method = pytest.mark.parametrize("name", NAMES)
 by_second_method = pytest.mark.parametrize("name", some(NAMES, 2))  # continuous integration runs the others
 
 
-def _federation(plan: Plan, resample_budget: int = 0) -> Federation:
-    return Federation(plan, {site: rows_at(site) for site in SITES}, resample_budget=resample_budget)
+def _federation(plan: Plan) -> Federation:
+    return Federation(plan, {site: rows_at(site) for site in SITES})
 
 
 def _bits(state: State) -> dict[str, bytes]:
@@ -110,26 +110,6 @@ def _first_training_rounds(federation: Federation, count: int) -> int:
     for number in range(following):
         federation.round(number)
     return following
-
-
-@by_method
-def test_a_round_resampled_starts_where_the_round_started(name: str) -> None:
-    """Another draw gives another answer, the same draw the same bits; later rounds are unchanged."""
-    plan = catalogue_plan(name, dropout=0.2)
-    disturbed, quiet = _federation(plan, resample_budget=2), _federation(plan)
-    number = _first_training_rounds(disturbed, 1)
-    assert _first_training_rounds(quiet, 1) == number
-    study, down = disturbed.studies["ahus"], disturbed.down(number)
-
-    draws = [study.train(disturbed.asked(number, resample), down) for resample in (0, 1, 2, 1, 0)]
-
-    undisturbed = quiet.studies["ahus"].train(quiet.asked(number), down)
-    assert _payload(draws[0]) == _payload(undisturbed) == _payload(draws[4])
-    assert _payload(draws[1]) == _payload(draws[3])
-    if study.manifest.tensors:
-        assert len({_payload(draw) for draw in draws}) == 3
-    states = [_bits(_training(each).local.state()) for each in (study, quiet.studies["ahus"])]
-    assert states[0] == states[1]
 
 
 @by_second_method

@@ -97,7 +97,7 @@ class Watched(ScriptedSocket):
 
     def __init__(self, plan: Plan, hospital: Hospital) -> None:
         super().__init__()
-        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering())
         self.frames: list[bytes] = []
         self.released: list[bytes] = []
         self._audit = AuditLog(hospital.state_path / "audit.log", site="ahus", now=lambda: NOON)
@@ -123,9 +123,9 @@ class Watched(ScriptedSocket):
             assert isinstance(trained, Trained), trained
             position = number.to_bytes(32, "little")
             payload = memoryview(trained.payload)
-            built = gate.build(position, offered.exchange, payload, rows=trained.rows, resample=0)
+            built = gate.build(position, offered.exchange, payload, rows=trained.rows)
             self.run.begin_sum(number, ["ahus"])
-            for chunk in gate.release(built, Bind(number, 0, ("ahus",), 0)):
+            for chunk in gate.release(built, Bind(number, 0, plan.site_names, 0)):
                 self.released.append(bytes(chunk.body))
                 self.run.running_sum.add("ahus", chunk.index, chunk.body)
             self.run.close_round(number)
@@ -177,7 +177,7 @@ def windows(data: bytes, width: int) -> set[bytes]:
 @by_method
 def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     """Over a whole run, they are neither in a frame to the process with the network nor in a released chunk."""
-    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", quorum=1)
+    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global")
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
     worker = Worker(hospital, trainer_socket, around_rounds)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ FAILURES: dict[str, Any] = {
 @pytest.mark.parametrize("failure", FAILURES)
 def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in training, the frame that tells of it holds numbers of a closed list."""
-    plan = catalogue_plan("fedavg", quorum=1)
+    plan = catalogue_plan("fedavg")
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
 
@@ -235,7 +235,7 @@ def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch:
 @pytest.mark.parametrize("cell", ["104,5", f"{CANARY}-word", "1e999", '"broken', "\x00"])
 def test_a_table_that_does_not_fit_is_not_quoted(tmp_path: Path, cell: str) -> None:
     """A cell against the contract ends in a frame without any cell, column or path."""
-    plan = catalogue_plan("fedavg", quorum=1)
+    plan = catalogue_plan("fedavg")
     hospital = hospital_for(tmp_path, plan)
     table = Path(hospital.data.table)
     lines = table.read_text().splitlines()

@@ -31,7 +31,6 @@ from protos.wire.messages import (
     Offer,
     Ready,
     Refusal,
-    Saved,
     SiteMessage,
     SiteReason,
     Stage,
@@ -92,7 +91,6 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "weighting": {"name": "equal"},
         "seed": 7,
         "sites": listed(3),
-        "quorum": 3,
     } | changes
 
 
@@ -129,7 +127,7 @@ SITE_MESSAGES: Final[tuple[SiteMessage, ...]] = (
     Hello(1, "0.1.0", together=True),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 0),
     Join("heart-v1-0123456789ab", b"p" * 32, b"m" * 32, 9),
-    Join("heart", b"p" * 32, b"m" * 32, 0, None, (Saved(0), Saved(7, 2), Saved(1 << 31, 0))),
+    Join("heart", b"p" * 32, b"m" * 32, 0, None, (0, 7, 1 << 31)),
     Ready(0, 0),
     Ready(1 << 31, (1 << 20) - 1),
     Chunk(0, 0, 0, b""),

@@ -25,7 +25,6 @@ def _plan(**changes: Any) -> Plan:
         "outputs": 1,
         "concepts": [AGE, PAIN],
         "sites": listed(4),
-        "quorum": 4,
     }
     return plan_with(**usual | changes)
 
@@ -48,7 +47,7 @@ def test_listed_columns_come_first() -> None:
 
 def test_private_inputs_read_no_concepts() -> None:
     """Global Layers keeps its input layer at the site, so each site reads its own columns."""
-    plan = plan_with(concepts=[AGE], sites=listed(4), quorum=4)
+    plan = plan_with(concepts=[AGE], sites=listed(4))
 
     assert not plan.reads_concepts
     assert plan.shared_columns == ()

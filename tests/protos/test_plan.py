@@ -37,10 +37,8 @@ OTHER_VALUES: dict[str, Any] = {
     "seed": 8,
     "start": "own",
     "sites": listed(4),
-    "quorum": 2,
     "assumed_colluders": 0,
     "secure_aggregation": "off",
-    "on_lost_site": "continue",
     "encoding": {"clipping_range": 4.0},
     "deadlines": {"grace_seconds": 60.0},
     "snapshots": {"every_rounds": 5},
@@ -54,11 +52,10 @@ OTHER_VALUES: dict[str, Any] = {
     "statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 0.0, "high": 9.0}]},
 }
 COMPANIONS: dict[str, dict[str, Any]] = {
-    "quorum": {"secure_aggregation": "off"},
     "columns": {"method": FEDERATED_AVERAGING, "outputs": 1},
     "outputs": {"method": FEDERATED_AVERAGING, "columns": ["age"]},
     "statistics": {"method": {"name": "local"}},
-    "privacy": {"method": {"name": "federated-prior"}, "sites": listed(4), "quorum": 4}
+    "privacy": {"method": {"name": "federated-prior"}, "sites": listed(4)}
     | {"concepts": [{"kind": "number", "name": "age", "definition": "Age.", "low": 0.0, "high": 120.0}]},
 }
 COMPANIONS |= {
@@ -129,38 +126,10 @@ def test_the_order_in_which_keys_are_written_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sites", "colluders", "smallest"),
-    [
-        *((3, 0, 3), (3, 1, 3), (4, 1, 3), (5, 1, 4), (6, 1, 4), (7, 1, 5), (5, 2, 4), (5, 3, 5), (10, 1, 6)),
-        *((10, 4, 8), (100, 0, 51), (100, 1, 51), (100, 2, 52), (100, 98, 100)),
-    ],
-)
-def test_the_smallest_quorum_follows_the_formula(sites: int, colluders: int, smallest: int) -> None:
-    """max(3, c + 2, floor((N + c) / 2) + 1), by hand for sites N and colluders c."""
-    plan = plan_with(sites=listed(sites), quorum=sites, assumed_colluders=colluders)
-
-    assert plan.smallest_masked_quorum == smallest
-
-
-@for_each("sites", [*range(3, 16), 33, 64, 99, 100])
-def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
-    """Two quorums of N sites overlap in more than c of them, for every c that a plan can assume."""
-    for colluders in range(sites - 1):
-        plan = plan_with(sites=listed(sites), quorum=sites, assumed_colluders=colluders)
-
-        assert 2 * plan.smallest_masked_quorum - sites > colluders
-        assert plan.smallest_masked_quorum <= sites
-
-
-@pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"quorum": 4}, "quorum is 4 sites, but only 3 sites contribute"),
-        ({"quorum": 2}, "quorum must be at least 3"),
-        ({"sites": listed(5), "quorum": 3}, "quorum must be at least 4"),
-        ({"assumed_colluders": 2}, "quorum must be at least 4"),
-        ({"sites": listed(2), "quorum": 2}, "quorum must be at least 3"),
-        ({"quorum": 0}, "greater than or equal to 1"),
+        ({"assumed_colluders": 2}, "at least 4 sites must train"),
+        ({"sites": listed(2)}, "at least 3 sites must train"),
         ({"assumed_colluders": -1}, "greater than or equal to 0"),
         ({"sites": []}, "at least 1 item"),
         ({"sites": listed(101)}, "at most 100 items"),
@@ -196,8 +165,6 @@ def test_any_two_masked_quorums_share_an_honest_site(sites: int) -> None:
         ({"weighting": {"name": "rows", "largest_rows": 1000}}, "power of two"),
         ({"weighting": {"name": "rows"}}, "Field required"),
         ({"weighting": EXACT | {"largest_rows": 1 << 25}}, "largest_rows is at most 16777216"),
-        ({"weighting": EXACT, "on_lost_site": "continue"}, "exact row counts need the same sites in all rounds"),
-        ({"weighting": EXACT, "quorum": 3, "sites": listed(4)}, "exact row counts need the same sites in all rounds"),
         ({"weighting": EXACT, "secure_aggregation": "off"}, "exact row counts need masks"),
         ({"encoding": {"clipping_range": 3.0}}, "power of two"),
         ({"encoding": {"clipping_range": 2048.0}}, "less than or equal to 1024"),
@@ -220,7 +187,7 @@ def test_bad_plans_are_refused(changes: dict[str, Any], reason: str) -> None:
 
 @pytest.mark.parametrize("field", sorted(plan_document()))
 def test_what_decides_has_no_default(field: str) -> None:
-    """Sites, quorum, weighting and everything else that a study consists of has to be written."""
+    """Sites, weighting and everything else that a study consists of has to be written."""
     document = plan_document()
     del document[field]
 

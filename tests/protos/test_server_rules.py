@@ -177,7 +177,7 @@ def test_control_variates_follow_the_mean_change() -> None:
     c: 0, then 0 + 2/4 * (-0 - 1/1) = -1/2, then -1/2 + 2/4 * (1/2 + 2/1) = 3/4. x: 1, 1.25, 0.75.
     """
     schedule = {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2}
-    plan = plan_of({"name": "scaffold", "rate": 0.25}, sites="abcd", optimiser=DESCENT, schedule=schedule, quorum=2)
+    plan = plan_of({"name": "scaffold", "rate": 0.25}, sites="abcd", optimiser=DESCENT, schedule=schedule)
     state = begun(plan)
     rounds = [sums_of(plan, np.full(4, 2 * mean), contributors=2) for mean in (1.0, -2.0)]
 

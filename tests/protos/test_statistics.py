@@ -55,7 +55,6 @@ def test_the_manifest_names_every_number_and_nothing_else() -> None:
     assert plan.rounds == 1
     assert (rounds_with(plan, Occasion.STATISTICS), rounds_with(plan, Occasion.TRAINING)) == (1, 0)
     assert most_bytes(plan, manifest) == 8 * (1 + 5)
-    assert Occasion.STATISTICS.travels_once
 
 
 @for_each("seed", range(5))
@@ -95,7 +94,6 @@ def test_a_cell_that_no_site_fills_has_no_moments() -> None:
         {"statistics": {"smallest_cell": 5, "columns": []}},
         {"statistics": {"smallest_cell": 5, "columns": [COLUMNS[0], COLUMNS[0]]}},
         {"statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 1.0, "high": 1.0}]}},
-        {"on_lost_site": "continue"},
         {"weighting": {"name": "rows", "largest_rows": 64}},
         {"early_stopping": {"signal": "local", "patience": 1}},
     ],
@@ -111,7 +109,7 @@ def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None
 EVALUATING: dict[str, Any] = {"columns": ["age"], "outputs": 1, "architecture": {"name": "dense", "hidden": [2]}}
 
 
-def with_evaluators(method: str, quorum: int, count: int = 1, **keys: Any) -> Plan:
+def with_evaluators(method: str, count: int = 1, **keys: Any) -> Plan:
     """A plan of three training sites and some that only evaluate."""
     letters = "abcdefg"
     sites = [
@@ -122,24 +120,22 @@ def with_evaluators(method: str, quorum: int, count: int = 1, **keys: Any) -> Pl
         }
         for number, letter in enumerate(letters[: 3 + count])
     ]
-    return plan_of_method({"name": method}, sites=sites, quorum=quorum, **EVALUATING | keys)
+    return plan_of_method({"name": method}, sites=sites, **EVALUATING | keys)
 
 
-@pytest.mark.parametrize(("count", "quorum", "is_allowed"), [(1, 3, False), (1, 4, True), (3, 5, False), (3, 6, True)])
-def test_whoever_only_evaluates_hides_nobody(count: int, quorum: int, is_allowed: bool) -> None:
-    """Under masks three sites that train are in every sum, so each other site raises the quorum by one."""
-    if is_allowed:
-        plan = with_evaluators("fedavg", quorum, count)
-        assert len(plan.evaluating_sites) == count
-        assert plan.tier_of("site-a") == "training"
-        assert plan.tier_of("site-d") == "evaluation"
-        return
-    with pytest.raises(ValidationError, match=f"quorum must be at least {3 + count}"):
-        with_evaluators("fedavg", quorum, count)
+@pytest.mark.parametrize("count", [1, 3])
+def test_whoever_only_evaluates_hides_nobody(count: int) -> None:
+    """Under masks at least three sites train, however many evaluate."""
+    plan = with_evaluators("fedavg", count)
+
+    assert (plan.training_count, len(plan.evaluating_sites)) == (3, count)
+    assert (plan.tier_of("site-a"), plan.tier_of("site-d")) == ("training", "evaluation")
+    with pytest.raises(ValidationError, match="at least 4 sites must train"):
+        with_evaluators("fedavg", count, assumed_colluders=2)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "ditto", "apfl", "player-fl", "fedper"])
 def test_a_method_with_private_parts_has_nothing_to_evaluate(method: str) -> None:
     """A site that never trains would measure layers that nobody has trained."""
     with pytest.raises(ValidationError):
-        with_evaluators(method, 4, weighting={"name": "equal"})
+        with_evaluators(method, weighting={"name": "equal"})

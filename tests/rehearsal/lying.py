@@ -25,7 +25,7 @@ from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import decode_site_message, encode_coordinator_message
-from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, Ready, SiteMessage, Stage
+from protos.wire.messages import PARTICIPATE, Announcement, Chunk, CoordinatorMessage, Join, SiteMessage, Stage
 from site_agent.approving import approve
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital
@@ -89,11 +89,10 @@ class Stream:
         await self.send(Announcement(plan.run_name, plan.canonical))
         await self.expect(Join)
 
-    async def ready(self, plan: Plan, number: int, attempt: int = 0, value: float | None = None) -> None:
-        """Offer a round, every parameter being `value`, and wait until the site is ready."""
+    async def offered(self, plan: Plan, number: int, attempt: int = 0, value: float | None = None) -> None:
+        """Offer a round, every parameter being `value`."""
         vector = np.full(manifest_of(plan).parameters, number if value is None else value, np.float32)
         await self.send(*offer(vector, number, attempt))
-        await self.expect(Ready)
 
     async def chunks(self, count: int) -> list[Chunk]:
         """The next chunks of an upload."""

@@ -33,7 +33,6 @@ from protos.wire.messages import (
     Join,
     Offer,
     Ready,
-    Saved,
     SiteMessage,
     Stage,
 )
@@ -88,7 +87,6 @@ def plan_document(
         "weighting": {"name": "equal"},
         "seed": 0,
         "sites": [{"name": site, "identity": identity} for site, identity in sorted(identities.items())],
-        "quorum": len(identities),
         "secure_aggregation": "off",
     }
 
@@ -166,7 +164,7 @@ class BehavingSite:
                 following = 1 + self.offers[-1].round if self.offers and self._run_before == run else 0
                 self._run_before = run
                 # Its contribution depends on no earlier round, so it can go on from any round of this run.
-                saved = tuple(Saved(number) for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
+                saved = tuple(number for number in sorted({0, *range(following + 1)})[-MOST_SAVED:])
                 digests = (self.plan.digest, manifest_of(self.plan).digest)
                 return [Join(run, *digests, key_session=0, next_round=following, saved=saved if following else ())]
             case Offer() | Finish():

@@ -48,9 +48,7 @@ def test_the_quickstart_writes_a_plan_of_the_concepts_that_enough_clinics_record
     hospitals = uci_hospitals(tmp_path)
     sites = [{"name": hospital.name, "identity": "-".join(["aaa" + hospital.name[0]] * 8)} for hospital in hospitals]
 
-    plan = Plan.model_validate_json(
-        json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | {"sites": sites, "quorum": 4})
-    )
+    plan = Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | {"sites": sites}))
 
     assert plan.prior is not None
     recorded = {concept.name: concept.recorded_by for concept in plan.prior.concepts}

@@ -58,7 +58,6 @@ def plan_for(method: str, hospitals: list[HospitalData], epochs: int = 2) -> Pla
         "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
         "optimiser": {"name": "adamw", "learning_rate": 0.01},
         "sites": sites,
-        "quorum": len(sites),
         "seed": 0,
     }
     made = plan_of(study, hospitals, latent=16, is_masked=True)

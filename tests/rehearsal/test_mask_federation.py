@@ -71,7 +71,6 @@ def plan_for(method: dict[str, Any], hospitals: list[HospitalData], epochs: int 
         schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
         optimiser={"name": "adamw", "learning_rate": 0.03},
         sites=sites,
-        quorum=len(sites),
         secure_aggregation="required",
         checkpoint="latest",
         **changes,

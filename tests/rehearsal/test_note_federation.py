@@ -83,7 +83,6 @@ def plan_for(epochs: int, **changes: Any) -> Plan:
     """FedAvg over all three hospitals."""
     own = {"method": {"name": "fedavg"}, "architecture": TOKENS, "outputs": 1, "checkpoint": "latest"} | changes
     return make_plan(
-        quorum=3,
         schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 8},
         optimiser={"name": "adamw", "learning_rate": 0.01},
         sites=[{"name": name, "identity": identity_of(name)} for name in NAMES],

@@ -20,7 +20,6 @@ AROUND = {
     "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 5},
     "seed": 0,
     "sites": [{"name": name, "identity": identity} for name, identity in made_up_identities().items()],
-    "quorum": 3,
 }
 
 

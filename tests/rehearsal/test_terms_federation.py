@@ -73,7 +73,6 @@ def plan_for(method: str, folder: Path, epochs: int) -> Plan:
         schedule={"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 4},
         optimiser={"name": "adamw", "learning_rate": 0.02},
         sites=[{"name": clinic, "identity": identity_of(clinic)} for clinic in UCI_HOSPITALS],
-        quorum=len(UCI_HOSPITALS),
         secure_aggregation="required",
         **agreed,
         **METHODS.get(method, DENSE),
@@ -152,7 +151,6 @@ def auroc(folder: Path, seed: int, **listed: Any) -> float:
         schedule={"aggregate": "every-epoch", "epochs": 20, "batches_per_epoch": 5},
         optimiser={"name": "adamw", "learning_rate": 0.01},
         sites=[{"name": clinic, "identity": identity_of(clinic)} for clinic in UCI_HOSPITALS],
-        quorum=len(UCI_HOSPITALS),
         checkpoint="latest",
         seed=seed,
     )

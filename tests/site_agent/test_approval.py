@@ -32,7 +32,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "version": {"version": 2},
     "seed": {"seed": 1},
     "rounds": {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1}},
-    "quorum": {"quorum": 2},
     "masking": {"secure_aggregation": "required"},
     "clipping range": {"encoding": {"clipping_range": 16.0}},
     "a site's key": {

@@ -350,8 +350,7 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
 @pytest.mark.parametrize(
     ("keys", "finding"),
     [
-        ({"quorum": 4}, "quorum is 4 sites, but only 3 sites contribute"),
-        ({"secure_aggregation": "required", "quorum": 2}, "quorum must be at least 3"),
+        ({"secure_aggregation": "required", "assumed_colluders": 2}, "at least 4 sites must train"),
         ({"encoding": {"clipping_range": 3.0}}, "clipping_range must be a power of two"),
         ({"rounds": 3}, "rounds: unknown key"),
         ({"method": {"name": "fedavgg"}}, "method"),

@@ -38,7 +38,7 @@ MAGIC = b"GLH1"
 EVERY_MESSAGE: list[Message] = [
     Check(),
     Prepare("run", b"plan"),
-    Train(round=3, resample=0, stage=0, layers="05", best_round=-1, payload=b"\x00\x00\x80\x3f"),
+    Train(round=3, stage=0, layers="05", best_round=-1, payload=b"\x00\x00\x80\x3f"),
     Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
     Conclude(4, "", 2, b"\x00\x00\x80\x3f"),
     Agreed(),
@@ -124,7 +124,7 @@ def test_large_payloads_arrive_whole(size: int) -> None:
         trainer.send(Trained(round=1, rows=0, payload=bytes(question.payload)[::-1]))
 
     async def scene() -> Message:
-        question = Train(round=1, resample=0, stage=0, layers="", best_round=-1, payload=payload)
+        question = Train(round=1, stage=0, layers="", best_round=-1, payload=payload)
         return await GateEnd(ours).ask(question, size)
 
     with ours, theirs:

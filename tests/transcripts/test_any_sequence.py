@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from coordinator.rounds.phases import (
     Advertised,
     Agreeing,
     Attempt,
-    BecameReady,
-    BindRound,
     CloseRound,
     Collecting,
     Completed,
@@ -31,23 +28,19 @@ from coordinator.rounds.phases import (
     OfferRound,
     OpenKeySession,
     Over,
-    SealKeySession,
     SendResult,
-    SendRoster,
     State,
     Terms,
     TimePassed,
     TookResult,
-    Training,
     VoidRound,
+    WasStopped,
 )
-from coordinator.rounds.round import advance, begin
-from coordinator.rounds.taken_out import is_too_late
+from coordinator.rounds.round import advance
 from protos.wire.messages import SiteReason
-from tests.transcripts.plays import CONTRIBUTE, terms
+from tests.transcripts.plays import terms
 
-SITES = ("a", "b", "c", "d")
-STRANGER = "mallory"
+SITES, STRANGER = ("a", "b", "c", "d"), "mallory"
 
 
 @dataclass
@@ -55,46 +48,23 @@ class Walk:
     """One run, its whole history, and the state that it has come to."""
 
     rules: Terms
-    state: State
+    state: State = field(default_factory=Gathering)
     now: float = 0.0
     effects: list[Effect] = field(default_factory=list)
-    states: list[State] = field(default_factory=list)
 
-    def step(self, event: Event, seconds: float) -> tuple[Effect, ...]:
+    def step(self, event: Event, seconds: float = 0.0) -> tuple[Effect, ...]:
         """Let an event happen some seconds later."""
         self.now += seconds
         self.state, wanted = advance(self.rules, self.state, event, self.now)
         self.effects += wanted
-        self.states.append(self.state)
         return wanted
 
 
-def walk_of(rules: Terms) -> Walk:
-    """A run that has just begun."""
-    return Walk(rules, begin(rules, 0.0))
-
-
-def rules_of(masked: st.SearchStrategy[bool]) -> st.SearchStrategy[Terms]:
-    """Drawn terms of a run of four sites."""
-    return st.builds(
-        lambda quorum, rounds, early, masked, lost: terms(
-            sites=frozenset(SITES),
-            quorum=quorum,
-            rounds=rounds,
-            binds_early=early,
-            early_seconds=2 * CONTRIBUTE if early and lost == "wait" else None,
-            is_masked=masked,
-            on_lost_site=lost,
-        ),
-        st.integers(1, 4),
-        st.integers(1, 4),
-        st.booleans(),
-        masked,
-        st.sampled_from(("wait", "continue")),
-    )
-
-
-RULES = rules_of(st.booleans())
+RULES = st.builds(
+    lambda rounds, masked: terms(sites=frozenset(SITES), rounds=rounds, is_masked=masked),
+    st.integers(1, 4),
+    st.booleans(),
+)
 _SITE = st.sampled_from((*SITES, STRANGER))
 _KEY_SESSION = st.integers(0, 4)
 ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
@@ -102,118 +72,54 @@ ANY_EVENT: st.SearchStrategy[Event] = st.one_of(
     st.builds(Left, _SITE),
     st.builds(Advertised, _SITE, _KEY_SESSION),
     st.builds(Acknowledged, _SITE, _KEY_SESSION),
-    st.builds(BecameReady, _SITE, st.integers(0, 3), st.integers(0, 3)),
     st.builds(Completed, _SITE),
     st.just(FoundCorrupted()),
     st.builds(TookResult, _SITE),
-    st.builds(Declined, _SITE, st.sampled_from(SiteReason)),
+    st.builds(Declined, _SITE, st.sampled_from((SiteReason.WITHDRAWN, SiteReason.REVOKED, SiteReason.MASKING_REFUSED))),
     st.just(TimePassed()),
 )
 SECONDS = st.sampled_from((0.0, 1.0, 9.0, 11.0, 51.0, 1001.0))
 
 
-def sensible(state: State, data: st.DataObject) -> Event:
-    """An event that leads on, so that walks reach every phase; a quarter of them are absurd."""
-    site = data.draw(st.sampled_from(SITES))
-    if data.draw(st.integers(0, 3)) == 0:
-        return data.draw(ANY_EVENT)
+def leading_on(state: State, site: str) -> Event:
+    """What an honest site does next."""
     match state:
         case Gathering() | Interrupted():
             return Joined(site)
         case Agreeing(attempt=attempt, advertised=advertised):
-            return (Acknowledged if advertised == attempt.bound else Advertised)(site, attempt.key_session)
-        case Training(attempt=attempt):
-            return BecameReady(site, attempt.round, attempt.number)
-        case Collecting(attempt=attempt):
+            return (Acknowledged if advertised == frozenset(SITES) else Advertised)(site, attempt.key_session)
+        case Collecting():
             return Completed(site)
-        case Finishing():
-            return TookResult(site)
         case _:
-            return TimePassed()
+            return TookResult(site)
+
+
+def drawn(state: State, data: st.DataObject) -> Event:
+    """An event that leads on, so that walks reach every phase; a quarter of them are absurd."""
+    is_absurd = data.draw(st.integers(0, 3)) == 0
+    return data.draw(ANY_EVENT) if is_absurd else leading_on(state, data.draw(st.sampled_from(SITES)))
 
 
 def attempt_of(state: State) -> Attempt | None:
-    """The step that a phase works on."""
+    """The attempt that a phase works on."""
     return None if isinstance(state, Gathering | Over) else state.attempt
 
 
-def named(effect: Effect) -> frozenset[str]:
-    """Every site that an effect speaks of."""
-    match effect:
-        case BindRound(sites=sites, contributors=contributors):
-            return sites | contributors
-        case CloseRound(contributors=contributors):
-            return contributors
-        case VoidRound(missing=missing):
-            return missing
-        case EndRun(over=over):
-            return over.missing
-        case OpenKeySession() | SendRoster() | SealKeySession() | OfferRound() | SendResult():
-            return effect.sites
-
-
-TAKEN_OUT = (SiteReason.WITHDRAWN, SiteReason.REVOKED)
-
-
-def withdrawn_by(before: Attempt, event: Event) -> frozenset[str]:
-    """The sites that persons, their own or the office, have taken out, once an event has happened."""
-    if isinstance(event, Declined) and event.reason in TAKEN_OUT:
-        return before.withdrawn | {event.site}
-    return before.withdrawn
-
-
-def check_taken_out(walk: Walk, before: State, event: Event) -> None:
-    """Nobody waits for a withdrawn site, and it ends no run that has begun."""
-    earlier = attempt_of(before)
-    if not (isinstance(event, Declined) and event.reason in TAKEN_OUT) or earlier is None:
-        return
-    if event.site not in earlier.bound or isinstance(before, Finishing):
-        return
-    later = attempt_of(walk.state)
-    assert later is not None, "somebody's revocation or withdrawal has ended the run"
-    if isinstance(before, Collecting) and event.site in before.complete:
-        assert walk.state == replace(before, attempt=later)
-        return
-    assert isinstance(walk.state, Interrupted) or event.site not in later.bound
-    others = earlier.bound - withdrawn_by(earlier, event)
-    may = walk.rules.on_lost_site == "continue" and len(earlier.bound & (earlier.present - {event.site}))
-    is_back = not (isinstance(before, Interrupted) and before.returns)
-    if may >= walk.rules.quorum and others <= earlier.present and is_back:
-        assert not isinstance(walk.state, Interrupted)
-
-
-def check(walk: Walk, before: State, event: Event, wanted: tuple[Effect, ...]) -> None:
+def check(walk: Walk, before: State, wanted: tuple[Effect, ...]) -> None:
     """Laws after every single event."""
-    check_taken_out(walk, before, event)
-    assert all(named(effect) <= walk.rules.sites for effect in wanted)
     earlier, later = attempt_of(before), attempt_of(walk.state)
+    for effect in wanted:
+        match effect:
+            case OfferRound(sites=sites) | SendResult(sites=sites) | VoidRound(missing=sites):
+                assert sites <= walk.rules.sites
+            case _:
+                pass
     if earlier is not None and later is not None:
-        assert (later.round, later.number) >= (earlier.round, earlier.number)
-        assert later.key_session >= earlier.key_session
-        if (later.round, later.number) == (earlier.round, earlier.number):
-            assert later.bound == earlier.bound
-        elif later.round == earlier.round and later.bound != earlier.bound:
-            assert walk.rules.on_lost_site == "continue"
-            assert later.bound < earlier.bound
-            late = frozenset(site for site in earlier.bound if is_too_late(later, site))
-            assert isinstance(before, Interrupted) or earlier.bound - later.bound <= withdrawn_by(earlier, event) | late
-        elif later.round != earlier.round:
-            # A plan that waits for lost sites keeps the sites with which its run began.
-            is_fixed = isinstance(walk.state, Finishing) or walk.rules.on_lost_site == "wait"
-            enters = frozenset() if is_fixed else earlier.entering
-            gone = (earlier.bound | enters) - later.bound
-            assert later.bound == (earlier.bound | enters) - gone
-            assert not gone or (walk.rules.on_lost_site == "continue" and gone <= withdrawn_by(earlier, event))
-    if later is not None:
-        assert later.bound | later.present | later.entering | later.agreed <= walk.rules.sites
-        assert not later.entering & later.bound
-        assert later.entering <= later.present
-        assert not any(is_too_late(later, site) for site in later.entering)
-        assert len(later.bound) >= walk.rules.quorum
-    if walk.rules.is_masked and isinstance(walk.state, Training | Collecting):
-        assert later is not None
-        has_sent = walk.state.complete if isinstance(walk.state, Collecting) else frozenset()
-        assert later.bound - has_sent <= later.agreed <= later.bound
+        assert (later.round, later.number, later.key_session) >= (earlier.round, earlier.number, earlier.key_session)
+    if isinstance(walk.state, Collecting) and walk.rules.is_masked and not walk.state.complete:
+        assert walk.state.attempt.has_keys
+    if any(isinstance(effect, OfferRound) and not effect.resumes for effect in wanted):
+        assert isinstance(walk.state, Collecting)
 
 
 def check_history(walk: Walk) -> None:
@@ -223,67 +129,35 @@ def check_history(walk: Walk) -> None:
     assert not ends or walk.effects[-1] == ends[0]
     closed = [effect.round for effect in walk.effects if isinstance(effect, CloseRound)]
     assert closed == list(range(len(closed)))
-    if isinstance(walk.state, Over) and walk.state.is_complete:
-        assert len(closed) == walk.rules.rounds
-    epochs = [effect.key_session for effect in walk.effects if isinstance(effect, OpenKeySession)]
-    assert epochs == list(range(1, len(epochs) + 1))
-    bound: tuple[int, int, frozenset[str]] | None = None
+    sessions = [effect.key_session for effect in walk.effects if isinstance(effect, OpenKeySession)]
+    assert sessions == list(range(1, len(sessions) + 1))
+    offered: tuple[int, int] = (-1, -1)
     for effect in walk.effects:
         match effect:
-            case BindRound(contributors=contributors, round=number, attempt=attempt, resumes=False):
-                assert bound is None or (number, attempt) > bound[:2]
-                bound = (number, attempt, contributors)
-            case BindRound(contributors=contributors, round=number, attempt=attempt):
-                assert bound == (number, attempt, contributors)
-            case CloseRound(round=number, contributors=contributors):
-                assert bound is not None
-                assert (number, contributors) == (bound[0], bound[2])
+            case OfferRound(round=number, attempt=attempt, resumes=False, sites=sites):
+                assert (number, attempt) > offered
+                assert sites == walk.rules.sites
+                offered = (number, attempt)
+            case OfferRound(round=number, attempt=attempt):
+                assert (number, attempt) == offered
+            case CloseRound(round=number):
+                assert number == offered[0]
             case _:
                 pass
 
 
-@settings(max_examples=150)
+@settings(max_examples=200)
 @given(rules=RULES, data=st.data())
 def test_no_sequence_of_events_breaks_a_run(rules: Terms, data: st.DataObject) -> None:
-    """Whatever happens: rounds only rise, contributors never follow arrival, a run ends once, strangers get nothing."""
-    walk = walk_of(rules)
+    """Rounds only rise, every sum is over all sites, a run ends once, strangers get nothing."""
+    walk = Walk(rules)
 
     for _ in range(data.draw(st.integers(1, 60))):
         before = walk.state
-        event = sensible(walk.state, data)
-        wanted = walk.step(event, data.draw(SECONDS))
-        check(walk, before, event, wanted)
-
-    check_history(walk)
-
-
-@settings(max_examples=100)
-@given(rules=RULES, site=st.sampled_from(SITES), data=st.data())
-def test_a_revoked_site_is_one_that_was_withdrawn(rules: Terms, site: str, data: st.DataObject) -> None:
-    """Once a run has begun it makes no difference whether the office takes a site out or its own people do."""
-    walk = walk_of(rules)
-    for _ in range(data.draw(st.integers(4, 40))):
-        walk.step(sensible(walk.state, data), data.draw(SECONDS))
-
-    revoked, withdrawn = (advance(rules, walk.state, Declined(site, reason), walk.now) for reason in TAKEN_OUT[::-1])
-
-    assert isinstance(walk.state, Gathering) or revoked == withdrawn
-
-
-@settings(max_examples=100)
-@given(rules=RULES, data=st.data())
-def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules: Terms, data: st.DataObject) -> None:
-    """Whenever a closing decides how many rounds there are, so many are made: at least the one already offered."""
-    walk = walk_of(rules)
-
-    for _ in range(data.draw(st.integers(1, 80))):
-        before = walk.state
-        event = sensible(walk.state, data)
-        wanted = walk.step(event, data.draw(SECONDS))
-        check(walk, before, event, wanted)
+        wanted = walk.step(drawn(walk.state, data), data.draw(SECONDS))
+        check(walk, before, wanted)
         closed = [effect.round for effect in wanted if isinstance(effect, CloseRound)]
-        attempt = attempt_of(walk.state)
-        if closed and attempt is not None and not isinstance(walk.state, Finishing):
+        if closed and isinstance(walk.state, Collecting | Agreeing):  # a closing decides how many rounds there are
             most = walk.rules.rounds
             walk.rules = replace(walk.rules, rounds=data.draw(st.integers(min(most, closed[0] + 2), most)))
 
@@ -291,85 +165,71 @@ def test_a_run_that_becomes_shorter_ends_after_the_round_that_was_offered(rules:
 
 
 @settings(max_examples=100)
+@given(rules=RULES, data=st.data())
+def test_only_a_site_that_can_never_go_on_a_wrong_sum_or_a_person_ends_a_run(rules: Terms, data: st.DataObject) -> None:
+    """Sites may leave, be withdrawn, be silent and lose their keys, as long as they like."""
+    walk = Walk(rules)
+    for _ in range(data.draw(st.integers(0, 40))):
+        event = drawn(walk.state, data)
+        is_final = isinstance(event, Declined) and event.reason is SiteReason.MASKING_REFUSED
+        if not is_final and not isinstance(event, FoundCorrupted) and getattr(event, "is_current", True):
+            walk.step(event, data.draw(SECONDS))
+    assert not isinstance(walk.state, Over) or walk.state.is_complete
+
+    for _ in range(40):
+        walk.step(TimePassed(), 2000.0)
+        for site in SITES:
+            if not isinstance(walk.state, Over | Finishing):
+                walk.step(Left(site))
+                walk.step(Joined(site))
+        for _ in range(3):
+            for site in SITES:
+                walk.step(leading_on(walk.state, site))
+
+    assert isinstance(walk.state, Over)
+    assert walk.state.is_complete
+    check_history(walk)
+
+
+@settings(max_examples=100)
 @given(rules=RULES, events=st.lists(st.tuples(ANY_EVENT, SECONDS), max_size=40))
 def test_a_stranger_changes_nothing(rules: Terms, events: list[tuple[Event, float]]) -> None:
     """A run with a stranger's messages and the same run without them have the same result."""
-    walk, quiet = walk_of(rules), walk_of(rules)
+    walk, quiet = Walk(rules), Walk(rules)
 
     for event, seconds in events:
+        is_strange = getattr(event, "site", "") == STRANGER
         walk.step(event, seconds)
-        quiet.step(TimePassed() if getattr(event, "site", "") == STRANGER else event, seconds)
-        if getattr(event, "site", "") == STRANGER:
-            walk.step(TimePassed(), 0.0)
+        if is_strange:
+            walk.step(TimePassed())
+        quiet.step(TimePassed() if is_strange else event, seconds)
 
     assert walk.effects == quiet.effects
 
 
 @settings(max_examples=100)
-@given(rules=RULES, data=st.data())
-def test_every_run_ends_when_nobody_speaks_any_more(rules: Terms, data: st.DataObject) -> None:
-    """From any state of a run, once all sites have left, the clock alone brings it to its end."""
-    walk = walk_of(rules)
-    for _ in range(data.draw(st.integers(0, 40))):
-        walk.step(sensible(walk.state, data), data.draw(SECONDS))
+@given(rules=RULES, order=st.permutations(SITES))
+def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[str]) -> None:
+    """Sites that answer in another order make the same rounds."""
 
-    for site in SITES:
-        walk.step(Left(site), 0.0)
-    for _ in range(4):
-        walk.step(TimePassed(), 2000.0)
+    def honest(names: list[str]) -> list[Effect]:
+        walk = Walk(rules)
+        while not isinstance(walk.state, Over):
+            for site in names:
+                walk.step(leading_on(walk.state, site))
+        return walk.effects
+
+    assert honest(list(SITES)) == honest(order)
+
+
+@given(rules=RULES, data=st.data())
+def test_a_person_ends_a_run_in_every_state(rules: Terms, data: st.DataObject) -> None:
+    """At once and for good."""
+    walk = Walk(rules)
+    for _ in range(data.draw(st.integers(0, 30))):
+        walk.step(drawn(walk.state, data), data.draw(SECONDS))
+
+    walk.step(WasStopped())
 
     assert isinstance(walk.state, Over)
     check_history(walk)
-
-
-@settings(max_examples=100)
-@given(rules=RULES, order=st.permutations(SITES), data=st.data())
-def test_the_order_of_answers_leaves_the_run_the_same(rules: Terms, order: list[str], data: st.DataObject) -> None:
-    """Sites that answer in another order make the same rounds of the same contributors."""
-
-    def honest(orders: list[list[str]]) -> list[Effect]:
-        walk = walk_of(rules)
-        while not isinstance(walk.state, Over):
-            for site in orders[len(walk.states) % len(orders)]:
-                match walk.state:
-                    case Gathering():
-                        walk.step(Joined(site), 0.0)
-                    case Agreeing(attempt=attempt, advertised=advertised):
-                        walk.step(
-                            (Acknowledged if advertised == attempt.bound else Advertised)(site, attempt.key_session),
-                            0.0,
-                        )
-                    case Training(attempt=attempt):
-                        walk.step(BecameReady(site, attempt.round, attempt.number), 0.0)
-                    case Collecting():
-                        walk.step(Completed(site), 0.0)
-                    case _:
-                        walk.step(TookResult(site), 0.0)
-        return walk.effects
-
-    one = honest([list(SITES)])
-    other = honest([order, data.draw(st.permutations(SITES))])
-
-    assert one == other
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("early", [False, True])
-def test_the_walk_reaches_every_phase(masked: bool, early: bool) -> None:
-    """An honest run passes through each phase that its terms have, so the laws above speak of them."""
-    walk = walk_of(terms(is_masked=masked, binds_early=early, rounds=1))
-    for site in "abc":
-        walk.step(Joined(site), 0.0)
-    for make in (Advertised, Acknowledged) if masked else ():
-        for site in "abc":
-            walk.step(make(site, 1), 0.0)
-    for site in "" if early else "abc":
-        walk.step(BecameReady(site, 0, 0), 0.0)
-    for make in (Completed, TookResult):
-        for site in "abc":
-            walk.step(make(site), 0.0)
-
-    phases = {type(state) for state in walk.states}
-    assert phases == {Gathering, Collecting, Finishing, Over} | ({Agreeing} if masked else set()) | (
-        set() if early else {Training}
-    )

@@ -1,12 +1,8 @@
-"""Rounds in the clear as plays: who comes, who enters late, and how a run ends well."""
+"""Rounds as plays: who comes, who is lost and comes back, and how a run ends."""
 
 from __future__ import annotations
 
-import pytest
-
-from coordinator.rounds.phases import BecameReady, CloseRound, Completed, Finishing, Joined, State
-from coordinator.rounds.round import advance, begin
-from tests.transcripts.plays import CONTRIBUTE, play, terms
+from tests.transcripts.plays import play, terms
 
 
 def test_everyone_comes_and_all_goes_well() -> None:
@@ -18,21 +14,13 @@ def test_everyone_comes_and_all_goes_well() -> None:
               = gathering a b
         5     > c joins
               < offer 0.0 to a b c
-              = training 0.0 ready - until 55
-        20    > a, b ready 0.0
-              = training 0.0 ready a b until 55
-        30    > c ready 0.0
-              < bind 0.0 of a b c to a b c
-              = collecting 0.0 complete - until 80
+              = collecting 0.0 complete - until 55
         31    > a, c, b completes
-              < close 0 of a b c
+              < close 0
               < offer 1.0 to a b c
-              = training 1.0 ready - until 81
-        40    > a, b, c ready 1.0
-              < bind 1.0 of a b c to a b c
-              = collecting 1.0 complete - until 90
+              = collecting 1.0 complete - until 81
         41    > a, b, c completes
-              < close 1 of a b c
+              < close 1
               < result to a b c
               = finishing done - until 91
         42    > a, b finishes
@@ -44,395 +32,452 @@ def test_everyone_comes_and_all_goes_well() -> None:
     )
 
 
-def test_contributors_are_bound_with_the_offer_in_rounds_of_one_batch() -> None:
-    """Binding early, the offer and the contributors travel together with the previous result."""
+def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
+    """A site that left, withdrew or was revoked before the run is waited for; one that can never take part ends it."""
     play(
-        terms(binds_early=True),
+        terms(),
         """
-        0     > a, b, c joins
+        0     > a, b joins
+              = gathering a b
+        5     > a leaves
+              = gathering b
+        6     > b withdraws
+              = gathering -
+        7     > c joins
+              = gathering c
+        9000000 > time passes
+              = gathering c
+        9000001 > a, b joins
               < offer 0.0 to a b c
-              < bind 0.0 of a b c to a b c
-              = collecting 0.0 complete - until 50
-        1     > a, b, c completes
-              < close 0 of a b c
-              < offer 1.0 to a b c
-              < bind 1.0 of a b c to a b c
-              = collecting 1.0 complete - until 51
-        2     > c, b, a completes
-              < close 1 of a b c
-              < result to a b c
-              = finishing done - until 52
-        3     > a, b, c finishes
-              < end: all rounds were made, missing -
-              = over, complete
+              = collecting 0.0 complete - until 9.00005e+06
+        9000002 > c declines
+              < end: c takes no further part (network differs), missing c
+              = over, incomplete
         """,
     )
 
 
-def test_sites_that_train_after_they_were_named_have_the_time_of_both_phases() -> None:
-    """Also after one of them was away for a moment."""
+def test_a_lost_site_is_waited_for_without_end() -> None:
+    """Its grace ends and the attempt is void; when it is back, all make the round again."""
     play(
-        terms(binds_early=True, early_seconds=2 * CONTRIBUTE, rounds=1),
+        terms(),
         """
         0     > a, b, c joins
               < offer 0.0 to a b c
-              < bind 0.0 of a b c to a b c
-              = collecting 0.0 complete - until 100
+              = collecting 0.0 complete - until 50
+        1     > c leaves
+              = collecting 0.0 complete - until 11
+        2     > a completes
+              = collecting 0.0 complete a until 11
+        11    > time passes
+              < void 0.0 missing c
+              = interrupted 0.0 with a b
+        9000000 > time passes
+              = interrupted 0.0 with a b
+        9000001 > c joins
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 9.00005e+06
+        9000002 > a, b, c completes
+              < close 0
+              < offer 1.0 to a b c
+              = collecting 1.0 complete - until 9.00005e+06
+        """,
+    )
+
+
+def test_a_site_that_is_back_within_its_grace_sends_what_is_missing() -> None:
+    """The others notice nothing, and coming and going never holds a round open."""
+    play(
+        terms(rounds=1),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
         1     > c leaves
               = collecting 0.0 complete - until 11
         2     > c joins
-              < offer 0.0 to c
-              < resume 0.0 of a b c to c
-              = collecting 0.0 complete - until 100
-        99    > a, b, c completes
-              < close 0 of a b c
-              < result to a b c
-              = finishing done - until 149
+              < resume 0.0 to c
+              = collecting 0.0 complete - until 50
+        49    > c leaves
+              = collecting 0.0 complete - until 50
+        49.5  > c joins
+              < resume 0.0 to c
+              = collecting 0.0 complete - until 50
+        50    > time passes
+              < void 0.0 missing a b c
+              = interrupted 0.0 with -
         """,
     )
 
 
-@pytest.mark.parametrize("binds_early", [False, True])
-def test_who_says_before_its_chunks_that_they_come_changes_nothing(binds_early: bool) -> None:
-    """In a large plan an agent is ready once more when it sends; the run takes no notice, late or twice."""
-    rules = terms(binds_early=binds_early, rounds=1)
-    state: State = begin(rules, 0.0)
-    for event in [Joined(site) for site in "abc"] + [BecameReady(site, 0, 0) for site in "abc" if not binds_early]:
-        state, _ = advance(rules, state, event, 1.0)
-    for site in "abc":
-        for _ in range(2):
-            assert advance(rules, state, BecameReady(site, 0, 0), 2.0) == (state, ())
-        state, effects = advance(rules, state, Completed(site), 2.0)
-        assert advance(rules, state, BecameReady(site, 0, 0), 3.0) == (state, ())
-
-    assert isinstance(state, Finishing)
-    assert isinstance(effects[0], CloseRound)
-
-
-def test_nobody_waits_for_a_site_that_declined() -> None:
-    """A quorum of the willing begins at once, before the deadline."""
-    play(
-        terms(quorum=2),
-        """
-        0     > a, b joins
-              = gathering a b
-        1     > c declines
-              < offer 0.0 to a b
-              = training 0.0 ready - until 51
-        """,
-    )
-
-
-def test_a_site_that_declined_may_change_its_mind() -> None:
-    """Declining is undone by joining."""
-    play(
-        terms(quorum=2),
-        """
-        0     > c declines
-              = gathering -, declined c
-        1     > c joins
-              = gathering c
-        2     > a, b joins
-              < offer 0.0 to a b c
-              = training 0.0 ready - until 52
-        """,
-    )
-
-
-def test_too_few_sites_agree() -> None:
-    """A run that cannot reach its quorum ends at once."""
+def test_the_time_to_contribute_ends() -> None:
+    """Sites that still compute are disconnected and come back."""
     play(
         terms(),
         """
-        0     > a, b joins
-              = gathering a b
-        1     > c declines
-              < end: too few sites agree to take part, missing c
-              = over, incomplete
-        2     > c joins
-              = over, incomplete
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > a completes
+              = collecting 0.0 complete a until 50
+        50    > time passes
+              < void 0.0 missing b c
+              = interrupted 0.0 with a
+        51    > b, c joins
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 101
         """,
     )
 
 
-def test_the_deadline_finds_a_quorum() -> None:
-    """At the deadline a quorum begins without the others, who enter later."""
-    play(
-        terms(quorum=2, on_lost_site="continue"),
-        """
-        0     > a, b joins
-              = gathering a b
-        99    > time passes
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        110   > c joins
-              = training 0.0 ready - until 150
-        120   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 170
-        121   > a, b completes
-              < close 0 of a b
-              < offer 1.0 to a b c
-              = training 1.0 ready - until 171
-        130   > a, b, c ready 1.0
-              < bind 1.0 of a b c to a b c
-              = collecting 1.0 complete - until 180
-        131   > a, b, c completes
-              < close 1 of a b c
-              < result to a b c
-              = finishing done - until 181
-        """,
-    )
-
-
-def test_the_deadline_finds_too_few() -> None:
-    """At the deadline fewer than a quorum end the run."""
-    play(
-        terms(quorum=2),
-        """
-        0     > a joins
-              = gathering a
-        100   > time passes
-              < end: too few sites joined in time, missing b c
-              = over, incomplete
-        """,
-    )
-
-
-def test_a_site_that_leaves_while_gathering_is_waited_for() -> None:
-    """Leaving before the start is no refusal."""
+def test_a_site_that_has_sent_everything_may_be_away() -> None:
+    """Its contribution counts, and the next round needs it again."""
     play(
         terms(),
         """
-        0     > a, b joins
-              = gathering a b
-        1     > a leaves
-              = gathering b
-        2     > c joins
-              = gathering b c
-        3     > a joins
+        0     > a, b, c joins
               < offer 0.0 to a b c
-              = training 0.0 ready - until 53
-        """,
-    )
-
-
-def test_a_late_site_enters_with_the_next_round() -> None:
-    """Who comes late never joins a round that has begun."""
-    play(
-        terms(quorum=2, on_lost_site="continue"),
-        """
-        0     > a, b joins
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        101   > c joins
-              = training 0.0 ready - until 150
-        102   > c ready 0.0
-              = training 0.0 ready - until 150
-        103   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 153
-        104   > c completes
-              = collecting 0.0 complete - until 153
-        105   > a, b completes
-              < close 0 of a b
+              = collecting 0.0 complete - until 50
+        1     > c completes
+              = collecting 0.0 complete c until 50
+        2     > c leaves
+              = collecting 0.0 complete c until 50
+        3     > a, b completes
+              < close 0
               < offer 1.0 to a b c
-              = training 1.0 ready - until 155
+              = collecting 1.0 complete - until 13
+        13    > time passes
+              < void 1.0 missing c
+              = interrupted 1.0 with a b
+        14    > c joins
+              < offer 1.1 to a b c
+              = collecting 1.1 complete - until 64
         """,
     )
 
 
-def test_a_plan_that_waits_keeps_the_set_that_it_began_with() -> None:
-    """A larger set is another set, which costs the sites a budget that such a plan leaves at 0."""
+def test_a_site_that_was_taken_out_is_a_lost_site() -> None:
+    """Persons at the hospital or the office took it out; it may return to the same round."""
     play(
-        terms(quorum=2),
+        terms(),
         """
-        0     > a, b joins
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        101   > c joins
-              = training 0.0 ready - until 150
-        103   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 153
-        105   > a, b completes
-              < close 0 of a b
-              < offer 1.0 to a b
-              = training 1.0 ready - until 155
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > a revoked
+              = collecting 0.0 complete - until 11
+        2     > b withdraws
+              = collecting 0.0 complete - until 11
+        11    > time passes
+              < void 0.0 missing a b
+              = interrupted 0.0 with c
+        12    > a, b joins
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 62
         """,
     )
 
 
-def test_a_late_site_that_leaves_again_does_not_enter() -> None:
-    """Only a site that is there when the round ends enters the next."""
+def test_a_site_that_can_never_go_on_ends_the_run() -> None:
+    """No return would help."""
     play(
-        terms(quorum=2),
+        terms(),
         """
-        0     > a, b joins
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        101   > c joins
-              = training 0.0 ready - until 150
-        102   > c leaves
-              = training 0.0 ready - until 150
-        103   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 153
-        104   > a, b completes
-              < close 0 of a b
-              < offer 1.0 to a b
-              = training 1.0 ready - until 154
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > b declines
+              < end: b takes no further part (network differs), missing b
+              = over, incomplete
         """,
     )
 
 
-def test_a_late_site_that_declines_does_not_enter() -> None:
-    """A site that refuses before it has entered is not waited for."""
+def test_sums_do_not_add_up_three_times() -> None:
+    """A wrong sum is made again twice, and forgiven when it adds up."""
     play(
-        terms(quorum=2),
+        terms(),
         """
-        0     > a, b joins
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        101   > c joins
-              = training 0.0 ready - until 150
-        102   > c declines
-              = training 0.0 ready - until 150
-        103   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 153
-        104   > a, b completes
-              < close 0 of a b
-              < offer 1.0 to a b
-              = training 1.0 ready - until 154
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > sums do not add up
+              < void 0.0 missing -
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 51
+        2     > sums do not add up
+              < void 0.1 missing -
+              < offer 0.2 to a b c
+              = collecting 0.2 complete - until 52
+        3     > a, b, c completes
+              < close 0
+              < offer 1.0 to a b c
+              = collecting 1.0 complete - until 53
+        4     > sums do not add up
+              < void 1.0 missing -
+              < offer 1.1 to a b c
+              = collecting 1.1 complete - until 54
+        5     > sums do not add up
+              < void 1.1 missing -
+              < offer 1.2 to a b c
+              = collecting 1.2 complete - until 55
+        6     > sums do not add up
+              < end: the contributions do not add up, missing -
+              = over, incomplete
         """,
     )
 
 
-def test_training_that_ends_early_makes_what_was_offered_and_what_measures() -> None:
-    """Of six rounds the sums of the first end training: the second is on its way, then comes the one that measures."""
+def test_masked_rounds_agree_on_keys_first() -> None:
+    """Adverts, roster, acknowledgements, seal; the next round needs none, a void attempt does."""
+    play(
+        terms(is_masked=True),
+        """
+        0     > a, b, c joins
+              < open key session 1
+              = agreeing on 1: - advertised, - acknowledged until 50
+        1     > a, b advertises 1
+              = agreeing on 1: a b advertised, - acknowledged until 50
+        2     > c advertises 1
+              < roster 1
+              = agreeing on 1: a b c advertised, - acknowledged until 50
+        3     > a, b, c acknowledges 1
+              < seal 1
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 53
+        4     > a, b, c completes
+              < close 0
+              < offer 1.0 to a b c
+              = collecting 1.0 complete - until 54
+        5     > sums do not add up
+              < void 1.0 missing -
+              < open key session 2
+              = agreeing on 2: - advertised, - acknowledged until 55
+        """,
+    )
+
+
+def test_words_of_another_key_session_are_not_counted() -> None:
+    """An advert of a key session that is over, or given twice, does not complete this one."""
+    play(
+        terms(is_masked=True),
+        """
+        0     > a, b, c joins
+              < open key session 1
+              = agreeing on 1: - advertised, - acknowledged until 50
+        1     > a, b, c advertises 2
+              = agreeing on 1: - advertised, - acknowledged until 50
+        2     > a, a, b advertises 1
+              = agreeing on 1: a b advertised, - acknowledged until 50
+        3     > c leaves
+              = agreeing on 1: a b advertised, - acknowledged until 13
+        4     > c joins
+              < open key session 2
+              = agreeing on 2: - advertised, - acknowledged until 54
+        5     > a, b, c advertises 1
+              = agreeing on 2: - advertised, - acknowledged until 54
+        """,
+    )
+
+
+def test_a_site_that_never_answers_about_keys_interrupts() -> None:
+    """Who is silent is disconnected, and all agree again."""
+    play(
+        terms(is_masked=True),
+        """
+        0     > a, b, c joins
+              < open key session 1
+              = agreeing on 1: - advertised, - acknowledged until 50
+        1     > a, b advertises 1
+              = agreeing on 1: a b advertised, - acknowledged until 50
+        50    > time passes
+              < void 0.0 missing c
+              = interrupted 0.0 with a b
+        51    > c joins
+              < open key session 2
+              = agreeing on 2: - advertised, - acknowledged until 101
+        52    > a, b, c advertises 2
+              < roster 2
+              = agreeing on 2: a b c advertised, - acknowledged until 101
+        53    > a acknowledges 2
+              = agreeing on 2: a b c advertised, a acknowledged until 101
+        101   > time passes
+              < void 0.1 missing b c
+              = interrupted 0.1 with a
+        """,
+    )
+
+
+def test_a_site_keeps_or_loses_its_keys() -> None:
+    """With its keys it resumes; without them everybody agrees again."""
+    play(
+        terms(is_masked=True),
+        """
+        0     > a, b, c joins
+              < open key session 1
+              = agreeing on 1: - advertised, - acknowledged until 50
+        1     > a, b, c advertises 1
+              < roster 1
+              = agreeing on 1: a b c advertised, - acknowledged until 50
+        2     > a, b, c acknowledges 1
+              < seal 1
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 52
+        3     > a leaves
+              = collecting 0.0 complete - until 13
+        4     > a joins 1
+              < resume 0.0 to a
+              = collecting 0.0 complete - until 52
+        5     > b leaves
+              = collecting 0.0 complete - until 15
+        6     > b joins
+              < void 0.0 missing -
+              < open key session 2
+              = agreeing on 2: - advertised, - acknowledged until 56
+        7     > a, b, c advertises 2
+              < roster 2
+              = agreeing on 2: a b c advertised, - acknowledged until 56
+        8     > a, b, c acknowledges 2
+              < seal 2
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 58
+        9     > b completes
+              = collecting 0.1 complete b until 58
+        10    > b leaves
+              = collecting 0.1 complete b until 58
+        11    > b joins
+              = collecting 0.1 complete b until 58
+        12    > a, c completes
+              < close 0
+              < open key session 3
+              = agreeing on 3: - advertised, - acknowledged until 62
+        """,
+    )
+
+
+def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
+    """Nothing is offered before; a repeated round is a later attempt."""
+    play(
+        terms(rounds=5),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > a, b, c completes
+              < close 0
+              < offer 1.0 to a b c
+              = collecting 1.0 complete - until 51
+        2     > b leaves
+              = collecting 1.0 complete - until 12
+        3     > b joins 0 reset
+              < void 1.0 missing -
+              = interrupted 1.1 with a b c, to go back
+        4     > a completes
+              = interrupted 1.1 with a b c, to go back
+        5     > past 1.1
+              = interrupted 1.1 with a b c, to go back
+        6     > back to 0.0
+              < offer 0.1 to a b c
+              = collecting 0.1 complete - until 56
+        7     > a, b, c completes
+              < close 0
+              < offer 1.2 to a b c
+              = collecting 1.2 complete - until 57
+        """,
+    )
+
+
+def test_a_person_pauses_goes_on_and_stops() -> None:
+    """A pause ends no round."""
+    play(
+        terms(rounds=5),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > somebody pauses
+              = collecting 0.0 complete - until 50
+        2     > a, b, c completes
+              < close 0
+              = interrupted 1.0 with a b c
+        9000000 > time passes
+              = interrupted 1.0 with a b c
+        9000001 > somebody goes on
+              < offer 1.1 to a b c
+              = collecting 1.1 complete - until 9.00005e+06
+        9000002 > somebody stops
+              < end: it was stopped by a person, missing -
+              = over, incomplete
+        """,
+    )
+
+
+def test_training_that_ends_early_makes_what_was_offered() -> None:
+    """The round that was offered is made."""
     play(
         terms(rounds=6),
         """
         0     > a, b, c joins
               < offer 0.0 to a b c
-              = training 0.0 ready - until 50
-        1     > a, b, c ready 0.0
-              < bind 0.0 of a b c to a b c
-              = collecting 0.0 complete - until 51
-        2     > a, b, c completes
-              < close 0 of a b c
-              < offer 1.0 to a b c
-              = training 1.0 ready - until 52
-        2     > 3 rounds in all
-              = training 1.0 ready - until 52
-        3     > a, b, c ready 1.0
-              < bind 1.0 of a b c to a b c
-              = collecting 1.0 complete - until 53
-        4     > a, b, c completes
-              < close 1 of a b c
-              < offer 2.0 to a b c
-              = training 2.0 ready - until 54
-        5     > a, b, c ready 2.0
-              < bind 2.0 of a b c to a b c
-              = collecting 2.0 complete - until 55
-        6     > a, b, c completes
-              < close 2 of a b c
-              < result to a b c
-              = finishing done - until 56
-        """,
-    )
-
-
-def test_an_early_end_in_rounds_of_one_batch_leaves_the_bound_round_whole() -> None:
-    """Offer and contributors of the next round had left already; it is made, and then comes the result."""
-    play(
-        terms(rounds=9, binds_early=True),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              < bind 0.0 of a b c to a b c
               = collecting 0.0 complete - until 50
         1     > a, b, c completes
-              < close 0 of a b c
+              < close 0
               < offer 1.0 to a b c
-              < bind 1.0 of a b c to a b c
               = collecting 1.0 complete - until 51
-        1     > 2 rounds in all
+        2     > 2 rounds in all
               = collecting 1.0 complete - until 51
-        2     > a, b, c completes
-              < close 1 of a b c
+        3     > a, b, c completes
+              < close 1
               < result to a b c
-              = finishing done - until 52
-        3     > a, b, c finishes
-              < end: all rounds were made, missing -
-              = over, complete
+              = finishing done - until 53
         """,
     )
 
 
-def test_a_site_that_was_to_enter_after_the_last_round_gets_no_result() -> None:
-    """Who was never offered a round has no part in its result; the others are waited for, not this one."""
+def test_finishing_does_not_wait_for_ever() -> None:
+    """A site that is back in time gets the result."""
     play(
-        terms(quorum=2, rounds=1),
-        """
-        0     > a, b joins
-              = gathering a b
-        100   > time passes
-              < offer 0.0 to a b
-              = training 0.0 ready - until 150
-        101   > c joins
-              = training 0.0 ready - until 150
-        102   > a, b ready 0.0
-              < bind 0.0 of a b to a b
-              = collecting 0.0 complete - until 152
-        103   > a, b completes
-              < close 0 of a b
-              < result to a b
-              = finishing done - until 153
-        104   > a, b finishes
-              < end: all rounds were made, missing -
-              = over, complete
-        """,
-    )
-
-
-def test_words_of_another_round_or_stranger_change_nothing() -> None:
-    """Late, early and foreign words leave the machine where it is."""
-    play(
-        terms(),
+        terms(rounds=1),
         """
         0     > a, b, c joins
               < offer 0.0 to a b c
-              = training 0.0 ready - until 50
-        1     > a ready 1.0
-              = training 0.0 ready - until 50
-        2     > a ready 0.1
-              = training 0.0 ready - until 50
-        3     > x ready 0.0
-              = training 0.0 ready - until 50
-        4     > x joins
-              = training 0.0 ready - until 50
-        5     > a completes
-              = training 0.0 ready - until 50
-        6     > a, b, c ready 0.0
-              < bind 0.0 of a b c to a b c
-              = collecting 0.0 complete - until 56
-        7     > x completes
-              = collecting 0.0 complete - until 56
-        8     > a, b completes
-              = collecting 0.0 complete a b until 56
-        9     > x completes
-              = collecting 0.0 complete a b until 56
+              = collecting 0.0 complete - until 50
+        1     > b completes
+              = collecting 0.0 complete b until 50
+        2     > b leaves
+              = collecting 0.0 complete b until 50
+        3     > a, c completes
+              < close 0
+              < result to a c
+              = finishing done - until 53
+        4     > b joins
+              < result to b
+              = finishing done - until 53
+        5     > a, b finishes
+              = finishing done a b until 53
+        53    > time passes
+              < end: all rounds were made, missing c
+              = over, complete
+        """,
+    )
+
+
+def test_who_only_receives_is_waited_for_at_the_end_alone() -> None:
+    """It joins no round."""
+    play(
+        terms(rounds=1, receivers=frozenset("r")),
+        """
+        0     > r, a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > a, b, c completes
+              < close 0
+              < result to a b c r
+              = finishing done - until 51
+        2     > a, b, c finishes
+              = finishing done a b c until 51
+        3     > r finishes
+              < end: all rounds were made, missing -
+              = over, complete
         """,
     )

@@ -85,16 +85,8 @@ class Join(_message.Message):
     manifest_digest: bytes
     key_session: int
     next_round: int
-    saved: _containers.RepeatedCompositeFieldContainer[SavedState]
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., key_session: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[_Union[SavedState, _Mapping]]] = ...) -> None: ...
-
-class SavedState(_message.Message):
-    __slots__ = ("round", "resample")
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    RESAMPLE_FIELD_NUMBER: _ClassVar[int]
-    round: int
-    resample: int
-    def __init__(self, round: _Optional[int] = ..., resample: _Optional[int] = ...) -> None: ...
+    saved: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., manifest_digest: _Optional[bytes] = ..., key_session: _Optional[int] = ..., next_round: _Optional[int] = ..., saved: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KeySessionOpen(_message.Message):
     __slots__ = ("key_session", "sites")
@@ -177,18 +169,16 @@ class Ready(_message.Message):
     def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Bind(_message.Message):
-    __slots__ = ("round", "attempt", "sites", "first_chunk", "resample")
+    __slots__ = ("round", "attempt", "sites", "first_chunk")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
-    RESAMPLE_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     sites: _containers.RepeatedScalarFieldContainer[str]
     first_chunk: int
-    resample: int
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ..., resample: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., sites: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("round", "attempt", "index", "body")

@@ -90,13 +90,6 @@ class Batches:
         self._drawn += 1
         return self._permutation[..., place * self.rows_in_each : (place + 1) * self.rows_in_each]
 
-    def resample(self, seed: int) -> None:
-        """Choose rows with another seed from now on, also in this epoch. Not with several copies of a network."""
-        if self._stacked:
-            raise ValueError("each copy of a stack has draws of its own")
-        self._orders = [np.random.default_rng(seed)]
-        self._permutation = self._permute()
-
     def state(self) -> State:
         """Return the state that determines the next batch, to save it."""
         orders = {f"order{number}": generator_state(order) for number, order in enumerate(self._orders)}

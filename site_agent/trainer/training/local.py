@@ -98,11 +98,6 @@ class LocalTraining:
         """Return the network that the site would use if training ended now."""
         return self._procedure.evaluated()
 
-    def resample(self, seed: int) -> None:
-        """Draw batches and dropout with another seed from now on, including the rest of this epoch."""
-        self._batches.resample(seed)
-        self._dropout = self._first_draw(seed)
-
     def state(self) -> State:
         """Return a copy of everything that the next step depends on. The copy stays at the site."""
         return {

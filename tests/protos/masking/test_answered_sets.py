@@ -1,44 +1,86 @@
-"""The price of answered sums: the short way to a price of 0 leads to the same price as the rule."""
+"""Sums of two plans: the same contributors or none in common, and enough of them for every number."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
+from fractions import Fraction
+from itertools import combinations
 
-from protos.masking.answered_sets import Answer, are_together_safe, isolates, paid_part, price, with_one_more
-from tests.for_each import for_each
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from protos.masking.answered_sets import Answer, answer_of, why_not_answered
+from protos.masking.masking_refusals import Reason
+from tests.hostile.masking_federation import identity_of, masked_plan
 
-def drawn(generator: random.Random) -> Counter[Answer]:
-    """Answers of up to two runs over eight sites, many of them over unions of the same groups."""
-    sites = [f"site {number}" for number in range(8)]
-    groups = [frozenset(sites[:4]), frozenset(sites[4:]), frozenset(sites)]
-    found: Counter[Answer] = Counter()
-    for _ in range(generator.randrange(1, 6)):
-        some = frozenset(generator.sample(sites, generator.randrange(2, 9)))
-        kinds = {(kind, generator.choice([*groups, *groups, some])) for kind in ("updates", "figures")}
-        found[Answer(generator.choice(["a", "a", "b"]), frozenset(kinds))] += generator.randrange(1, 4)
-    return found
+SITES = "abcdefghi"
 
 
-@for_each("seed", range(300))
-def test_a_price_is_what_the_paid_part_costs(seed: int) -> None:
-    """Sums cost nothing together exactly if the rule pays for none of them, whatever their counts are."""
-    answered = drawn(random.Random(seed))
-
-    for smallest in (2, 3, 4):
-        assert price(answered, smallest) == sum(paid_part(answered, smallest).values())
-        if not isolates(answered, smallest):
-            assert paid_part(answered, smallest) == {}
-        for answer in drawn(random.Random(-1 - seed)):
-            if are_together_safe(frozenset((*answered, answer)), smallest):
-                more = with_one_more(answered, answer)
-                assert not isolates([answer], smallest)
-                assert paid_part(answered, smallest) == paid_part(more, smallest) == {}
+def _answer(run: str, sites: str, kind: str = "changes") -> Answer:
+    return Answer(run, frozenset({(kind, frozenset(sites))}))
 
 
-def test_the_examples_have_both_kinds_of_price() -> None:
-    """The comparison above meets prices of 0 and of more."""
-    prices = {min(price(drawn(random.Random(seed)), 4), 1) for seed in range(300)}
+@pytest.mark.parametrize(
+    ("sites", "others", "reason"),
+    [
+        ("abc", ["abc"], None),
+        ("abc", ["def"], None),
+        ("ab", [], Reason.TOO_FEW_FOR_A_NUMBER),
+        ("abc", ["abcd"], Reason.OTHER_SETS),
+        ("abcdef", ["abc"], Reason.OTHER_SETS),
+        ("abcdefg", ["def", "bcg"], Reason.OTHER_SETS),  # any two differ by three sites, and all show a alone
+    ],
+)
+def test_which_plans_are_answered_beside_others(sites: str, others: list[str], reason: Reason | None) -> None:
+    """Equal or disjoint; a plan with one site fewer is refused until the hospital excludes the earlier run."""
+    answered = [_answer(f"run {place}", other) for place, other in enumerate(others)]
 
-    assert prices == {0, 1}
+    assert why_not_answered(_answer("run", sites), answered, 3) is reason
+
+
+def test_each_kind_of_number_is_compared_by_itself() -> None:
+    """Updates and figures have other contributors where a site only evaluates."""
+    assert why_not_answered(_answer("run", "abc"), [_answer("other", "abcd", "figures")], 3) is None
+
+
+def test_the_record_of_a_plan_has_identities_and_not_names() -> None:
+    """A site may have another name in another plan."""
+    plan = masked_plan("abc")
+
+    answer = answer_of(plan)
+
+    assert answer.run == plan.run_name
+    assert {sites for _, sites in answer.kinds} == {frozenset(identity_of(name) for name in "abc")}
+
+
+@given(st.lists(st.frozensets(st.sampled_from(SITES), min_size=1), max_size=5), st.integers(1, 4))
+def test_no_combination_of_answered_sums_has_fewer_sites_than_the_smallest_set(
+    sets: list[frozenset[str]], smallest: int
+) -> None:
+    """An oracle that knows nothing of sets: the support of every combination, by exact elimination."""
+    answered: list[Answer] = []
+    for place, sites in enumerate(sets):
+        answer = _answer(f"run {place}", "".join(sites))
+        if why_not_answered(answer, answered, smallest) is None:
+            answered.append(answer)
+
+    rows = [[Fraction(site in dict(answer.kinds)["changes"]) for site in SITES] for answer in answered]
+    for count in range(1, smallest):
+        for few in combinations(range(len(SITES)), count):
+            others = [place for place in range(len(SITES)) if place not in few]
+            # A combination that is 0 at all other sites is 0 everywhere.
+            assert _rank([[row[place] for place in others] for row in rows]) == _rank(rows)
+
+
+def _rank(rows: list[list[Fraction]]) -> int:
+    rows, rank = [list(row) for row in rows], 0
+    for column in range(len(rows[0]) if rows else 0):
+        pivot = next((place for place in range(rank, len(rows)) if rows[place][column]), None)
+        if pivot is None:
+            continue
+        rows[rank], rows[pivot] = rows[pivot], rows[rank]
+        for place in range(rank + 1, len(rows)):
+            factor = rows[place][column] / rows[rank][column]
+            rows[place] = [one - factor * other for one, other in zip(rows[place], rows[rank], strict=True)]
+        rank += 1
+    return rank

@@ -43,7 +43,6 @@ def test_names_cut_at_another_place_give_another_context() -> None:
         "transcript": bytes(32),
         "position": bytes(32),
         "attempt": 0,
-        "resample": 0,
         "manifest_digest": bytes(32),
         "length_bytes": 8,
         "encoding": b"",

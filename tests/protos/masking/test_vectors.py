@@ -200,7 +200,6 @@ def test_the_context() -> None:
         _hex(KNOWN["key_session"]["transcript"]),
         _hex(bound["position"]),
         bound["attempt"],
-        bound["resample"],
         _pack("masking contributors", *sites),
         _hex(bound["manifest_digest"]),
         bound["length_bytes"],

@@ -23,7 +23,7 @@ def private_network_plan(
 ) -> Plan:
     """A plan that trains a network privately at four sites, on the concepts of `private_plan`."""
     of_prior = json.loads(prior_plan("breast-cancer").canonical)
-    content: dict[str, Any] = {key: of_prior[key] for key in ("study", "version", "concepts", "sites", "quorum")} | {
+    content: dict[str, Any] = {key: of_prior[key] for key in ("study", "version", "concepts", "sites")} | {
         "method": {"name": "fedavg"},
         "architecture": {"name": "dense", "hidden": hidden},
         "outputs": 1,

@@ -34,7 +34,7 @@ def test_masks_take_no_bit_from_the_noisy_sum(seed: int, plan: Plan) -> None:
     for site in sites:
         builder = Builder(plan, trains=True, smallest_rows=1)
         payload = memoryview(terms[site].astype("<i8").tobytes())
-        built = builder.build(bytes(32), exchange, payload, rows=0, resample=0, noise=lambda _, site=site: noisy(site))
+        built = builder.build(bytes(32), exchange, payload, rows=0, noise=lambda _, site=site: noisy(site))
         keys = {peer: hashlib.sha256(f"{min(site, peer)}|{max(site, peer)}".encode()).digest() for peer in sites}
         del keys[site]
         masker = Masker(own=site, contributors=sites, pair_keys=keys, context=bytes(32), layout=layout)

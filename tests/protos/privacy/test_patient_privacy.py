@@ -152,7 +152,7 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     assert ([*why_not_private(method, "local")] == reasons) is (name != "pfedme")
     assert any(REFUSED[name] in reason for reason in reasons)
     with pytest.raises(ValidationError) as refused:
-        network_plan(method={"name": name}, sites=listed(4), quorum=4, privacy=PROMISE)
+        network_plan(method={"name": name}, sites=listed(4), privacy=PROMISE)
     assert all(f"privacy is impossible in this plan: {reason}" in str(refused.value) for reason in reasons)
 
 

@@ -54,16 +54,16 @@ def built(plan: Plan, sums: list[int], random_bytes: Any) -> memoryview:
     payload = memoryview(np.array(sums, "<i8").tobytes())
     builder = Builder(plan, trains=True, smallest_rows=1)
     noise = lambda numbers: with_noise(plan, numbers, random_bytes)  # noqa: E731
-    return builder.build(bytes(32), exchange_of(plan), payload, rows=0, resample=0, noise=noise).buffer
+    return builder.build(bytes(32), exchange_of(plan), payload, rows=0, noise=noise).buffer
 
 
 def drawn_plan(generator: np.random.Generator, **promise: Any) -> Plan:
-    """A private network with drawn sites, quorum, colluders, layers, promise and rounds."""
+    """A private network with drawn sites, colluders, layers, promise and rounds."""
     plain = json.loads(private_network_plan().canonical)
     count = int(generator.integers(3, 60))
     sites = [plain["sites"][0] | {"name": f"s{place}", "identity": _identity(place)} for place in range(count)]
     colluders = int(generator.integers(1, max(2, count // 4)))
-    quorum = max(3, colluders + 2, (count + colluders) // 2 + 1)
+    fewest = max(3, colluders + 2)
     drawn = {
         "epsilon": float(np.exp(generator.uniform(np.log(0.05), np.log(20)))),
         "delta": float(10.0 ** generator.integers(-9, -3)),
@@ -71,7 +71,7 @@ def drawn_plan(generator: np.random.Generator, **promise: Any) -> Plan:
     }
     kind = private_network_plan if generator.random() < 0.7 else local_plan
     hidden = tuple(generator.integers(1, 30, generator.integers(0, 3)).tolist())
-    keys = {"sites": sites, "quorum": int(generator.integers(quorum, count + 1)), "assumed_colluders": colluders}
+    keys = {"sites": sites[: generator.integers(fewest, count + 1)], "assumed_colluders": colluders}
     return kind(drawn | promise, rounds=int(generator.integers(1, 60)), hidden=hidden, **keys)
 
 

@@ -35,7 +35,7 @@ AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes":
 def private_statistics_plan(promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any) -> Plan:
     """A plan that counts ages and sexes at four sites, with noise."""
     asked = {"smallest_cell": smallest_cell, "columns": [AGE, SEX]}
-    of_sites = {"sites": listed(4), "quorum": 4, "secure_aggregation": "required"}
+    of_sites = {"sites": listed(4), "secure_aggregation": "required"}
     private = {"statistics": asked, "privacy": PROMISE | {"clip": 1.0} | (promise or {})}
     return plan_of_method({"name": "local"}, **of_sites | private | keys)
 
@@ -123,7 +123,7 @@ def test_one_round_sends_signed_sums_and_nothing_else() -> None:
 @pytest.mark.parametrize(("quorum", "colluders"), [(4, 1), (4, 2), (3, 1)])
 def test_the_honest_shares_of_the_fewest_sites_keep_the_promise(epsilon: float, quorum: int, colluders: int) -> None:
     """Less colluders and rounding they meet delta, and with 1% less noise they do not."""
-    plan = private_statistics_plan({"epsilon": epsilon}, quorum=quorum, assumed_colluders=colluders)
+    plan = private_statistics_plan({"epsilon": epsilon}, sites=listed(quorum), assumed_colluders=colluders)
 
     honest = (quorum - colluders) * (plan.noise_variance - 4)
 

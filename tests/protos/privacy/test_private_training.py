@@ -79,7 +79,6 @@ def training_of(plan: Plan) -> PrivateTraining:
         ({"weighting": {"name": "rows", "largest_rows": 1024}}, "row weights are counts of patients"),
         ({"checkpoint": "global"}, "checkpoint: global sums losses"),
         ({"early_stopping": {"signal": "local", "patience": 3}}, "early_stopping sums losses"),
-        ({"on_lost_site": "continue"}, "Set on_lost_site to wait"),
         ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"starting_file": {"sha256": "0" * 64}}, "Remove starting_file"),
@@ -191,7 +190,7 @@ def test_the_honest_shares_of_all_rounds_keep_the_promise(
     """With the fewest contributors in every round, less colluders and rounding, all rounds together meet delta, and
     with 1% less noise they do not."""
     promise = {"epsilon": epsilon, "delta": delta}
-    plan = private_network_plan(promise, rounds=rounds, quorum=quorum, assumed_colluders=colluders)
+    plan = private_network_plan(promise, rounds=rounds, sites=listed(quorum), assumed_colluders=colluders)
 
     honest = float((quorum - colluders) * (training_of(plan).share_variance - 4))
     mu = together([PRIVATE_SCALE / sqrt(honest)] * rounds)

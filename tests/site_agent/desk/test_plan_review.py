@@ -88,7 +88,6 @@ def test_a_page_reads_like_this() -> None:
         {"name": "player-fl"},
         architecture={"name": "dense", "hidden": [2, 2]},
         early_stopping={"signal": "global", "patience": 3},
-        on_lost_site="continue",
         **ROWS | MEASURING,
     )
     manifest = manifest_of(plan)
@@ -101,14 +100,11 @@ def test_a_page_reads_like_this() -> None:
 Study heart, version 1
   Plan digest {plan.digest.hex()}
   Digest of what is sent {manifest.digest.hex()}
-  Method player-fl, masking required, quorum 3
+  Method player-fl, masking required
 Who takes part, and who sees what
-  The coordinator sees only sums over at least 3 sites. This protection fails if more than 1 of the sites secretly \
-help the coordinator.
-  If a site loses its connection, the other sites continue without that site. A site that reconnects takes part \
-again. A round with nearly the same sites as an earlier round costs one unit of this site's \
-lost_site_budget. A dishonest coordinator could falsely report a few sites as lost, and then compute the update of \
-these few sites. This is possible once for each unit of lost_site_budget.
+  The coordinator sees only sums over all 3 contributing sites. This protection fails if more than 1 of the sites \
+secretly help the coordinator.
+  The same sites take part in every round. If a site loses its connection, all others wait for that site.
 """
     )
     assert f"takes part in\n{sites}\nWhen numbers are sent" in text
@@ -342,8 +338,7 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
 @pytest.mark.parametrize("masking", ["required", "off"])
 def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
     """In every plan, a sentence has one thought: at most 25 words, no semicolon, and a full stop."""
-    keys: dict[str, Any] = {} if method["name"] == "local" else {"on_lost_site": "continue"}
-    plan = widest(method, secure_aggregation=masking, **keys)
+    plan = widest(method, secure_aggregation=masking)
     shown = [in_words(plan, manifest_of(plan), 341), *sections(plan)[1:]]  # without the digests
 
     for text in (sentence for section in shown for sentence in section.sentences):
@@ -365,8 +360,6 @@ def test_the_short_words_have_the_plans_question() -> None:
     assert sentences[0].endswith("to predict this outcome together: death within a year.")
     assert sentences[1] == "Use: to plan visits."
     assert "Patients: adults after a stroke." in sentences
-    assert "falsely reports lost hospitals" in _short(widest({"name": "fedavg"}, on_lost_site="continue"))
-    assert "falsely reports lost hospitals" not in _short(widest({"name": "fedavg"}, on_lost_site="wait"))
 
 
 def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
@@ -403,7 +396,7 @@ def test_receivers_are_named_and_not_counted() -> None:
     told = page(plan)
     words = " ".join(in_words(plan, manifest_of(plan), None).sentences)
 
-    assert "The coordinator sees only sums over at least 4 sites" in told
+    assert "The coordinator sees only sums over all 4 contributing sites" in told
     assert "1 of the listed sites only receive results. Such a receiving site sends no number" in told
     assert "westbrook" in told
     assert "These hospitals only receive results: westbrook." in words

@@ -24,7 +24,7 @@ from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.gate.test_spent import nothing, spawned
 
-CHANGES = {"lost_site_budget": 7, "smallest_sites": 4, "smallest_training_rows": 30}
+CHANGES = {"smallest_sites": 4, "smallest_training_rows": 30}
 
 
 def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> Rounds:
@@ -59,9 +59,7 @@ def test_a_run_starts_without_another_reading_of_the_audit_log(tmp_path: Path, m
 @pytest.mark.parametrize("key", CHANGES)
 def test_masks_and_building_follow_a_changed_policy(tmp_path: Path, key: str) -> None:
     """A run whose policy changes has the limits of a run that begins under the new policy."""
-    plan = plan_with(
-        made_up_identities(), changes={"secure_aggregation": "required", "on_lost_site": "continue", "quorum": 3}
-    )
+    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
     changed = policy_with(secure_aggregation="required").model_copy(update={key: CHANGES[key]})
     log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
     rounds = rounds_under(plan, policy_with(secure_aggregation="required"), tmp_path, log)
@@ -79,7 +77,7 @@ def limits_of(rounds: Rounds) -> tuple[object, ...]:
     masking, gate = rounds._masking, rounds._gate
     assert masking is not None
     assert gate is not None
-    return masking._quorum, masking._budget, masking._compared, gate._builder.smallest_rows
+    return masking._quorum, masking._why_not, gate._builder.smallest_rows
 
 
 def test_a_chunk_that_waited_is_checked_again_before_it_is_sent() -> None:

@@ -46,7 +46,7 @@ def exchange_of(plan: Plan, number: int = 0, stage: Stage = Stage.TRAINING, laye
 
 def built(gate: Gate, plan: Plan, update: npt.NDArray[np.float32], rows: int = 0) -> Contribution:
     """The contribution for an update in a round without scalars of the trainer's."""
-    return gate.build(POSITION, exchange_of(plan), memoryview(update.astype("<f4")).cast("B"), rows=rows, resample=0)
+    return gate.build(POSITION, exchange_of(plan), memoryview(update.astype("<f4")).cast("B"), rows=rows)
 
 
 def answer(update: npt.ArrayLike, scalars: Sequence[int]) -> memoryview:
@@ -155,7 +155,7 @@ def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path
     assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
 
     contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16, resample=0
+        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16
     )
 
     assert words(contribution) == [16, 8, 1 << 33, 1]
@@ -174,7 +174,7 @@ def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog
     scalars[place] = exchange.scalars[place].bound + 1 if beyond > 0 else beyond
 
     with pytest.raises(GateRefusal) as refusal:
-        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0, resample=0)
+        gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0)
 
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
     assert FIGURES[place] in refusal.value.what
@@ -189,9 +189,7 @@ def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: in
     scalars = [0, 0, 0]
     scalars[place] = exchange.scalars[place].bound
 
-    contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange, answer(np.ones(10), scalars), rows=0, resample=0
-    )
+    contribution = gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0)
 
     assert words(contribution) == scalars
 
@@ -203,21 +201,10 @@ def test_too_few_or_too_many_scalars_are_refused(tmp_path: Path, audit: AuditLog
 
     with pytest.raises(GateRefusal) as refusal:
         gate_for(plan, audit, tmp_path).build(
-            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0, resample=0
+            POSITION, exchange_of(plan, number=1), answer(np.ones(10), [0] * count), rows=0
         )
 
     assert refusal.value.reason is SiteReason.NETWORK_DIFFERS
-
-
-def test_another_draw_does_not_repeat_what_was_measured(tmp_path: Path, audit: AuditLog) -> None:
-    """A number that a second draw would repeat is sent as 0: over two sets of sites it would identify one site."""
-    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
-
-    contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange_of(plan, number=1), answer(np.ones(10), (8, 1 << 33, 1)), rows=16, resample=3
-    )
-
-    assert words(contribution) == [16, 0, 0, 0]
 
 
 def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog) -> None:
@@ -226,11 +213,11 @@ def test_a_round_that_measures_carries_no_change(tmp_path: Path, audit: AuditLog
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
     gate = gate_for(plan, audit, tmp_path)
 
-    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, resample=0)
+    contribution = gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0)
 
     assert (words(contribution), len(contribution.buffer)) == ([1, 2, 1], 32)
     with pytest.raises(GateRefusal):
-        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0, resample=0)
+        gate.build(POSITION, exchange, answer([1.0], (1, 2, 1)), rows=0)
 
 
 def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> None:
@@ -239,7 +226,7 @@ def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> N
     gate = gate_for(plan, audit, tmp_path)
     exchange = exchange_of(plan, number=3, stage=Stage.VALIDATION)
 
-    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0, resample=0), Bind(3, 0, tuple(SITES), 0))
+    gate.release(gate.build(POSITION, exchange, answer([], (1, 2, 1)), rows=0), Bind(3, 0, tuple(SITES), 0))
 
     (record,) = records(tmp_path / "audit.log")
     wanted = {

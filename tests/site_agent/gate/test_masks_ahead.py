@@ -27,13 +27,13 @@ def masking(tmp_path: Path) -> Iterator[SiteMasking]:
     """The masks of site a, after all sites agreed on keys."""
     keys = {name: Ed25519PrivateKey.generate() for name in NAMES}
     identities = {name: fingerprint(key.public_key().public_bytes_raw()) for name, key in keys.items()}
-    changes = {"secure_aggregation": "required", "on_lost_site": "continue", "quorum": 3}
+    changes = {"secure_aggregation": "required"}
     plan = plan_with(identities, changes=changes)
     logs = {name: AuditLog(tmp_path / name / "audit.log", site=name, now=lambda: NOON) for name in NAMES}
     sites = {
         name: SiteMasking(
-            run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name], quorum=3,
-            smallest=3, budget=9, state=tmp_path / name, audit=logs[name], released=(),
+            run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name],
+            quorum=3, smallest=3, state=tmp_path / name, audit=logs[name], released=(),
         )
         for name in NAMES
     }  # fmt: skip

@@ -87,7 +87,7 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
             {"secure_aggregation": "required"},
             "the policy requires masking (secure_aggregation), and the plan turns it off",
         ),
-        ({"quorum": 2}, {}, "the plan sums the updates of 2 sites, and the policy requires at least 3"),
+        ({}, {"smallest_sites": 4}, "the plan sums the updates of 3 sites, and the policy requires at least 4"),
         (
             {"encoding": {"clipping_range": 16.0}},
             {},

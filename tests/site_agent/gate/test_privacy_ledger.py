@@ -78,7 +78,7 @@ def built(plan: Plan, audit: AuditLog, state: Path, step: bytes = STEP, **limits
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
     gate = gate_for(plan, audit, state, policy=policy(**limits), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    return gate.build(step, exchange, payload, rows=0, resample=0)
+    return gate.build(step, exchange, payload, rows=0)
 
 
 def spent(state: Path, audit: AuditLog) -> list[float]:

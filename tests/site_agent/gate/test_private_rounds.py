@@ -48,7 +48,7 @@ def built(number: int, audit: AuditLog, state: Path, *, plan: Plan = PLAN, large
     exchange = Exchanges(plan, manifest_of(plan)).of(number, stage, b"")
     gate = gate_for(plan, audit, state, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    return gate.build(_position(number), exchange, payload, rows=0, resample=0)
+    return gate.build(_position(number), exchange, payload, rows=0)
 
 
 def _position(number: int) -> bytes:
@@ -108,7 +108,7 @@ def test_a_draw_beyond_the_rounds_of_the_plan_pays_again(tmp_path: Path, audit: 
     exchange = Exchanges(PLAN, manifest_of(PLAN)).of(0, Stage.TRAINING, b"")
     gate = gate_for(PLAN, audit, tmp_path, policy=policy(9.0), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.zeros(len(exchange.scalars), "<i8").tobytes())
-    gate.build(bytes([99]) * 32, exchange, payload, rows=0, resample=0)
+    gate.build(bytes([99]) * 32, exchange, payload, rows=0)
     assert spent(tmp_path, audit) == [1.0, 1.0]
 
 
@@ -128,7 +128,7 @@ def test_local_noise_is_paid_for_by_rounds_and_the_first_answer_stays(tmp_path: 
     def made(place: int, filling: int, largest: float = 1.0) -> list[int]:
         gate = gate_for(plan, audit, tmp_path, policy=policy(largest), site="ahus", masking=object())  # type: ignore[arg-type]
         payload = memoryview(np.full(len(exchange.scalars), filling, "<i8").tobytes())
-        buffer = gate.build(_position(place), exchange, payload, rows=0, resample=0).buffer
+        buffer = gate.build(_position(place), exchange, payload, rows=0).buffer
         return np.frombuffer(buffer, "<i8")[1 : 1 + len(exchange.scalars)].tolist()
 
     assert set(made(0, 5)) == {5}
@@ -150,7 +150,7 @@ def test_sums_of_private_layers_are_kept_once_and_never_leave(tmp_path: Path, au
     def made(place: int, filling: int) -> Contribution:
         gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
         payload = memoryview(np.repeat([0, filling], [sent, own]).astype("<i8").tobytes())
-        return gate.build(_position(place), exchange, payload, rows=0, resample=0)
+        return gate.build(_position(place), exchange, payload, rows=0)
 
     def total(place: int | None) -> list[int]:
         gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_the_shared_sums_are_those_that_leave(tmp_path: Path, audit: AuditLog, m
     gate = gate_for(plan, audit, tmp_path, policy=policy(1.0), site="ahus", masking=object())  # type: ignore[arg-type]
     payload = memoryview(np.repeat([3, 5], [sent, own]).astype("<i8").tobytes())
 
-    buffer = gate.build(_position(0), exchange, payload, rows=0, resample=0).buffer
+    buffer = gate.build(_position(0), exchange, payload, rows=0).buffer
 
     assert np.frombuffer(buffer, "<i8").tolist() == [1, *[3] * sent]
 

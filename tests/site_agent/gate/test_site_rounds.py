@@ -74,27 +74,23 @@ def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_
 
 
 @pytest.mark.parametrize("plan", [private_network_plan(), private_plan()])
-@pytest.mark.parametrize("what", ["fewer sites than the noise was divided among", "another draw"])
-def test_a_private_round_has_the_quorum_and_one_draw_whatever_the_policy_allows(
-    plan: Plan, what: str, tmp_path: Path, audit: AuditLog
-) -> None:
+def test_a_private_round_has_all_sites_whatever_the_policy_allows(plan: Plan, tmp_path: Path, audit: AuditLog) -> None:
     """With fewer shares the sum would have too little noise. Masks refuse too, but here nothing of them is left."""
     asked: list[Conclude] = []
     stage = Stage.TRAINING if plan.private_training else Stage.STATISTICS
     everybody, fewer = plan.site_names, plan.site_names[:-1]
-    bind = Bind(0, 1, everybody, 0, resample=1) if what == "another draw" else Bind(0, 1, fewer, 0)
 
     async def scene(of: Bind) -> None:
         rounds = rounds_of(plan, "ahus", tmp_path, audit, asked)
-        rounds._masking = SimpleNamespace(check_draw=nothing_to_check, prepare=nothing_to_check)  # type: ignore[assignment]
+        rounds._masking = SimpleNamespace(check_step=nothing_to_check, prepare=nothing_to_check)  # type: ignore[assignment]
         rounds._offer, rounds._position = Offer(0, 1, bytes(32), stage), bytes(32)
         rounds._exchange = Exchanges(plan, rounds.manifest).of(0, stage, b"")
         rounds._accept_bind(of)
         await rounds._contribute(of)
 
     asyncio.run(scene(Bind(0, 1, everybody, 0)))
-    with pytest.raises(MalformedMessage, match="second random draw" if what == "another draw" else "contributors"):
-        asyncio.run(scene(bind))
+    with pytest.raises(MalformedMessage, match="contributors"):
+        asyncio.run(scene(Bind(0, 1, fewer, 0)))
     assert asked == []
 
 

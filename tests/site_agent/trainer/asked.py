@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,14 +73,12 @@ def as_bytes(vector: Vector) -> memoryview:
 
 def question(number: int, stage: int, payload: bytes | memoryview, layers: str = "", best: int = -1) -> Train:
     """A round of any stage; nothing is saved after it."""
-    return Train(
-        round=number, resample=0, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload
-    )
+    return Train(round=number, stage=stage, layers=layers, best_round=best, saves=False, oldest=0, payload=payload)
 
 
-def train(number: int, payload: bytes | memoryview, resample: int = 0) -> Train:
+def train(number: int, payload: bytes | memoryview) -> Train:
     """A training round in which all layers take part."""
-    return replace(question(number, int(Stage.TRAINING), payload), resample=resample)
+    return question(number, int(Stage.TRAINING), payload)
 
 
 def conclude(number: int, payload: bytes | memoryview) -> Conclude:

@@ -87,7 +87,6 @@ def make_site(
     *,
     table: Table = "breast-cancer",
     columns: slice = slice(0, 6),
-    lost_site_budget: int = 0,
     **training: object,
 ) -> Path:
     """A hospital's folder; the path of its hospital.yaml. Every third patient is in each site's table."""
@@ -111,7 +110,7 @@ def make_site(
     hospital = {
         "site": site,
         "state": "state",
-        "policy": LOOSE_POLICY | {"lost_site_budget": lost_site_budget},
+        "policy": LOOSE_POLICY,
         "data": {
             "table": "table.csv",
             "contract": "contract.yaml",
@@ -139,7 +138,6 @@ def make_plan(*, method: dict[str, object] | None = None, **changes: Any) -> Pla
             {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
             for name, letter in zip(NAMES, "abc", strict=True)
         ],
-        "quorum": 2,
         "secure_aggregation": "off",
     }
     return Plan.model_validate_json(json.dumps(content | changes))
@@ -176,9 +174,9 @@ def first_values(plan: Plan, study: Study) -> Vector:
     return study.manifest.initial_parameters(plan.seed)
 
 
-def update_of(study: Study, number: int, shared: Vector, resample: int = 0) -> Vector:
+def update_of(study: Study, number: int, shared: Vector) -> Vector:
     """Return the data that the trainer sends in a training round of a method without scalars."""
-    answer = study.train(Asked(round=number, resample=resample), shared)
+    answer = study.train(Asked(round=number), shared)
     assert answer.scalars == ()
     return answer.updates
 

@@ -46,7 +46,6 @@ def plan(**changes: Any) -> Plan:
         "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2},
         "optimiser": {"name": "sgd", "learning_rate": 0.1},
         "weighting": {"name": "equal"},
-        "quorum": 4,
         "secure_aggregation": "required",
     }
     return experiment_plan(SITES, 0, **keys | changes)

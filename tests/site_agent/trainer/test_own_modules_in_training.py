@@ -18,7 +18,6 @@ from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer.study import Asked, Study
 from tests.laws.catalogue import rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, tiny_plan
-from tests.site_agent.trainer.sites import at_the_end
 
 SOURCE = """
 import torch
@@ -79,9 +78,9 @@ def _plan(method: dict[str, Any]) -> Plan:
     )  # fmt: skip
 
 
-def _federation(method: dict[str, Any], module: Path, resample_budget: int = 0) -> Federation:
+def _federation(method: dict[str, Any], module: Path) -> Federation:
     rows = {site: rows_at(site) for site in ("ahus", "berlin")}
-    return Federation(_plan(method), rows, own_module=module, resample_budget=resample_budget)
+    return Federation(_plan(method), rows, own_module=module)
 
 
 def _used(study: Study) -> dict[str, bytes]:
@@ -110,25 +109,6 @@ def test_only_the_listed_tensors_leave(method: dict[str, Any], module: Path) -> 
         np.testing.assert_array_equal(one["first.weight"], other["first.weight"])
         assert not np.array_equal(one["scale.running_mean"], other["scale.running_mean"])
         assert not np.array_equal(one["last.weight"], other["last.weight"])
-
-
-@by_method
-def test_a_round_resampled_leaves_no_trace_in_its_buffers(method: dict[str, Any], module: Path) -> None:
-    """Two draws and the first one again: answer, model and running means are as if made once."""
-    resampled, quiet = _federation(method, module, resample_budget=2), _federation(method, module)
-    for number in range(2):
-        for each in (resampled, quiet):
-            each.round(number)
-    down = quiet.down(2)
-
-    draws = [resampled.studies["ahus"].train(resampled.asked(2, resample), down) for resample in (0, 5, 0)]
-    once = quiet.studies["ahus"].train(quiet.asked(2), down)
-
-    assert draws[0].updates.tobytes() == draws[2].updates.tobytes() == once.updates.tobytes()
-    assert _used(resampled.studies["ahus"]) == _used(quiet.studies["ahus"])
-    for each in (resampled, quiet):
-        each.studies["ahus"].close(at_the_end(each.plan), each.run.parameters.copy())
-    assert _used(resampled.studies["ahus"]) == _used(quiet.studies["ahus"])
 
 
 @by_method

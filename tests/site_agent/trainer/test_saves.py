@@ -12,7 +12,6 @@ import torch
 
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
-from protos.wire.messages import Saved
 from site_agent.trainer import trainer_files
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.saves import SavedStudy, Saves
@@ -39,7 +38,7 @@ def written(folder: Path, *numbers: int) -> Saves:
     saves = saves_in(folder)
     saves.begin(0)
     for number in numbers:
-        saves.write(Saved(number, number % 2), a_study(number))
+        saves.write(number, a_study(number))
     return saves
 
 
@@ -54,7 +53,7 @@ def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
 
     saves = saves_in(tmp_path)
 
-    assert saves.held == (Saved(0), Saved(3, 1), Saved(5, 1))
+    assert saves.held == (0, 3, 5)
     found = saves.read(3)
     assert found is not None
     assert found.facts == {"position": 3}
@@ -77,7 +76,7 @@ def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
     for damaged in (bytes(flipped), content[: int(luck.integers(len(content)))], b""):
         path.write_bytes(damaged)
         saves = saves_in(tmp_path)
-        assert saves.held == (Saved(0), Saved(3, 1))
+        assert saves.held == (0, 3)
         assert saves.newest(9) == 3
 
 

@@ -233,60 +233,6 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
     assert numbers_of(study) == before
 
 
-@pytest.mark.parametrize("aggregate", ["every-batch", "every-epoch"])
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_round_resampled_starts_where_the_round_started(tmp_path: Path, aggregate: str, dropout: float) -> None:
-    """Another draw is another update, the same draw the same bits, and the first one is as if alone."""
-    schedule = {"aggregate": aggregate, "epochs": 3, "batches_per_epoch": 4}
-    architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
-    plan = make_plan(schedule=schedule, architecture=architecture, on_lost_site="continue")
-    config, other = make_site(tmp_path / "a", lost_site_budget=2), make_site(tmp_path / "b")
-    study, undisturbed = make_study(config, plan), make_study(other, plan)
-    shared = first_values(plan, study)
-    shared = shared + update_of(study, 0, shared)
-    update_of(undisturbed, 0, first_values(plan, study))
-
-    draws = [update_of(study, 1, shared, resample) for resample in (0, 1, 2, 1, 0)]
-
-    np.testing.assert_array_equal(draws[0], update_of(undisturbed, 1, shared))
-    np.testing.assert_array_equal(draws[0], draws[4])
-    np.testing.assert_array_equal(draws[1], draws[3])
-    assert len({draw.tobytes() for draw in draws}) == 3
-    following = shared + draws[0]
-    np.testing.assert_array_equal(update_of(study, 2, following), update_of(undisturbed, 2, following))
-    for curve in (study.choice.curve, undisturbed.choice.curve):
-        assert [measured.round for measured in curve] == ([1, 2] if aggregate == "every-epoch" else [])
-
-
-def test_the_budget_of_fresh_draws_is_the_hospitals(tmp_path: Path) -> None:
-    """One resampled round uses it up; other shared values for the same round are never taken."""
-    plan = make_plan(on_lost_site="continue")
-    study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
-    shared = first_values(plan, study)
-    update_of(study, 0, shared)
-    update_of(study, 0, shared, 4)
-
-    with pytest.raises(MalformedMessage, match="more often"):
-        update_of(study, 0, shared, 5)
-    with pytest.raises(MalformedMessage, match="more often"):
-        update_of(study, 1, shared, 1)
-    with pytest.raises(MalformedMessage, match="other shared values or layers"):
-        update_of(study, 0, shared + np.float32(1), 4)
-
-    assert update_of(study, 0, shared, 4).size == update_of(study, 1, shared).size
-
-
-def test_a_plan_that_waits_for_lost_sites_has_no_fresh_draw(tmp_path: Path) -> None:
-    """The hospital's budget is for plans that continue without a lost site."""
-    plan = make_plan()
-    study = make_study(make_site(tmp_path, lost_site_budget=1), plan)
-    shared = first_values(plan, study)
-    update_of(study, 0, shared)
-
-    with pytest.raises(MalformedMessage, match="more often"):
-        update_of(study, 1, shared, 1)
-
-
 def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -> None:
     """With `start: own` the received first values are not taken in; from the first mean on all sites agree."""
     plan = make_plan(start="own")

@@ -118,7 +118,7 @@ def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "again", "resampled", "beyond", "before", "stage", "layers", "probe", "early end", "short", "odd",
+        "again", "beyond", "before", "stage", "layers", "probe", "early end", "short", "odd",
         "nan", "unprepared", "answer", "run", "plan",
     ],
 )  # fmt: skip
@@ -132,7 +132,6 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
     poisoned = first.copy()
     poisoned[5] = np.nan
     questions: dict[str, tuple[Message, ...]] = {
-        "resampled": (prepare, train(0, as_bytes(first)), train(0, as_bytes(first), 1)),
         "again": (prepare, train(0, as_bytes(first)), train(0, as_bytes(first))),
         "beyond": (prepare, train(plan.schedule.rounds, as_bytes(first))),
         "before": (prepare, question(-1, int(Stage.PROBE), b"")),

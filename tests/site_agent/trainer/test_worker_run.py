@@ -32,7 +32,7 @@ class _Coordinated(ScriptedSocket):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering(deadline=0.0))
+        self._plan, self.run = plan, new_run(plan, terms_of(plan), Gathering())
         self.asked: list[tuple[Stage, int]] = []
         self._questions = self._ask()
 
@@ -48,7 +48,7 @@ class _Coordinated(ScriptedSocket):
             assert isinstance(trained, Trained)
             assert len(trained.payload) == payload_bytes(offered.exchange)
             assert (trained.rows > 0) == (stage is Stage.TRAINING)
-            built = builder.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows, resample=0)
+            built = builder.build(b"", offered.exchange, memoryview(trained.payload), rows=trained.rows)
             self.run.begin_sum(number, ["ahus"])
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add("ahus", index, offered.exchange.layout.body(built.buffer, index))
@@ -68,7 +68,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     plan = make_plan(
         method={"name": method}, architecture={"name": "dense", "hidden": [4, 3]}, columns=columns, outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}, checkpoint="global",
-        weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0}, quorum=1,
+        weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0},
     )  # fmt: skip
     approve_plan(config, plan)
     trainer_socket = _Coordinated(plan)
@@ -108,12 +108,9 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "state/models/law-1/model.safetensors").exists()
 
 
-@pytest.mark.parametrize("on_lost_site", ["wait", "continue"])
-def test_a_restarted_trainer_skips_rounds_only_in_a_plan_that_continues_without_a_site(
-    tmp_path: Path, on_lost_site: str
-) -> None:
-    """In a plan that waits, a site makes every round. Without the state after the last one it refuses to train."""
-    plan, config = make_plan(method={"name": "local"}, on_lost_site=on_lost_site), make_site(tmp_path)
+def test_a_restarted_trainer_skips_no_round(tmp_path: Path) -> None:
+    """Without the state after the last round it refuses to train."""
+    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path)
     approve_plan(config, plan)
 
     def answer_to(number: int) -> Message:
@@ -124,9 +121,8 @@ def test_a_restarted_trainer_skips_rounds_only_in_a_plan_that_continues_without_
     assert isinstance(answer_to(0), Trained)
     later = answer_to(1)
 
-    assert isinstance(later, Failed if on_lost_site == "wait" else Trained)
-    if isinstance(later, Failed):
-        assert later.reason is SiteReason.STATE_LOST
+    assert isinstance(later, Failed)
+    assert later.reason is SiteReason.STATE_LOST
     assert isinstance(answer_to(0), Trained)  # from the state that it has
 
 

@@ -110,7 +110,6 @@ def test_copies_record_what_the_site_records(tmp_path: Path) -> None:
             {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
             for name, letter in zip((*NAMES, "delft"), "abcd", strict=True)
         ],
-        quorum=3,
         columns=[*columns, "elsewhere"],
         outputs=1,
         secure_aggregation="required",

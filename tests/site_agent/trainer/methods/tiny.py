@@ -78,7 +78,6 @@ def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
         "weighting": {"name": "equal"},
         "seed": 5,
         "sites": [{"name": name, "identity": "-".join(["aaa" + name[0]] * 8)} for name in ("ahus", "berlin")],
-        "quorum": 1,
         "secure_aggregation": "off",
         "checkpoint": "latest",
     }
@@ -96,13 +95,13 @@ class Federation:
             name: Study(plan, own, seeds=Seeds.published(plan.seed, name), **study) for name, own in given.items()
         }
         manifest = manifest_of(plan, study.get("starts"))
-        self.run = new_run(plan, terms_of(plan), Gathering(deadline=0.0), manifest)
+        self.run = new_run(plan, terms_of(plan), Gathering(), manifest)
         # Nothing is released here, so no record is written.
         self._builder = Builder(plan, trains=True, smallest_rows=1)
 
-    def asked(self, number: int, resample: int = 0) -> Asked:
+    def asked(self, number: int) -> Asked:
         """Return the coordinator's request in a round."""
-        return asked_by(self.run.offered(number).offer, resample)
+        return asked_by(self.run.offered(number).offer)
 
     def down(self, number: int) -> Vector:
         """Return the values that it sends for it."""
@@ -122,7 +121,7 @@ class Federation:
         for name, answer in answers.items():
             payload = answer.updates.tobytes() + np.array(answer.scalars, "<i8").tobytes()
             rows = self.studies[name].rows if offered.offer.stage is Stage.TRAINING else 0
-            built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows, resample=0)
+            built = self._builder.build(b"", offered.exchange, memoryview(payload), rows=rows)
             for index in range(offered.exchange.layout.chunks):
                 self.run.running_sum.add(name, index, offered.exchange.layout.body(built.buffer, index))
         assert self.run.is_consistent

@@ -96,7 +96,6 @@ def prior_plan(table: Table, *, concepts: list[dict[str, Any]] | None = None, **
         "method": {"name": "federated-prior", "outcome": OUTCOMES[table], "rows_per_unknown": 1.0, **method},
         "concepts": concepts_of(table) if concepts is None else concepts,
         "sites": [{"name": site, "identity": "-".join([f"aaa{letter}"] * 8)} for site, letter in letters.items()],
-        "quorum": 4,
         "secure_aggregation": "off",
     }
     return Plan.model_validate_json(json.dumps(content))

@@ -44,7 +44,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 def network_plan(like: Plan, method: str, architecture: dict[str, Any], **changes: Any) -> Plan:
     """A plan of a network on the concepts of a plan with federated-prior, for its sites."""
     own = json.loads(like.canonical)
-    content: dict[str, Any] = {key: own[key] for key in ("study", "version", "concepts", "sites", "quorum")} | {
+    content: dict[str, Any] = {key: own[key] for key in ("study", "version", "concepts", "sites")} | {
         "method": {"name": method},
         "architecture": architecture,
         "outputs": 1,

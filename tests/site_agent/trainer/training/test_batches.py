@@ -55,22 +55,6 @@ def test_a_state_brings_back_the_batches_that_follow_it(seed: int, drawn: int) -
         assert torch.equal(torch.stack([restored.draw() for _ in range(7)]), expected)
 
 
-@for_each("seed", range(5))
-def test_resampling_changes_this_epoch_and_those_after_it(seed: int) -> None:
-    """Equal numbers give equal rows, whatever was drawn before; the rest of the epoch is resampled."""
-    plain, resampled, again = _batches(seed), _batches(seed), _batches(seed)
-    for batches in (plain, resampled, again):
-        batches.draw()
-    resampled.resample(99)
-    again.resample(99)
-
-    drawn = [torch.stack([batches.draw() for _ in range(8)]) for batches in (plain, resampled, again)]
-
-    assert torch.equal(drawn[1], drawn[2])
-    assert not torch.equal(drawn[0][:3], drawn[1][:3])
-    assert not torch.equal(drawn[0][3:], drawn[1][3:])
-
-
 @for_each("seed", range(3))
 def test_each_copy_of_a_stack_draws_as_it_would_alone(seed: int) -> None:
     """Two copies, two generators: row by row the batches of two separate trainings, and their rows."""
