@@ -17,9 +17,9 @@ from coordinator.network import service as service_module
 from pki import certificates
 from pki.names import SiteName
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, CoordinatorReason, Farewell
+from protos.wire.messages import CoordinatorReason, Farewell
 from site_agent.agent.connection import Credentials
-from tests.coordinator.greetings import HELLO, assert_right_bits
+from tests.coordinator.greetings import HELLO, announced_to, assert_right_bits
 from tests.rehearsal.federation import (
     Office,
     as_channel,
@@ -143,7 +143,7 @@ def test_a_register_that_changes_ends_open_streams(tmp_path: Path) -> None:
         ):
             for caller in (revoked, member):
                 await caller.send(HELLO)
-                assert isinstance(await caller.receive(), Announcement)
+                await announced_to(caller)
             office.revoke("a")
             running.service.recheck()
 

@@ -15,9 +15,10 @@ from coordinator.network.enrolment_calls import Membership
 from coordinator.network.pace import WITHOUT_LIMIT, Allowance, RateLimit
 from pki.register import MOST_EACH_DAY, Register
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import PROTOCOL_VERSION, Announcement, Hello, Join, Refusal, SiteReason
-from protos.wire.upkeep_messages import RenewalAsked
+from protos.wire.messages import PROTOCOL_VERSION, Hello, Join, Refusal, SiteReason
+from protos.wire.upkeep_messages import LogHeads, RenewalAsked
 from site_agent.gate.certificate_renewal import renewal_of
+from tests.coordinator.greetings import announced_to
 from tests.rehearsal.federation import Office, as_channel, calling, eventually, serving, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
 from tests.rehearsal.study import plan_with
@@ -55,7 +56,7 @@ def test_a_site_that_joins_and_withdraws_without_end_is_heard_slowly(
 
                 async with calling(running.address, as_channel(office.credentials("b"))) as other:
                     await other.send(HELLO)
-                    assert isinstance(await other.receive(), Announcement)
+                    await announced_to(other)
 
     asyncio.run(scene())
 
@@ -93,7 +94,7 @@ def test_a_site_opens_no_more_streams_than_it_is_allowed(tmp_path: Path, monkeyp
     async def is_let_in(address: str, site: str) -> bool:
         async with calling(address, as_channel(office.credentials(site))) as caller:
             await caller.send(HELLO)
-            if isinstance(await caller.receive(), Announcement):
+            if isinstance(await caller.receive(), LogHeads):
                 return True
             assert await caller.status() is grpc.StatusCode.RESOURCE_EXHAUSTED
             return False
