@@ -33,7 +33,7 @@ async def sent_away(connection: Connection) -> list[CoordinatorMessage]:
     async def hear() -> None:
         while True:
             message = await connection.receive()
-            assert isinstance(message, Announcement | Farewell)
+            assert isinstance(message, LogHeads | Announcement | Farewell)
             heard.append(message)
 
     await connection.send(Hello(PROTOCOL_VERSION, "test"))
