@@ -84,10 +84,10 @@ BEYOND: Mapping[str, tuple[Contribution, str]] = {
     "no masks": (Contribution(policy={"secure_aggregation": "required"}), "has none"),
     "fewer sites": (
         Contribution(policy={"smallest_sites": 3}, bind=Bind(0, 0, ("a", "b"), 0)),
-        "2 sites would contribute to the sum",
+        "not exactly the sites of the plan",
     ),
-    "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "or this site is not one of them"),
-    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not all sites of the plan"),
+    "without this site": (Contribution(bind=Bind(0, 0, ("b", "c"), 0)), "not exactly the sites of the plan"),
+    "an unlisted site": (Contribution(bind=Bind(0, 0, ("a", "b", "c", "d"), 0)), "not exactly the sites of the plan"),
     "more rounds": (
         Contribution(policy={"largest_rounds": 1}, bind=Bind(1, 0, ALL, 0), released=({"round": 0, "bytes": 48},)),
         "more rounds",

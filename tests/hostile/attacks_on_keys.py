@@ -106,7 +106,7 @@ def invented_sites(weakened: bool) -> bool:
         recovered = await surround(victim, impostors)
         if recovered is None:
             reasons = [record["reason"] for record in victim.records("coordinator_refused")]
-            assert reasons == ["a key session with sites that the plan does not list"]
+            assert reasons == ["a key session of other sites than those of the plan"]
             assert victim.error is not None
             assert victim.chunks == []
         return recovered is not None and found(recovered, victim.update())

@@ -215,7 +215,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
         answer = of_kind(await site.tell(*before, Bind(0, 0, ("a", "b", "d"), 0)), Chunk)
         if not answer:
             (record,) = site.records("coordinator_refused")
-            assert record["reason"] == "contributors that the plan or the policy does not allow"
+            assert record["reason"] == "other contributors than the sites of the plan"
         return bool(answer)
 
     return played(scene, weakened, without_listing)
