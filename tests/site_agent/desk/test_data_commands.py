@@ -323,8 +323,7 @@ def test_nothing_is_accepted_that_the_audit_log_does_not_take(hospital: Hospital
 
     refused = run("data", "accept", "--config", tmp_path / "hospital.yaml", "--by", "A. Jones", "--digest", digest)
 
-    assert refused.returncode != 0
-    assert "audit log" in refused.stderr
+    assert refused.returncode == 1
     assert find_acceptance(hospital.state_path, digest) is None
 
 

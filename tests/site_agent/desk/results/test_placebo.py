@@ -92,8 +92,8 @@ def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path)
     study.close(Asked(round=plan.rounds), study.manifest.initial_parameters(plan.seed))
     report = make_report(hospital, study, preprocessing, "law-1")
 
-    assert "placebo" in report.facts
-    assert report.facts["gain"]["placebo"] is not None  # type: ignore[index,call-overload]  # JSON
+    assert "placebo" in report
+    assert report["gain"]["placebo"] is not None  # type: ignore[index,call-overload]  # JSON
 
 
 def test_copies_record_what_the_site_records(tmp_path: Path) -> None:
