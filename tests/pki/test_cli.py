@@ -208,12 +208,3 @@ def test_an_invitation_that_cannot_be_saved_leaves_the_one_before_it_good(pki: T
     late = directory.parent / "late.invitation"
     assert pki("invite", "st-mary", "--directory", directory, "--output", late) == 78
     assert not late.exists()
-
-
-def test_public_keys_are_written_for_whoever_verifies_a_log(pki: Terminal, directory: Path, tmp_path: Path) -> None:
-    """The coordinator's public key is in the file and its fingerprint on the screen; the private key is in neither."""
-    assert pki("keys", "--directory", directory, "--output", tmp_path / "keys.json") == 0
-
-    key = Authority.load(directory).identity_key().public_key().public_bytes_raw()
-    assert json.loads((tmp_path / "keys.json").read_text())["identity_keys"] == {"coordinator": key.hex()}
-    assert pki.out.startswith("coordinator  ")
