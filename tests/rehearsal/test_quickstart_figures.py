@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -77,18 +76,3 @@ def test_one_sentence_says_whether_to_join(interval: tuple[float, float] | None,
 
     assert words in sentence
     assert sentence.startswith("va: join") is (verdict == "gained")
-
-
-def test_the_readme_shows_the_sentences_of_the_program() -> None:
-    """Each hospital's sentence in the example output is what the program prints for its interval, to the letter."""
-    readme = (ROOT / "README.md").read_text()
-    lines = re.findall(r"^(\w+): no clear gain .*interval (\S+) to (\S+) points.*$", readme, re.MULTILINE)
-    found = {
-        site: {"difference_to_best_local": {"interval": [float(low) / 100, float(high) / 100]}, "verdict": "unclear"}
-        for site, low, high in lines
-    }
-
-    said = list(sentences_of({"runs": {"federated-prior": ""}, "sites": found}))
-
-    assert len(said) == 4
-    assert all(f"\n{sentence}\n" in readme for sentence in said)

@@ -20,7 +20,7 @@ def in_round(number: int) -> Standing:
     """An agent that sends its contribution of a round of ten."""
     standing = Standing()
     standing.began_run("heart-v1", 10)
-    standing.saw(Bind(number, 0, ("a", "b", "c"), 0, 0))
+    standing.saw(Bind(number, 0, ("a", "b", "c"), 0))
     return standing
 
 
