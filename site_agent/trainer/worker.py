@@ -186,7 +186,7 @@ class Worker:
         self._answered = AnsweredRounds(self._state / "models", plan)
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
-        self._plan, self._run, self._gain = plan, run, None
+        self._plan, self._run, self._is_reported = plan, run, False
         if plan.statistics is not None:
             return Prepared(approved)
         if plan.tier_of(self._hospital.site) == "receiving":
