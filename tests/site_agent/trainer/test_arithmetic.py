@@ -60,30 +60,3 @@ def test_optimisers_make_the_same_steps_with_and_without_the_compiler() -> None:
     loaded = _said(PROGRAM.replace("import sys\n", "import sys, torch._dynamo\n", 1) + SHOWN)[2].split()
 
     assert (without[0], without[1], loaded[1]) == (loaded[0], "False", "True")
-
-
-LIBRARIES = """
-import gc, sys
-from types import SimpleNamespace
-from site_agent.desk.around_rounds import load_libraries
-were_on = []
-
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        were_on.append(gc.isenabled())
-
-sys.meta_path.insert(0, Watch())
-training = SimpleNamespace(threads=1, device="cpu", attention="torch")
-hospital = SimpleNamespace(policy=SimpleNamespace(tier="training"), training=training)
-load_libraries(hospital)
-print("site_agent.trainer.study" in sys.modules, were_on[-1], gc.isenabled(), gc.get_freeze_count() > 100_000)
-frozen = gc.get_freeze_count()
-kept = [[] for _ in range(1_000)]
-load_libraries(hospital)
-print(gc.get_freeze_count() == frozen, "pandas" in sys.modules)
-"""
-
-
-def test_a_trainer_loads_its_libraries_without_a_search_and_trains_with_the_collector() -> None:
-    """The collector is off only while modules are loaded. Objects of an earlier study stay in its searches."""
-    assert _said(LIBRARIES) == ["True False True True", "True False"]

@@ -77,7 +77,6 @@ def test_a_damaged_state_counts_as_not_there(tmp_path: Path, seed: int) -> None:
         path.write_bytes(damaged)
         saves = saves_in(tmp_path)
         assert saves.held == (0, 3)
-        assert saves.newest(9) == 3
 
 
 def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> No
 
     with pytest.raises(DataError):
         saves_in(tmp_path, rows=moved)
-    assert [state.round for state in saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held] == [0]
+    assert saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held == (0,)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"rows": 1}', b'{"rows": "x", "round": "soon"}'])
@@ -108,12 +107,12 @@ def test_a_site_never_starts_again_because_its_begin_is_damaged(tmp_path: Path, 
 def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     """States before the oldest round, after the one gone back to, beyond the most, and of other runs are removed."""
     saves = written(tmp_path, *range(1, 13))
-    assert [state.round for state in saves.held] == [0, *range(5, 13)]
+    assert saves.held == (0, *range(5, 13))
 
     saves.forget_before(7)
     saves.forget_after(10)
 
-    assert [state.round for state in saves_in(tmp_path).held] == [0, 7, 8, 9, 10]
+    assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
     Saves(tmp_path / "saves" / "another", PLAN, ROWS)
     assert not (tmp_path / "saves" / "run").exists()
 

@@ -313,14 +313,6 @@ def test_a_note_in_word_order_is_behind_all_other_columns_and_there_is_one() -> 
         Contract.model_validate_json(json.dumps(declared | {"columns": [*declared["columns"], *others]}))
 
 
-def test_a_contract_without_word_order_keeps_its_digest() -> None:
-    """A table that was accepted before notes had an order stays accepted."""
-    known = "11111ad169b257a9c9eab7acb28964a5aa816a0f58f450e2b03e2ed46b6bf428"
-
-    assert contract(type="text").digest == known
-    assert contract(type="text", longest=4).digest != known
-
-
 def test_a_code_without_quotes_is_refused_where_it_stands(tmp_path: Path) -> None:
     """YAML would read 250.00 as a number and lose its digits."""
     column = "{name: drugs, role: feature, type: codes, codes: [250.00]}"

@@ -109,7 +109,7 @@ def test_every_task_ends_with_a_model_that_comes_back_from_disk(tmp_path: Path, 
 
     report = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
 
-    prior: Any = report.facts["prior"]
+    prior: Any = report["prior"]
     assert sum(prior["weights"].values()) == pytest.approx(1.0)
     assert prior["guard"] > 0
     assert "the other hospitals' score" in prior["sentence"]
@@ -121,7 +121,7 @@ def test_every_task_ends_with_a_model_that_comes_back_from_disk(tmp_path: Path, 
         said = AppliedModel(model, plan.run_name, own).scores(features)
         np.testing.assert_allclose(said, kept.scores[name], rtol=1e-5, atol=1e-6)
     again = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
-    assert again.facts == report.facts
+    assert again == report
 
 
 def test_a_unit_is_converted_by_the_plan(tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ def test_where_the_others_know_nothing_everybody_stays_local(tmp_path: Path) -> 
 
     report = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
 
-    prior: Any = report.facts["prior"]
+    prior: Any = report["prior"]
     assert prior["weights"]["others"] == 0.0
-    assert report.facts["federated"] == report.facts["siloed"]
+    assert report["federated"] == report["siloed"]
 
 
 def test_shuffled_outcomes_fail_the_guard(tmp_path: Path) -> None:
