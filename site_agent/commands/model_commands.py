@@ -209,7 +209,6 @@ def _refused(what: str, remedy: str) -> UsageError:
 @click.command()
 @config_option
 @click.option("--output", required=True, type=PATH, help="New folder to which the command writes the model.")
-@click.option("--onnx", "has_onnx", is_flag=True, help="Also write model.onnx (needs the optional packages `onnx`).")
 @run_option
 @click.option(
     "--model",
@@ -222,18 +221,18 @@ def _refused(what: str, remedy: str) -> UsageError:
 def export(
     path: Path,
     output: Path,
-    has_onnx: bool,
     run_name: str | None,
     model: str | None,
     recipient: str | None,
     by: str | None,
 ) -> None:
-    """Write a model to a folder, with a small program (loader) that needs only PyTorch to use the model.
+    """Write a model to a folder in the format ONNX, with a small program (loader) that needs only onnxruntime.
 
-    First, the command checks that the loader predicts the same as the model. With --to, the audit log records who gives
-    the folder to whom. The command sends nothing: a person must deliver the folder.
+    First, the command checks that model.onnx predicts the same as the model. This needs the optional packages
+    `onnx`. With --to, the audit log records who gives the folder to whom. The command sends nothing: a person must
+    deliver the folder.
 
-    Example: site-agent export --config hospital.yaml --output model --onnx
+    Example: site-agent export --config hospital.yaml --output model
     """
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
@@ -246,11 +245,9 @@ def export(
         run_name = latest_run(hospital.state_path) if run_name is None else run_name
         name = _name_of(hospital.state_path, run_name, model)
     record = _record_of(hospital, recipient, by)
-    made = export_model(hospital, output, run_name, has_onnx=has_onnx, name=name, record=record)
+    made = export_model(hospital, output, run_name, name=name, record=record)
     click.echo(f"{', '.join(made.files)} are in {output}: {made.model}.")
-    click.echo(f"On made-up rows the loader differs from the model by at most {made.loader_difference:.1e}.")
-    if made.onnx_difference is not None:
-        click.echo(f"On made-up rows ONNX differs from the model by at most {made.onnx_difference:.1e}.")
+    click.echo(f"On made-up rows the export differs from the model by at most {made.difference:.1e}.")
     click.echo("The files contain numbers from this site's rows. Read card.md before you send them to others.")
     if recipient is not None:
         click.echo("The audit log records that you hand them over. Neither masking nor differential privacy protects")

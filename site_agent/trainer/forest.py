@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Pairs of row and tree that are processed at once; they need about 100 MB.
 _BLOCK_PAIRS: Final = 1 << 22
-_DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where a logit would be infinite
+DISTANCE: Final = 0.005  # fractions are kept this far away from 0 and 1, where a logit would be infinite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -159,9 +159,9 @@ def on_bounded_scale(task: Task, answers: npt.NDArray[np.float64]) -> npt.NDArra
     """Convert class frequencies (rows, outputs) to bounded logits or logarithms. Numbers are not changed."""
     match task:
         case "binary":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 - answers + _DISTANCE)))
+            return np.asarray(np.log((answers + DISTANCE) / (1.0 - answers + DISTANCE)))
         case "multi-class":
-            return np.asarray(np.log((answers + _DISTANCE) / (1.0 + answers.shape[1] * _DISTANCE)))
+            return np.asarray(np.log((answers + DISTANCE) / (1.0 + answers.shape[1] * DISTANCE)))
         case "regression" | "segmentation":
             return answers
         case _:

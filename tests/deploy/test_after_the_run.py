@@ -104,7 +104,7 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     assert "400 rows predicted into predictions.csv by random forest of the run walkthrough-1" in said["predict"]
     assert "The column probability has the predicted probability of died: outcome is dead." in said["predict"]
     assert "was recalibrated (platt)" in said["recalibrate"]
-    assert re.search(r"loader differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
+    assert re.search(r"export differs from the model by at most \d\.\de-(0[6-9]|1\d)", said["export"])
     assert (tmp_path / "card.md").read_text().startswith("# Model card")
     assert "auroc" in said["monitor"]
     (probability,) = yaml.safe_load(loaded.stdout)

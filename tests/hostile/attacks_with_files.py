@@ -1,4 +1,4 @@
-"""Hostile files: plans that grow without limit, exports that run code.
+"""Hostile files: plans that grow without limit.
 
 The attacker writes a file that a program of the toolkit reads.
 """

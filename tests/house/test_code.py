@@ -21,12 +21,8 @@ ATTRIBUTES_OF_CODE = {
     ("os", "popen"),
 }
 MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
-# The code that runs foreign code: the hospital's own network, from its own disk; and the loader of an export, which
-# runs that same file if its SHA-256 is the one of the export.
-OWN_CODE = {
-    "site_agent.trainer.models.own_module": ["exec", "compile"],
-    "site_agent.desk.export.loader": ["exec", "compile"],
-}
+# The code that runs foreign code: the hospital's own network, from its own disk.
+OWN_CODE = {"site_agent.trainer.models.own_module": ["exec", "compile"]}
 SOURCES = [
     *FILES.values(),
     *(path for room in ("deploy", "tests", "benchmarks") for path in (HOUSE / room).rglob("*.py")),

@@ -1,203 +1,238 @@
-"""Loads an exported model and predicts. The loader needs PyTorch and no other package.
+"""Predicts with an exported model. The loader needs onnxruntime and no other package, and runs no code of the model.
 
     from loader import load
     model = load("folder-of-the-export")
     model.predict([{"age": 63, "sex": "1"}, {"age": 41, "sex": ""}])
 
-Nothing outside of the folder is read. Code in the folder runs only with load(folder, allow_code=True).
-
 A row has the table's values, by the columns' names. A date is text in the format that model.json shows (`pattern`), a
-datetime.date, or a number: days since 1970-01-01.
+datetime.date, or a number: days since 1970-01-01. An image is a list of its intensities as the file has them: channel
+by channel, and in each channel row by row. Nested lists are allowed. Its size, already turned and stretched, is in
+model.json under `image`.
 
-An image is a list of its intensities as the file has them: channel by channel, and in each channel row by row. Nested
-lists are allowed. Its size, already turned and stretched, is in model.json under `image`.
-
-`predict` returns a list with an entry for each row: the probability of the positive class, a list with one for each
-class, a number in the target's unit, or for a mask a list with the probability of each pixel, row by row. The entry
-is None in three cases: a column or a value that the model needs is missing, the contract does not allow a value, or a
-number is beyond the limits of the training rows. `model.why(rows)` returns the reasons.
-
-Research software: not a medical device.
+`predict` returns an entry for each row: the probability of the positive class, a list with one for each class, a number
+in the target's unit, or for a mask a list with the probability of each pixel. The entry is None if a column or a value
+is missing, the contract does not allow a value, or a number is beyond the limits of the training rows. `why(rows)`
+returns the reasons. model.onnx alone predicts for every row. Research software: not a medical device.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-import torch
-from torch import Tensor
+# An export replaces this import by the text of the imported file.
+from site_agent.trainer.data.cell_rules import (
+    ABSENT,
+    MISSING,
+    NOT_A_DATE,
+    UNKNOWN_POSITION,
+    CodeRule,
+    DateRule,
+    Flaw,
+    IntervalRule,
+    NumberRule,
+    TermsRule,
+)
 
-# The export replaces this import by the text of the imported file, so that a loader needs only PyTorch.
-from site_agent.desk.export.row_reader import RowReader
-
-_TYPES = {
-    "F32": torch.float32, "F64": torch.float64, "F16": torch.float16, "I64": torch.int64, "I32": torch.int32,
-    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
-_MODULE = "module."
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "add": torch.add,
-    "subtract": torch.sub,
-    "multiply": torch.mul,
-    "divide": torch.div,
-    "matmul": torch.matmul,
-    "maximum": torch.maximum,
-    "minimum": torch.minimum,
-    "exp": torch.exp,
-    "log": torch.log,
-    "erf": torch.erf,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "relu": torch.relu,
-    "selu": torch.selu,
-    "sqrt": torch.sqrt,
-    "equal": torch.eq,
-    "greater": torch.gt,
-    "not": torch.logical_not,
-    "where": torch.where,
-}
-# Operations with attributes, or with a meaning of their own.
-_OTHERS: dict[str, Callable[..., Tensor]] = {
-    "softmax": lambda value: torch.softmax(value, -1),
-    "sum": lambda value: torch.sum(value, -1, keepdim=True),
-    "mean": lambda value: torch.mean(value, -1, keepdim=True),
-    "cast": lambda value, to: value.to(getattr(torch, to)),
-    "concatenate": lambda *values, axis: torch.cat(values, dim=axis),
-    "reshape": lambda value, shape: value.reshape(shape),
-    "transpose": lambda value, order: value.permute(order),
-    "slice": lambda value, axis, start, stop: value.narrow(axis, start, stop - start),
-    "gather": lambda value, places: value[:, places],
-    "lookup": lambda table, places: table[places.long()],
-    "forest": lambda *values: _forest(*values),
-    "convolution": lambda images, weight, bias, stride, groups: torch.nn.functional.conv2d(
-        images, weight, bias, stride, weight.shape[-1] // 2, groups=groups
-    ),
-    "largest": lambda images: torch.nn.functional.max_pool2d(images, 2),
-}
+LONGEST_SHOWN: Final = 40
+MOST_REASONS: Final = 5
+FIRST_DAY: Final = date(1970, 1, 1).toordinal()
+FOREIGN: Final = Flaw("outside of the training rows")
+NOT_INTENSITIES: Final = Flaw("not the declared number of intensities, or one outside of what the file format allows")
 
 
-def load(folder: str | Path, *, allow_code: bool = False) -> Exported:
-    """Load the model from a folder with model.json and model.safetensors.
-
-    Args:
-        allow_code: whether to run a hospital's own network, which is Python code from a file in the folder.
-            model.json has its SHA-256. It proves that the file belongs to this export, but not that it does no harm.
-            Allow it only if you trust the person who gave you the folder.
-
-    Raises:
-        ValueError: the model has code and `allow_code` is False, or a file is missing from the folder, is a link, or
-            is not the one that was exported.
-    """
-    facts = json.loads(_content(folder, "model.json"))
-    tensors = _tensors(_content(folder, "model.safetensors"))
-    said = facts.get("module")
-    if said is None:
-        return Exported(facts, tensors, None)
-    if not allow_code:
-        raise ValueError(
-            f"the model needs the Python code in {said['file']}, and nothing was run; if you trust whoever made this "
-            "folder, read that file and call load(folder, allow_code=True)"
-        )
-    return Exported(facts, tensors, module_of(said, _content(folder, said["file"]), tensors))
+def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
+    """Build the rule for the cells of a column from the column's entry in model.json."""
+    kind, markers = facts["kind"], facts["missing"]
+    if kind == "number":
+        return NumberRule(markers, tuple(facts["range"]), refuses_missing=facts["refuses_missing"])
+    if kind == "code":
+        codes = {code: float(place) for place, code in enumerate(facts["codes"])}
+        return CodeRule(codes, markers, missing=MISSING if facts["refuses_missing"] else UNKNOWN_POSITION)
+    pattern = facts["pattern"]  # a text, or a list of several
+    patterns = [pattern] if isinstance(pattern, str) else pattern
+    return DateRule(markers, patterns, refuses_future=facts["refuses_future"])
 
 
-def _content(folder: str | Path, name: str) -> bytes:
-    """Return the bytes of a file in the folder of the export. Links and paths outside the folder are refused."""
-    if name != Path(name).name or name in ("", ".", "..") or "\\" in name or ":" in name:
-        raise ValueError(f"{name!r} is not the name of a file in the folder of the export")
-    path = Path(folder) / name
-    if path.is_symlink() or not path.is_file():
-        raise ValueError(f"{name} is a link or no regular file; an export has its files in its own folder")
-    return path.read_bytes()
+def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:
+    """Build the rule for a column of terms from the column's entry in model.json."""
+    return TermsRule(
+        facts["missing"],
+        refuses_missing=facts["refuses_missing"],
+        separator=facts["separator"],
+        codes=facts["codes"],
+        buckets=facts["buckets"],
+        longest=facts["longest"],
+    )
 
 
-def module_of(said: dict[str, Any], source: bytes, tensors: dict[str, Tensor]) -> torch.nn.Module:
-    """Return a hospital's own network, built by the code of its file, with the exported parameters."""
-    if hashlib.sha256(source).hexdigest() != said["sha256"]:
-        raise ValueError(f"{said['file']} is not the file that this model was exported with: its SHA-256 is another")
-    space = ModuleType("own_module")
-    sys.modules[space.__name__] = space  # dataclasses look their module up by name
-    exec(compile(source, said["file"], "exec"), space.__dict__)  # noqa: S102  # its SHA-256 was checked above
-    network: torch.nn.Module = space.build(said["columns"], said["outputs"])
-    kept = dict(network.named_parameters()) | dict(network.named_buffers())
-    with torch.no_grad():
-        for name, inner in kept.items():
-            inner.copy_(tensors[f"{_MODULE}{name}"])
-    return network.eval()
+def reason(column: str, flaw: Flaw, cell: object) -> str:
+    """Explain why a row has no prediction: the column, the problem, and the value if the cell has a value."""
+    has_value = flaw not in (MISSING, ABSENT) and cell != ""
+    return f"column {column}: {flaw.words}{f' ({shown(cell)})' if has_value else ''}"
+
+
+def joined(reasons: Sequence[str]) -> str:
+    """Return the first reasons of a row as one text. Without a reason the text is empty."""
+    others = len(reasons) - MOST_REASONS
+    return "; ".join([*reasons[:MOST_REASONS], *([f"and {others} more"] if others > 0 else [])])
+
+
+def shown(cell: object) -> str:
+    """Return a value for a screen or a spreadsheet: short, on one line, without control characters."""
+    text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()
+    plain = "".join(one if one.isprintable() and one not in ";|" else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return plain if len(plain) <= LONGEST_SHOWN else plain[: LONGEST_SHOWN - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def load(folder: str | Path) -> Exported:
+    """Load the model from a folder with model.json and model.onnx."""
+    facts = json.loads((Path(folder) / "model.json").read_text(encoding="utf-8"))
+    return Exported(facts, (Path(folder) / "model.onnx").read_bytes())
 
 
 class Exported:
-    """An exported model that predicts with PyTorch."""
+    """An exported model that predicts with onnxruntime."""
 
-    def __init__(
-        self, facts: dict[str, Any], tensors: dict[str, Tensor], module: torch.nn.Module | None = None
-    ) -> None:
-        self.facts, self._tensors, self._module = facts, tensors, module
-        self._rows = RowReader(facts)
+    def __init__(self, facts: Mapping[str, Any], content: bytes) -> None:
+        import onnxruntime
 
-    def predict(self, rows: list[dict[str, Any]]) -> list[Any]:
-        """Return a prediction for each row, in order. The module's docstring describes rows and predictions."""
-        return self._rows.answers(rows, lambda read: self.scores(torch.tensor(read, dtype=torch.float64)).tolist())
+        self.facts, self._rows = facts, RowReader(facts)
+        self._session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
-    def why(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Return for each row why it has no prediction: columns, problem and values. Otherwise the text is empty."""
-        return self._rows.why(rows)
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Return a prediction for each row, in order; None for a row that the contract does not allow."""
+        import numpy
 
-    def scores(self, values: Tensor) -> Tensor:
-        """Compute scores from float64 (rows, inputs): float64 (rows, 1) or (rows, classes).
+        read = [self._rows.read(row) for row in rows]
+        found: list[Any] = [None] * len(rows)
+        usable = [place for place, (_, reasons) in enumerate(read) if not reasons]
+        if usable:
+            values = numpy.array([read[place][0] for place in usable], dtype=numpy.float64)
+            scores = self._session.run(["scores"], {"values": values})[0].tolist()
+            for place, answer in zip(usable, scores, strict=True):
+                found[place] = answer[0] if len(answer) == 1 else answer
+        return found
 
-        The inputs are the features, the days and then the terms of model.json, in that order. A number is NaN if
-        missing. A code is its position, -1 if unknown. A date is the days since 1970-01-01, NaN if missing. A list or
-        a note is how often each term occurs, one input for each term.
+    def why(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return for each row why it has no prediction, or an empty text if the row has a prediction."""
+        return [joined(self._rows.read(row)[1]) for row in rows]
+
+
+class RowReader:
+    """Reads rows for an exported model. A row is a dictionary by the columns' names."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        """Build the rules from `facts`, the content of model.json."""
+        self._columns = [(column, rule_of(column["rule"])) for column in (*facts["features"], *facts["days"])]
+        self._terms = [(column, terms_rule_of(column["rule"])) for column in facts.get("terms", ())]
+        self._decimal: str = facts["decimal"]
+        self._image: Mapping[str, Any] | None = facts.get("image")
+
+    def read(self, row: Mapping[str, Any]) -> tuple[list[float], list[str]]:
+        """Return a row's inputs for the model, and the reasons why the row has no prediction, which may be none.
+
+        The inputs are in the order of model.json's features, days and terms. A missing number or date is NaN. A code
+        is its position. A date is the days since 1970-01-01. Terms are what `TermsRule` counts.
         """
-        known = dict(self._tensors, values=values)
-        with torch.no_grad():
-            for step in self.facts["operations"]:
-                inputs = [known[name] for name in step["inputs"]]
-                if step["name"] == "module" and self._module is not None:
-                    known[step["output"]] = self._module(*inputs)
-                else:
-                    known[step["output"]] = computed(step["name"], inputs, step["attributes"])
-        return known[self.facts["result"]]
+        if self._image is not None:
+            numbers = _intensities(self._image, row)
+            if isinstance(numbers, Flaw):
+                return [], [f"column {self._image['name']}: {numbers.words}"]
+            return numbers, []
+        cells = {column["name"]: self._cell(column, rule, row) for column, rule in self._columns}
+        reasons = []
+        for column, _ in self._columns:
+            name = column["name"]
+            found = cells[name]
+            flaw, value = (found, math.nan) if isinstance(found, Flaw) else self._judged(column, cells)
+            if flaw is not None:
+                reasons.append(reason(name, flaw, value if flaw is FOREIGN else row.get(name)))
+        numbers = [math.nan if isinstance(found, Flaw) else found for found in cells.values()]
+        for column, terms in self._terms:
+            counts = _terms(column, terms, row)
+            if isinstance(counts, Flaw):
+                reasons.append(reason(column["name"], counts, ""))  # a note may name a patient
+            else:
+                numbers += [float(counts[place]) for place in range(terms.width)]
+        return numbers, reasons
+
+    def _cell(
+        self, column: Mapping[str, Any], rule: NumberRule | CodeRule | DateRule, row: Mapping[str, Any]
+    ) -> float | Flaw:
+        if column["name"] not in row and column["required"]:
+            return ABSENT
+        cell = row.get(column["name"])
+        is_number = isinstance(cell, int | float) and not isinstance(cell, bool)
+        if cell is None or (is_number and math.isnan(cell)):
+            cell = ""
+        if isinstance(rule, DateRule):
+            found = _day(rule, cell)
+            return found if isinstance(found, Flaw) else found - FIRST_DAY
+        # Only text has the table's decimal comma. A number in Python has a point.
+        return rule.read(str(cell), self._decimal if isinstance(cell, str) else ".")
+
+    def _judged(self, column: Mapping[str, Any], cells: Mapping[str, float | Flaw]) -> tuple[Flaw | None, float]:
+        """Return the problem with a column's value, if any, and the value. A date becomes an interval first."""
+        value, interval = cells[column["name"]], column.get("interval")
+        assert isinstance(value, float)
+        if interval is not None:
+            rule = IntervalRule(
+                tuple(interval["range"]),
+                sign=interval["sign"],
+                divisor=interval["divisor"],
+                unit=interval["unit"],
+                refuses_missing=interval["refuses_missing"],
+            )
+            other = interval["day"] if interval["other"] is None else cells[interval["other"]]
+            if isinstance(other, Flaw):
+                return None, math.nan  # the other column reports its own problem
+            value = rule.length(value, other)
+            if rule.is_outside(value):
+                return rule.outside, value
+            if rule.refuses_missing and math.isnan(value):
+                return MISSING, value
+        low, high = column.get("limits", (None, None))
+        is_foreign = (low is not None and value < low) or (high is not None and value > high)
+        return (FOREIGN if is_foreign else None), value
 
 
-def computed(name: str, inputs: list[Tensor], attributes: dict[str, Any]) -> Tensor:
-    """Return the result of one operation of an exported model."""
-    if name in _PLAIN:
-        return _PLAIN[name](*inputs)
-    if name not in _OTHERS:
-        raise ValueError(f"an operation that this loader does not know: {name}")
-    return _OTHERS[name](*inputs, **attributes)
+def _terms(column: Mapping[str, Any], rule: TermsRule, row: Mapping[str, Any]) -> Counter[int] | Flaw:
+    if column["name"] not in row and column["required"]:
+        return ABSENT
+    cell = row.get(column["name"])
+    return rule.read("" if cell is None or cell != cell else str(cell))  # NaN differs from itself
 
 
-def _forest(
-    rows: Tensor, roots: Tensor, columns: Tensor, thresholds: Tensor, children: Tensor, values: Tensor
-) -> Tensor:
-    """Return for each row the mean value of the leaves that it reaches in the trees. A leaf is its own child."""
-    at = roots.expand(len(rows), -1)
-    while True:
-        above = (rows.gather(1, columns[at]) > thresholds[at]).long()
-        then = children[at, above]
-        if torch.equal(then, at):
-            return values[at].mean(dim=1)
-        at = then
+def _intensities(image: Mapping[str, Any], row: Mapping[str, Any]) -> list[float] | Flaw:
+    """Return an image's numbers, channel by channel, from nested lists."""
+    if row.get(image["name"]) is None:
+        return ABSENT
+    numbers = image["channels"] * image["height"] * image["width"]
+    found, parts = list[float](), [row[image["name"]]]
+    while parts and len(found) <= numbers:
+        part = parts.pop()
+        if isinstance(part, list | tuple):
+            parts.extend(reversed(part))
+        elif isinstance(part, bool) or not isinstance(part, int | float):
+            return NOT_INTENSITIES
+        elif image["lowest"] <= part <= image["highest"]:
+            found.append(float(part))
+        else:
+            return NOT_INTENSITIES
+    return found if len(found) == numbers and not parts else NOT_INTENSITIES
 
 
-def _tensors(raw: bytes) -> dict[str, Tensor]:
-    """Read the arrays of a safetensors file. The file has the header's length (8 bytes), a JSON header, and numbers."""
-    start = 8 + int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:start])
-    found = {}
-    for name, one in header.items():
-        if name != "__metadata__":
-            low, high = one["data_offsets"]
-            part = bytearray(raw[start + low : start + high])
-            array = torch.frombuffer(part, dtype=_TYPES[one["dtype"]]) if part else torch.empty(0)
-            found[name] = array.reshape(one["shape"])
-    return found
+def _day(rule: DateRule, cell: Any) -> float | Flaw:
+    """Convert a text, a date, or a number of days since 1970-01-01 to days since the year 1."""
+    today = date.today()
+    if isinstance(cell, date):
+        return rule.judged(float(cell.toordinal()), today)
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return NOT_A_DATE if math.isinf(cell) else rule.judged(float(cell) + FIRST_DAY, today)
+    return rule.read(str(cell), today)

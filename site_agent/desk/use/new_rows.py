@@ -21,8 +21,8 @@ from protos.errors import DataError
 from protos.plan.documents import nearest_name
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.examination.read_hints import survey_with_hints
-from site_agent.desk.export.onnx_inputs import input_names
-from site_agent.desk.export.row_reader import FOREIGN, joined, reason, shown
+from site_agent.desk.export.export_inputs import input_names
+from site_agent.desk.export.loader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.formats import ParquetFormat, TableFormat

@@ -92,6 +92,10 @@ def transform(tokens: Tensor, blocks: Sequence[BlockTensors], heads: int, dropou
     if not blocks:
         return tokens
     terms = [dropout_terms(tokens, dropout) if dropout else None for _ in blocks]
+    if not torch.is_grad_enabled():  # also when a network is exported, where autograd's own functions are unknown
+        for block, term in zip(blocks, terms, strict=True):
+            tokens, _ = _block(tokens, block, heads, term)
+        return tokens
     flat = [tensor for block in blocks for tensor in block]
     # Torch does not give Function.apply a type.
     transformed: Tensor = _Blocks.apply(tokens, heads, terms, *flat)  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ import yaml
 from protos.errors import OperatorError, UnavailableError
 from site_agent.desk.examination.admitted_rows import examined
 from site_agent.desk.export.export_folder import export_model
-from site_agent.desk.export.onnx_networks import Layers
+from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.model_card import card_facts, card_markdown
@@ -140,11 +140,11 @@ def test_a_graph_with_another_intercept_is_refused(
     trained: tuple[Hospital, Preprocessing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tolerance allows rounding, and not a logit that is larger by 0.01."""
-    linear = Layers.linear
-    monkeypatch.setattr(Layers, "linear", lambda *given: linear(*given).apply("add", [0.01]))
+    honest = ScoringModule.forward
+    monkeypatch.setattr(ScoringModule, "forward", lambda *given: (honest(*given).logit() + 0.01).sigmoid())
 
     with pytest.raises(OperatorError):
-        export_model(trained[0], tmp_path / "exported", None, has_onnx=False)
+        export_model(trained[0], tmp_path / "exported", None)
 
     assert not (tmp_path / "exported").exists()
 
@@ -156,7 +156,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     pytest.importorskip("onnxruntime")
     hospital, preprocessing = trained
 
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None, [])
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
@@ -166,8 +166,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
     intensities = [(drawn(number, bool(number % 2)) * 2.0 - 1000).tolist() for number in range(1000, 1000 + ROWS)]
     wanted = [float(row[1]) for row in [*csv.reader((tmp_path / "out.csv").read_text().splitlines())][1:]]
-    assert made.onnx_difference is not None
-    assert max(made.loader_difference, made.onnx_difference) <= made.tolerance <= 1e-3
+    assert made.difference <= made.tolerance <= 1e-3
     assert loaded.predict([{"scan": one} for one in intensities]) == pytest.approx(wanted, abs=made.tolerance)
 
     column = preprocessing.contract.image

@@ -20,7 +20,7 @@ from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk import trainer_doctor
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.comparison.evaluation import dice_of_images
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
@@ -248,15 +248,14 @@ def test_an_export_draws_the_same_masks(hospital: Hospital, new_rows: Path, tmp_
     predict_table(hospital, new_rows, tmp_path / "out.csv", None)
     masks = written_masks(tmp_path / "out.csv")[1]
 
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
     loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
     images = [np.asarray(Image.open(path)).tolist() for path in sorted((tmp_path / "images").iterdir())]
     answers = np.array(loaded.predict([{"scan": image} for image in images]))
 
-    assert made.onnx_difference is not None
-    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    assert made.difference <= made.tolerance
     assert answers.shape == masks.shape
-    clear = np.abs(answers - 0.5) > LARGEST_DIFFERENCE
+    clear = np.abs(answers - 0.5) > made.tolerance
     np.testing.assert_array_equal((answers >= 0.5)[clear], (masks > 0)[clear])
 
 

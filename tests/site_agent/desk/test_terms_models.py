@@ -15,7 +15,7 @@ import yaml
 from host.command_line import extra
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import examine
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.model_card import card_facts, card_markdown
@@ -135,7 +135,7 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     new = put_table(tmp_path / "new.csv", 1000, without="ill")
     bare = put_table(tmp_path / "bare.csv", 1000, without="drugs")
 
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
     facts = site_facts(hospital, None, [])
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
@@ -151,24 +151,20 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
-    loaders = [
-        runpy.run_path(str(tmp_path / "exported" / name))["load"](tmp_path / "exported")
-        for name in ("loader.py", "onnx_loader.py")
-    ]
+    loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
     rows = [patient(number) for number in range(1000, 1000 + ROWS)]
-    assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
-    for loaded in loaders:
-        wanted = [float(score) for score in scores(tmp_path / "out.csv")]
-        assert loaded.predict(rows) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
-        without = [{name: row[name] for name in row if name != "drugs"} for row in rows]
-        wanted = [float(score) for score in scores(tmp_path / "out-bare.csv")]
-        assert loaded.predict(without) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
-        long = loaded.why([rows[0] | {"note": "surname" * LONGEST_CELL}])
-        assert long == ["column note: more than 100,000 characters"]
-        assert loaded.why([rows[0] | {"note": float("nan")}, {"age": 50}]) == [
-            "column note: a missing value (the contract refuses it)",
-            "column diagnoses: it is missing; column note: it is missing",
-        ]
+    assert made.difference <= made.tolerance
+    wanted = [float(score) for score in scores(tmp_path / "out.csv")]
+    assert loaded.predict(rows) == pytest.approx(wanted, abs=made.tolerance)
+    without = [{name: row[name] for name in row if name != "drugs"} for row in rows]
+    wanted = [float(score) for score in scores(tmp_path / "out-bare.csv")]
+    assert loaded.predict(without) == pytest.approx(wanted, abs=made.tolerance)
+    long = loaded.why([rows[0] | {"note": "surname" * LONGEST_CELL}])
+    assert long == ["column note: more than 100,000 characters"]
+    assert loaded.why([rows[0] | {"note": float("nan")}, {"age": 50}]) == [
+        "column note: a missing value (the contract refuses it)",
+        "column diagnoses: it is missing; column note: it is missing",
+    ]
 
     for path in (new, bare, tmp_path / "seen.csv"):
         path.unlink()
@@ -191,24 +187,23 @@ SIZE = {"buckets": 64, "longest": 8}
 def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
     tmp_path: Path, features: list[dict[str, Any]]
 ) -> None:
-    """Report, card and `predict` work as for other notes; both loaders read a note's words in their order."""
+    """Report, card and `predict` work as for other notes; the loader reads a note's words in their order."""
     pytest.importorskip("onnxruntime")
     hospital = trained(tmp_path / "site", features, SIZE)
     new = put_table(tmp_path / "new.csv", 1000, without="ill")
 
     predict_table(hospital, new, tmp_path / "out.csv", None)
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
     card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None)))
 
     wanted = [float(score) for score in scores(tmp_path / "out.csv")]
     rows = [patient(number) for number in range(1000, 1000 + ROWS)]
     assert np.mean([(score > 0.5) == (place % 2 == 1) for place, score in enumerate(wanted)]) > 0.7
-    assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
-    for name in ("loader.py", "onnx_loader.py"):
-        loaded = runpy.run_path(str(tmp_path / "exported" / name))["load"](tmp_path / "exported")
-        assert loaded.predict(rows) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
-        turned = [row | {"note": " ".join(reversed(row["note"].split()))} for row in rows]
-        assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
+    assert made.difference <= made.tolerance
+    loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
+    assert loaded.predict(rows) == pytest.approx(wanted, abs=made.tolerance)
+    turned = [row | {"note": " ".join(reversed(row["note"].split()))} for row in rows]
+    assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
     assert "note (note in 72 columns, of which 8 for words in their order)" in card
     assert all(one["name"] in card for one in features)
     told = json.dumps(site_facts(hospital, None, []), default=str)
@@ -216,7 +211,7 @@ def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
     new.unlink()
     for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
         assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
-    assert "note" in report_page(site_facts(hospital, None, []))
+    assert "Permutation importance" in report_page(site_facts(hospital, None, []))
 
 
 def test_the_report_measures_what_a_list_is_worth(hospital: Hospital) -> None:
@@ -232,12 +227,14 @@ def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: P
     pytest.importorskip("onnxruntime")
     hospital = trained(tmp_path / "site", [DECLARED, HASHED])
 
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
 
-    assert max(made.loader_difference, made.onnx_difference or 1.0) <= LARGEST_DIFFERENCE
+    assert made.difference <= made.tolerance
     with extra("site_agent.desk.drift"):
         from site_agent.desk.drift.monitoring import monitor_table
 
         seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
         assert seen["quality"]["metrics"]["auroc"] > 0.75
-    assert "diagnoses" in report_page(site_facts(hospital, None, []))
+    facts: Any = site_facts(hospital, None, [])
+    assert {one["feature"] for one in facts["importance"]} == {"diagnoses", "drugs"}
+    assert "Permutation importance" in report_page(facts)

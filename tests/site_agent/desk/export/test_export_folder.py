@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
 
-from protos.errors import ConfigurationError, OperatorError, UsageError
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from protos.errors import ConfigurationError, UsageError
+from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.prediction import predict_table
-from site_agent.hospital import Hospital
+from site_agent.hospital import Hospital, read_hospital
 from tests.site_agent.trainer.after_a_run import site_after_run
-from tests.site_agent.trainer.sites import SMALL, Table, make_plan
+from tests.site_agent.trainer.sites import SMALL, Table, make_plan, make_site
 
 
 @pytest.mark.parametrize("table", ["breast-cancer", "wine"])
@@ -24,21 +25,20 @@ def test_the_folder_answers_as_predictions_do(tmp_path: Path, table: Table) -> N
     hospital = site_after_run(tmp_path / "site", table=table, plan=plan, siloed_baseline=False)
     own = Path(hospital.data.table)
 
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=True)
+    made = export_model(hospital, tmp_path / "exported", None)
     predict_table(hospital, own, tmp_path / "out.csv", None)
 
     loaded = runpy.run_path(str(tmp_path / "exported" / "loader.py"))["load"](tmp_path / "exported")
     answers = loaded.predict(list(csv.DictReader(own.read_text().splitlines())))
     lines = list(csv.reader((tmp_path / "out.csv").read_text().splitlines()))[1:]
-    assert made.onnx_difference is not None
-    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    assert made.difference <= made.tolerance
     for answer, line in zip(answers, lines, strict=True):
         assert (answer is None) == bool(line[-1])
         if answer is not None:
             wanted = [float(cell) for cell in (line[1:2] if table == "breast-cancer" else line[1:4])]
-            assert ([answer] if table == "breast-cancer" else answer) == pytest.approx(wanted, abs=LARGEST_DIFFERENCE)
+            assert ([answer] if table == "breast-cancer" else answer) == pytest.approx(wanted, abs=made.tolerance)
     with pytest.raises(UsageError, match="in use"):
-        export_model(hospital, tmp_path / "exported", None, has_onnx=False)
+        export_model(hospital, tmp_path / "exported", None)
 
 
 OWN = """
@@ -69,8 +69,8 @@ LISTED = {
         {"name": "shared.bias", "shape": [4], "bound": 0.5, "frozen": True},
     ],
 }
-# What torch can follow; what it follows for the rows it is shown alone; and what it cannot write down.
-PLAIN, BY_VALUES, UNKNOWN = "", " * (-1 if rows[0, 0] > 0 else 1)", " * torch.special.i0(hidden)"
+# What torch can follow, and what it cannot.
+PLAIN, BY_VALUES = "", " * (-1 if rows[0, 0] > 0 else 1)"
 
 
 def _site_with_own_network(folder: Path, more: str) -> Hospital:
@@ -81,41 +81,48 @@ def _site_with_own_network(folder: Path, more: str) -> Hospital:
     return site_after_run(folder, plan=plan, siloed_baseline=False, own_module="own.py")
 
 
-def test_a_hospitals_own_network_is_exported_with_its_file(tmp_path: Path) -> None:
-    """Loader and ONNX answer as predictions do; the loader runs the file only as it was exported."""
+def test_a_hospitals_own_network_is_exported_without_its_file(tmp_path: Path) -> None:
+    """The export answers as predictions do, and has none of the hospital's code."""
     pytest.importorskip("onnxruntime")
     hospital = _site_with_own_network(tmp_path / "site", PLAIN)
     own, folder = Path(hospital.data.table), tmp_path / "exported"
 
-    made = export_model(hospital, folder, None, has_onnx=True)
+    made = export_model(hospital, folder, None)
     predict_table(hospital, own, tmp_path / "out.csv", None)
-    load = runpy.run_path(str(folder / "loader.py"))["load"]
-    answers = load(folder, allow_code=True).predict(list(csv.DictReader(own.read_text().splitlines())))
+    loaded = runpy.run_path(str(folder / "loader.py"))["load"](folder)
+    answers = loaded.predict(list(csv.DictReader(own.read_text().splitlines())))
     lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
-    (folder / "own_network.py").write_text(OWN.replace("{more}", "* 2"))
 
-    assert made.onnx_difference is not None
-    assert max(made.loader_difference, made.onnx_difference) <= LARGEST_DIFFERENCE
+    assert made.difference <= made.tolerance
+    assert {path.name for path in folder.iterdir()} == {
+        "model.onnx", "model.json", "loader.py", "card.md", "card.json",
+    }  # fmt: skip
     for answer, line in zip(answers, lines, strict=True):
         assert (answer is None) == bool(line["abstained_because"])
-        assert answer is None or answer == pytest.approx(float(line["probability"]), abs=LARGEST_DIFFERENCE)
-    with pytest.raises(ValueError, match="not the file that this model was exported with"):
-        load(folder, allow_code=True)
+        assert answer is None or answer == pytest.approx(float(line["probability"]), abs=made.tolerance)
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [(BY_VALUES, "would predict other numbers than the original model"), (UNKNOWN, "cannot be converted")],
-)
-def test_a_network_that_onnx_cannot_hold_is_refused_for_onnx_alone(tmp_path: Path, more: str, words: str) -> None:
-    """Whether torch fails or writes down half of it, no file is written; the loader's export is unharmed."""
+def test_a_network_that_onnx_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Torch cannot follow code that decides by values, and no file is written."""
     pytest.importorskip("onnxruntime")
-    hospital = _site_with_own_network(tmp_path / "site", more)
+    hospital = _site_with_own_network(tmp_path / "site", BY_VALUES)
 
-    with pytest.raises(OperatorError, match=words) as error:
-        export_model(hospital, tmp_path / "refused", None, has_onnx=True)
-    made = export_model(hospital, tmp_path / "exported", None, has_onnx=False)
+    with pytest.raises(ConfigurationError):
+        export_model(hospital, tmp_path / "refused", None)
 
-    assert isinstance(error.value, ConfigurationError) == (more is UNKNOWN)
     assert not (tmp_path / "refused").exists()
-    assert made.loader_difference <= LARGEST_DIFFERENCE
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
+def test_an_export_without_its_packages_is_refused_at_once(
+    tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The three sentences name the extra, before a model is read and without a file."""
+    monkeypatch.setitem(sys.modules, package, None)
+    hospital = read_hospital(make_site(tmp_path))
+
+    with pytest.raises(ConfigurationError) as refused:
+        export_model(hospital, tmp_path / "refused", None)
+
+    assert "'.[onnx]'" in refused.value.remedy
+    assert not (tmp_path / "refused").exists()

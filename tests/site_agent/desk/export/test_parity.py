@@ -1,4 +1,4 @@
-"""Predictions, the loader and ONNX are the same model for every network, task, encoding and recalibration."""
+"""Predictions and the exported module are the same model for every network, task, encoding and recalibration."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from protos.plan.architecture import network_tensors
 from protos.plan.initial_values import initial_values
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.column_profile import profile_of
+from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_folder import (
-    LARGEST_DIFFERENCE,
-    answers,
-    description_of,
-    loader_of,
-    standalone,
+    checked_onnx,
+    encoded,
+    onnx_bytes,
+    run_onnx,
+    scoring_module,
+    standalone_loader,
+    tolerance,
 )
-from site_agent.desk.export.onnx_inputs import FIRST_DAY, input_names, made_up_values
-from site_agent.desk.export.onnx_model import onnx_bytes, run_onnx
-from site_agent.desk.export.written import written_down
+from site_agent.desk.export.export_inputs import FIRST_DAY, features_of, input_names, made_up_values
+from site_agent.desk.export.loader import RowReader
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
@@ -37,6 +39,7 @@ from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature
+from site_agent.trainer.data.encodings import QuantileEncoding
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
@@ -117,26 +120,72 @@ def model(network: str = "global-layers", task: str = "binary", **plan: Any) -> 
     return SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=saved.profile)
 
 
-def differences(saved: SavedModel, changed: Recalibration | None = None, seed: int = 1) -> tuple[float, float]:
-    """By how much the loader and ONNX differ from what `predict` computes."""
-    values = made_up_values(saved.preprocessing.contract, saved.profile, 64, seed)
-    graph = written_down(saved, changed)
-    said = answers(AppliedModel(saved, "law-1", Training()), values, changed)
-    loaded = loader_of(description_of(saved, graph, "law-1"), graph, None).scores(torch.from_numpy(values)).numpy()
-    onnx = run_onnx(onnx_bytes(graph, values.shape[1], saved.outputs), values)
-    scale = saved.preprocessing.target_scale
+def applied(saved: SavedModel) -> AppliedModel:
+    """The model as `predict` uses it."""
+    return AppliedModel(saved, "law-1", Training())
+
+
+def check(saved: SavedModel, changed: Recalibration | None = None, seed: int = 1) -> None:
+    """The one module that is exported answers as `predict` does, up to rounding."""
+    used, values = applied(saved), made_up_values(saved.preprocessing.contract, saved.profile, 64, seed)
+    features, scale = encoded(saved, values), saved.preprocessing.target_scale
+    expected = used.scores(features) if changed is None else changed.apply(used.scores(features))
+    with torch.no_grad():
+        found = scoring_module(used, changed)(torch.from_numpy(values)).numpy()
+    # With few rows, boosted trees can predict the same for every row.
+    assert saved.own is not None or np.ptp(expected, axis=0).max() > 1e-3
     unit = 1.0 if scale is None else scale.deviation
-    expected = said.reshape(loaded.shape)
-    assert np.ptp(expected, axis=0).max() > 1e-3
-    return float(np.abs(loaded - expected).max()) / unit, float(np.abs(onnx - expected).max()) / unit
+    assert np.abs(found - expected.reshape(found.shape)).max() / unit <= tolerance(used, features, changed)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_is_written_down(network: str) -> None:
-    """Loader and ONNX agree with the program's own prediction to 1e-5, whatever the plan names."""
-    pytest.importorskip("onnxruntime")
+    """The exported module agrees with the program's own prediction, whatever the plan names."""
+    check(model(network))
 
-    assert max(differences(model(network))) <= LARGEST_DIFFERENCE
+
+@pytest.mark.parametrize(
+    "network", [one if one == "dense" else pytest.param(one, marks=pytest.mark.slow) for one in NETWORKS]
+)
+def test_every_network_can_be_converted(network: str) -> None:
+    """ONNX computes what the program computes, for any number of rows, and each node has a name of its own."""
+    onnx = pytest.importorskip("onnx")
+
+    content, difference, allowed = checked_onnx(applied(model(network)), None)
+
+    names = [node.name for node in onnx.load_from_string(content).graph.node]
+    assert difference <= allowed
+    assert all(names)
+    assert len(set(names)) == len(names)
+
+
+def test_converted_columns_are_the_same_to_the_bit() -> None:
+    """Else a value that is as large as a threshold of a tree could take the other branch. Fractions, knots, steps."""
+    pytest.importorskip("onnxruntime")
+    saved = model()
+    values = made_up_values(saved.preprocessing.contract, saved.profile, 256, 1)
+    quantiles = saved.preprocessing.encodings[2]
+    assert isinstance(quantiles, QuantileEncoding)
+    knots = np.array(quantiles.values)[:60]
+    values[: len(knots), 2] = knots
+    values[100:, :4] = np.round(values[100:, :4], 1)
+
+    converted = run_onnx(onnx_bytes(scoring_module(applied(saved), None).encoding, values[:3]), values)
+
+    np.testing.assert_array_equal(converted, encoded(saved, values))
+
+
+def test_a_recalibration_of_a_certain_answer_is_converted() -> None:
+    """A forest answers 1.0, whose logit is that of 1 - 1e-8, which float32 rounds to 1."""
+    pytest.importorskip("onnxruntime")
+    recalibration = Recalibration(maps=(PlattMap(intercept=0.1, slope=0.1),), rows=50)
+    scores = np.array([0.0, 0.5, 1.0])
+    module = scoring_module(applied(model()), recalibration).recalibration
+    assert module is not None
+
+    converted = run_onnx(onnx_bytes(module, scores[:, None]), scores[:, None])
+
+    np.testing.assert_allclose(converted[:, 0], recalibration.apply(scores), rtol=2**-48)  # float64: sixteen ulps
 
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -175,8 +224,7 @@ def image_model(network: str, channels: int, window: list[int] | None) -> SavedM
 @pytest.mark.parametrize("others", [0, 3])
 @pytest.mark.parametrize(("blocks", "activation"), [(1, "reglu"), (2, "gelu")])
 def test_a_network_of_words_is_written_down(blocks: int, activation: str, others: int) -> None:
-    """Loader and ONNX answer as the program, for notes with and without words at each place, and numbers beside."""
-    pytest.importorskip("onnxruntime")
+    """The module answers as the program, for notes with and without words at each place, and numbers beside."""
     generator, size = np.random.default_rng(5), {"buckets": 7, "longest": 5}
     note = {"name": "note", "role": "feature", "type": "text", "missing": "empty", **size}
     named = [f"number {place}" for place in range(others)]
@@ -194,44 +242,34 @@ def test_a_network_of_words_is_written_down(blocks: int, activation: str, others
     values = {one.name: generator.normal(0, 1, one.shape).astype(np.float32) for one in tensors}
     saved = SavedModel(plan=made, preprocessing=preprocessing, values=values, report={}, profile=profile)
 
-    assert max(differences(saved)) <= LARGEST_DIFFERENCE
+    check(saved)
 
 
 @pytest.mark.parametrize("window", [None, [40, 200]])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("network", IMAGES)
 def test_every_network_of_images_is_written_down(network: str, channels: int, window: list[int] | None) -> None:
-    """Loader and ONNX answer as the program, from a file's own intensities."""
-    pytest.importorskip("onnxruntime")
-
-    assert max(differences(image_model(network, channels, window))) <= LARGEST_DIFFERENCE
+    """The module answers as the program, from a file's own intensities."""
+    check(image_model(network, channels, window))
 
 
 def test_a_loader_takes_an_image_as_lists_and_no_other_numbers() -> None:
     """Nested or flat lists of the declared length; another length, a text or an impossible intensity is abstained."""
-    saved = image_model("blocks alone", 1, None)
-    graph = written_down(saved, None)
-    loader = loader_of(description_of(saved, graph, "law-1"), graph, None)
+    reader = RowReader(json.loads(json.dumps(description_of(image_model("blocks alone", 1, None), "law-1"))))
     image = np.random.default_rng(0).integers(0, 256, (5, 7))
     wrong: list[Any] = [image[:4].tolist(), [*image.reshape(-1).tolist(), 0], "scan.png", None, [[256] * 7] * 5,
                         [[-1] * 7] * 5, [[float("nan")] * 7] * 5, [[True] * 7] * 5, []]  # fmt: skip
 
-    flat, nested, *others = loader.predict(
-        [{"scan": one} for one in (image.reshape(-1).tolist(), [image.tolist()], *wrong)]
-    )
+    flat, nested = (reader.read({"scan": one}) for one in (image.reshape(-1).tolist(), [image.tolist()]))
 
-    assert flat == nested
-    assert sum(flat) == pytest.approx(1.0)
-    assert others == [None] * len(wrong)
-    assert all("column scan: " in words for words in loader.why([{"scan": one} for one in wrong]))
+    assert flat == nested == (image.reshape(-1).tolist(), [])
+    assert all(reader.read({"scan": one})[1] for one in wrong)
 
 
 @pytest.mark.parametrize("task", ["multi-class", "regression"])
 def test_every_task_is_written_down(task: str) -> None:
     """Several classes and a number in its own unit too."""
-    pytest.importorskip("onnxruntime")
-
-    assert max(differences(model(task=task))) <= LARGEST_DIFFERENCE
+    check(model(task=task))
 
 
 @pytest.mark.parametrize(
@@ -245,10 +283,7 @@ def test_every_task_is_written_down(task: str) -> None:
 )
 def test_a_recalibration_is_written_down(task: str, one: PlattMap | IsotonicMap) -> None:
     """The export gives the probabilities that the site itself uses."""
-    pytest.importorskip("onnxruntime")
-    changed = Recalibration(maps=(one,) * (3 if task == "multi-class" else 1), rows=50)
-
-    assert max(differences(model(task=task), changed)) <= LARGEST_DIFFERENCE
+    check(model(task=task), Recalibration(maps=(one,) * (3 if task == "multi-class" else 1), rows=50))
 
 
 def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, object]:
@@ -321,10 +356,8 @@ def drawn_model(generator: np.random.Generator) -> SavedModel:
 
 @for_each("seed", range(40))
 def test_every_encoding_is_written_down(seed: int) -> None:
-    """Numbers, dates and codes however encoded, missing, rare and unseen values among them: three ways, one answer."""
-    pytest.importorskip("onnxruntime")
-
-    assert max(differences(drawn_model(np.random.default_rng(seed)), seed=seed)) <= LARGEST_DIFFERENCE
+    """Numbers, dates and codes however encoded, with missing, rare and unseen values among them."""
+    check(drawn_model(np.random.default_rng(seed)), seed=seed)
 
 
 def as_text(feature: Feature | DayColumn, value: float, decimal: str, generator: np.random.Generator) -> str:
@@ -336,37 +369,6 @@ def as_text(feature: Feature | DayColumn, value: float, decimal: str, generator:
     if isinstance(feature, NumericFeature):
         return repr(float(value)).replace(".", decimal)
     return date.fromordinal(int(value) + FIRST_DAY).strftime(feature.pattern)
-
-
-@for_each("seed", range(40))
-def test_a_table_is_answered_by_predictions_as_by_the_loader(seed: int, tmp_path: Path) -> None:
-    """Cells as text through `site-agent predict`'s reading and through the loader: equal answers, equal silences."""
-    generator = np.random.default_rng(1000 + seed)
-    saved = drawn_model(generator)
-    declared = saved.preprocessing.contract
-    values, graph = made_up_values(declared, saved.profile, 40, seed), written_down(saved, None)
-    columns = {column.name: column for column in (*declared.features, *declared.dates.values())}
-    names = [*dict.fromkeys([*input_names(declared), "seen", "left"])]
-    wide = {name: values[:, place] for place, name in enumerate(input_names(declared))}
-    decimal, nothing = declared.format.decimal, np.full(40, np.nan)
-    rows = [
-        {name: as_text(columns[name], wide.get(name, nothing)[row], decimal, generator) for name in names}
-        for row in range(40)
-    ]
-    path = tmp_path / "new.table"  # by another name the format is the contract's
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names, delimiter=";")
-        writer.writeheader()
-        writer.writerows(rows)
-
-    new = read_new_rows(path, declared, saved.profile)
-    usable = new.usable
-    applied = AppliedModel(saved, "law-1", Training())
-    predicted = applied.scores(saved.preprocessing.encode(new.table, usable)) if len(usable) else np.empty(0)
-    answered = loader_of(description_of(saved, graph, "law-1"), graph, None).predict(rows)
-
-    assert [place for place, answer in enumerate(answered) if answer is not None] == usable.tolist()
-    np.testing.assert_allclose([answered[place] for place in usable], predicted, atol=LARGEST_DIFFERENCE)
 
 
 HOSTILE = [
@@ -394,46 +396,36 @@ HOSTILE = [
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Both loaders as an export carries them, run from a folder that has nothing else."""
-    folder = tmp_path_factory.mktemp("exported")
-    for name in ("loader", "onnx_loader"):
-        (folder / f"{name}.py").write_bytes(standalone(name))
-    return {name: runpy.run_path(str(folder / f"{name}.py"))["Exported"] for name in ("loader", "onnx_loader")}
+def reader_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The reader of rows as an export has it, run from a folder that has nothing else."""
+    path = tmp_path_factory.mktemp("exported") / "loader.py"
+    path.write_bytes(standalone_loader())
+    return runpy.run_path(str(path))["RowReader"]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_hostile_table_is_answered_alike_and_never_guessed(
-    seed: int, tmp_path: Path, exported: dict[str, Any]
-) -> None:
-    """Predictions, loader and ONNX leave out the same rows for the same reasons, and answer the others alike."""
-    pytest.importorskip("onnxruntime")
+def test_a_hostile_table_is_answered_alike_and_never_guessed(seed: int, tmp_path: Path, reader_of: Any) -> None:
+    """Predictions and loader leave out the same rows for the same reasons, and answer the others alike."""
     generator = np.random.default_rng(2000 + seed)
     saved = drawn_model(generator)
     declared = saved.preprocessing.contract
     rows = hostile_rows(saved, generator)
-    path = tmp_path / "new.table"
+    path = tmp_path / "new.table"  # by another name the format is the contract's
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), delimiter=";")
         writer.writeheader()
         writer.writerows(rows)
 
     new = read_new_rows(path, declared, saved.profile)
+    reader = reader_of(json.loads(json.dumps(description_of(saved, "law-1"))))
+    read = [reader.read(row) for row in rows]
 
-    graph, usable = written_down(saved, None), new.usable
-    applied = AppliedModel(saved, "law-1", Training())
-    predicted = applied.scores(saved.preprocessing.encode(new.table, usable)) if len(usable) else np.empty(0)
-    facts = json.loads(json.dumps(description_of(saved, graph, "law-1")))
-    tensors = {name: torch.from_numpy(array.copy()) for name, array in graph.constants.items()}
-    models = {
-        "loader": exported["loader"](facts, tensors),
-        "onnx_loader": exported["onnx_loader"](facts, onnx_bytes(graph, len(input_names(declared)), saved.outputs)),
-    }
-    for model_of in models.values():
-        answers = model_of.predict(rows)
-        assert model_of.why(rows) == list(new.reasons)
-        assert [place for place, answer in enumerate(answers) if answer is not None] == usable.tolist()
-        np.testing.assert_allclose([answers[place] for place in usable], predicted, atol=LARGEST_DIFFERENCE)
+    usable = new.usable
+    assert ["; ".join(reasons) for _, reasons in read] == list(new.reasons)
+    assert [place for place, (_, reasons) in enumerate(read) if not reasons] == usable.tolist()
+    values = np.array([read[place][0] for place in usable]).reshape(len(usable), len(input_names(declared)))
+    for name, column in features_of(declared, values).items():
+        np.testing.assert_allclose(column, new.table.features[name][usable], rtol=2**-50, atol=0)  # float64: four ulps
     codes = {one.name: {"", *one.codes} for one in declared.features if isinstance(one, CategoricalFeature)}
     for place in usable:
         assert all(canonical_code(rows[place][name], declared.format.decimal) in codes[name] for name in codes)
@@ -459,13 +451,11 @@ def hostile_rows(saved: SavedModel, generator: np.random.Generator) -> list[dict
     return rows
 
 
-@pytest.mark.parametrize(("name", "package"), [("loader", {"torch"}), ("onnx_loader", {"onnxruntime", "numpy"})])
-def test_an_exported_loader_needs_one_package(name: str, package: set[str]) -> None:
-    """The text that an export carries imports nothing outside of Python but what its first line names."""
-    found = ast.walk(ast.parse(standalone(name).decode()))
-    modules = [node.module or "" for node in found if isinstance(node, ast.ImportFrom)]
-    modules += [
-        one.name for node in ast.walk(ast.parse(standalone(name))) if isinstance(node, ast.Import) for one in node.names
-    ]
+def test_an_exported_loader_needs_onnxruntime_alone() -> None:
+    """The text that an export has imports nothing outside of Python but what its first line names; it runs no code."""
+    tree = ast.parse(standalone_loader())
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules += [one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
 
-    assert {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) == package
+    assert {module.split(".")[0] for module in modules} - set(sys.stdlib_module_names) == {"onnxruntime", "numpy"}
+    assert not {"exec", "eval", "compile"} & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

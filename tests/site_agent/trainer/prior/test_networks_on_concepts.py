@@ -17,7 +17,7 @@ from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan
 from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.comparison.evaluation import scores_of
-from site_agent.desk.export.export_folder import LARGEST_DIFFERENCE, export_model
+from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.prediction import predict_table
@@ -151,16 +151,16 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
     studies = {site: begin_study(hospital, plan, hospital.state_path) for site, hospital in hospitals.items()}
     run_rounds(plan, {site: study for site, (study, _) in studies.items()})
     hospital, (study, preprocessing) = hospitals["ahus"], studies["ahus"]
-    report = make_report(hospital, study, preprocessing, plan.run_name)
+    report: Any = make_report(hospital, study, preprocessing, plan.run_name)
 
-    exported = export_model(hospital, tmp_path / "export", plan.run_name, has_onnx=True)
+    exported = export_model(hospital, tmp_path / "export", plan.run_name)
     predicted = predict_table(hospital, tmp_path / "ahus" / "table.csv", tmp_path / "said.csv", plan.run_name)
     facts: Any = site_facts(hospital, plan.run_name)
 
     saved = load_model(hospital.state_path, plan.run_name)
     assert saved.columns[: len(plan.concepts)] == plan.shared_columns
     assert saved.columns == study.dataset.columns
-    assert max(exported.loader_difference, exported.onnx_difference or 0.0) <= LARGEST_DIFFERENCE
+    assert exported.difference <= exported.tolerance
     cells = [line.split(",")[1] for line in (tmp_path / "said.csv").read_text().splitlines()[1:]]
     said = np.array([float(cell) for cell in cells if cell])
     wanted = scores_of(preprocessing, study.conclude().test_outputs)
