@@ -77,13 +77,13 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 56_300, "audited_lines": 7_600, "beside_a_round_lines": 21_300, "test_lines": 71_500,
+    "package_lines": 55_500, "audited_lines": 7_600, "beside_a_round_lines": 21_300, "test_lines": 71_100,
     "benchmark_lines": 7_300, "doc_words": 27_000, "plan_keys": 30,
     "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 900, "protos.privacy": 400, "protos.numbers": 400,
     "protos": 200, "host": 2_950, "pki": 2_350, "coordinator.rounds": 2_150, "coordinator.storage": 1_050,
     "coordinator.network": 1_250, "coordinator.operations": 350, "coordinator.commands": 200, "coordinator": 650,
     "site_agent.agent": 800, "site_agent.gate": 4_300, "site_agent.service": 1_050, "site_agent.trainer": 12_450,
-    "site_agent.desk": 13_750, "site_agent.commands": 1_500, "site_agent": 2_750, "global_layers": 400,
+    "site_agent.desk": 12_900, "site_agent.commands": 1_500, "site_agent": 2_750, "global_layers": 400,
 }  # fmt: skip
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
