@@ -62,6 +62,7 @@ class Attempt:
 
     Attributes:
         present: the connected sites.
+        withdrawn: sites that a person took out of the run. Nothing is offered before they have joined again.
         has_keys: all sites have the masking keys of `key_session`.
         corruptions: the number of attempts at this round with a wrong sum of the check words.
     """
@@ -69,6 +70,7 @@ class Attempt:
     round: int
     number: int
     present: Sites
+    withdrawn: Sites = frozenset()
     key_session: int = 0
     has_keys: bool = False
     corruptions: int = 0
@@ -148,9 +150,10 @@ class Joined:
 
 @dataclass(frozen=True)
 class Left:
-    """A site's stream ended."""
+    """A site's stream ended, or a person took the site out of the run (`is_withdrawn`), so it is not back soon."""
 
     site: str
+    is_withdrawn: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def advance(terms: Terms, state: State, event: Event, now: float) -> Outcome:
         return _end(is_complete=False, reason="it was stopped by a person", missing=frozenset(), is_by_person=True)
     if isinstance(event, Declined) and not isinstance(state, Finishing | Over):
         if event.reason in _CAN_RETURN:
-            event = Left(event.site)
+            event = Left(event.site, is_withdrawn=True)
         else:
             text = f"{event.site} takes no further part ({event.reason.name.lower().replace('_', ' ')})"
             return _end(is_complete=False, reason=text, missing=frozenset({event.site}))
@@ -105,6 +105,8 @@ def _gather(terms: Terms, state: Gathering, event: Event, now: float) -> Outcome
 
 def _begin_attempt(terms: Terms, attempt: Attempt, now: float) -> Outcome:
     """Offer a round to all sites. If they have no masking keys in common, they first agree on new keys."""
+    if attempt.withdrawn:
+        return Interrupted(attempt=attempt), ()
     if terms.is_masked and not attempt.has_keys:
         attempt = replace(attempt, key_session=attempt.key_session + 1)
         after = Agreeing(attempt=attempt, deadline=_deadline(terms, attempt, now, terms.deadlines.contribute_seconds))
@@ -129,8 +131,8 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
     match event:
         case Joined():
             return _return(terms, state, event, now)
-        case Left(site=site):
-            return _lose(terms, state, site, now)
+        case Left():
+            return _lose(terms, state, event, now)
         case Advertised() | Acknowledged() if isinstance(state, Agreeing):
             return _agree(terms, state, event, now)
         case Completed(site=site) if isinstance(state, Collecting):
@@ -139,9 +141,7 @@ def _work(terms: Terms, state: Working, event: Event, now: float) -> Outcome:
             return _repeat_corrupted(terms, state.attempt, now)
         case WentBack(round=number, attempt=last) if isinstance(state, Interrupted):
             # A site that reconnected may have lost the keys that all sites had agreed on.
-            again = Attempt(
-                round=number, number=last + 1, present=state.attempt.present, key_session=state.attempt.key_session
-            )
+            again = replace(state.attempt, round=number, number=last + 1, has_keys=False, corruptions=0)
             return _begin_attempt(terms, again, now)
         case WasResumed() if isinstance(state, Interrupted):
             return _go_on(terms, state, now)
@@ -173,7 +173,8 @@ def _repeat_corrupted(terms: Terms, attempt: Attempt, now: float) -> Outcome:
 
 
 def _return(terms: Terms, state: Working, event: Joined, now: float) -> Outcome:
-    site, attempt = event.site, replace(state.attempt, present=state.attempt.present | {event.site})
+    site, attempt = event.site, state.attempt
+    attempt = replace(attempt, present=attempt.present | {site}, withdrawn=attempt.withdrawn - {site})
     if isinstance(state, Interrupted):
         return _go_on(terms, replace(state, attempt=attempt, returns=state.returns or not event.is_current), now)
     is_agreed = event.key_session == attempt.key_session
@@ -205,10 +206,14 @@ def _go_on(terms: Terms, state: Interrupted, now: float) -> Outcome:
     return _begin_attempt(terms, replace(attempt, number=attempt.number + 1, has_keys=False), now)
 
 
-def _lose(terms: Terms, state: Working, site: str, now: float) -> Outcome:
-    attempt = replace(state.attempt, present=state.attempt.present - {site})
-    if isinstance(state, Interrupted) or (isinstance(state, Collecting) and site in state.complete):
+def _lose(terms: Terms, state: Working, event: Left, now: float) -> Outcome:
+    site, attempt = frozenset({event.site}), state.attempt
+    withdrawn = attempt.withdrawn | (site if event.is_withdrawn else frozenset())
+    attempt = replace(attempt, present=attempt.present - site, withdrawn=withdrawn)
+    if isinstance(state, Interrupted) or (isinstance(state, Collecting) and site <= state.complete):
         return replace(state, attempt=attempt), ()
+    if event.is_withdrawn:  # a person took it out, and no grace period brings it back
+        return Interrupted(attempt=attempt), (VoidRound(attempt.round, attempt.number, frozenset()),)
     return replace(state, attempt=attempt, deadline=min(state.deadline, now + terms.deadlines.grace_seconds)), ()
 
 

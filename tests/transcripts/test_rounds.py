@@ -156,8 +156,8 @@ def test_a_site_that_has_sent_everything_may_be_away() -> None:
     )
 
 
-def test_a_site_that_was_taken_out_is_a_lost_site() -> None:
-    """Persons at the hospital or the office took it out; it may return to the same round."""
+def test_a_site_that_was_taken_out_is_waited_for_at_once() -> None:
+    """Persons at the hospital or the office took it out: no grace period runs; it may return to the same round."""
     play(
         terms(),
         """
@@ -165,15 +165,35 @@ def test_a_site_that_was_taken_out_is_a_lost_site() -> None:
               < offer 0.0 to a b c
               = collecting 0.0 complete - until 50
         1     > a revoked
-              = collecting 0.0 complete - until 11
+              < void 0.0 missing -
+              = interrupted 0.0 with b c
         2     > b withdraws
-              = collecting 0.0 complete - until 11
-        11    > time passes
-              < void 0.0 missing a b
               = interrupted 0.0 with c
         12    > a, b joins
               < offer 0.1 to a b c
               = collecting 0.1 complete - until 62
+        """,
+    )
+
+
+def test_what_a_site_sent_before_it_was_taken_out_counts_but_no_further_round_begins() -> None:
+    """Its contribution has left and may complete the round."""
+    play(
+        terms(),
+        """
+        0     > a, b, c joins
+              < offer 0.0 to a b c
+              = collecting 0.0 complete - until 50
+        1     > a completes
+              = collecting 0.0 complete a until 50
+        2     > a withdraws
+              = collecting 0.0 complete a until 50
+        3     > b, c completes
+              < close 0
+              = interrupted 1.0 with b c
+        4     > a joins
+              < offer 1.1 to a b c
+              = collecting 1.1 complete - until 54
         """,
     )
 
