@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS heads (
 
 OF_A_SITE: Final = "This site sends nothing more until the cause is removed."
 OF_THE_COORDINATOR: Final = "The coordinator decides and sends nothing more until the cause is removed."
+_OF_A_READER: Final = "The log was not read completely. Nothing was changed, and running programs continue."
 
 Facts = dict[str, Any]  # Any: every type that JSON has
 
@@ -63,13 +64,14 @@ class AuditLog:
     def __init__(self, path: Path, *, site: str | None, now: Callable[[], datetime], exists: bool = False) -> None:
         """Open the store and check the newest records.
 
-        `site` is None for the coordinator's log; `now` returns aware UTC times.
+        `site` is None for the coordinator's log; `now` returns aware UTC times. Commands that only read require that
+        the log `exists`.
 
         Raises:
             StoreError: the log was changed, or cannot be opened.
             ConfigurationError: the caller requires that it `exists`, and it does not.
         """
-        consequence = OF_THE_COORDINATOR if site is None else OF_A_SITE
+        consequence = _OF_A_READER if exists else OF_THE_COORDINATOR if site is None else OF_A_SITE
         self._every = {"software": version("global-layers")} | ({} if site is None else {"site": site})
         self._now, self._journal = now, structlog.get_logger()
         try:
@@ -196,9 +198,12 @@ class AuditLog:
 
     # The heads of logs, which two programs keep of each other
 
-    def declare_restored(self, *, by: str, because: str) -> None:
-        """Record a person's statement that this state may be older than what this program has done."""
-        self.write(RESTORED, by=by, reason=because)
+    def declare_restored(self, *, by: str, because: str, account: str) -> None:
+        """Record a person's statement that this state may be older than what this program has done.
+
+        `account` is the user account that runs the command.
+        """
+        self.write(RESTORED, by=by, reason=because, account=account)
 
     @property
     def own_head(self) -> KeptHead:

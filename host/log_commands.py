@@ -21,7 +21,7 @@ import click
 
 from host.audit_log import AuditLog
 from host.command_line import PATH
-from host.durable import new_file, replace_file
+from host.durable import new_file
 from host.log_page import as_html
 from host.log_report import Choice, Facts, as_csv, chosen, line, moment
 from host.record_store import StoreError
@@ -121,17 +121,22 @@ class LogSource:
             words = [("Study", choice.study or "all"), ("Period", period), ("Log", summary)]
             content = as_csv(records) if output.suffix == ".csv" else as_html(title, words, records)
             count = len(records)
-        try:
-            file = new_file(output)
-        except FileExistsError as cause:
-            raise UsageError(
-                what=f"{output} exists already.",
-                consequence="The existing file is unchanged.",
-                remedy="Choose another name for --output.",
-            ) from cause
-        with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:
-            opened.write(content)
+        _write_new(output, content)
         return count
+
+
+def _write_new(output: Path, content: str) -> None:
+    """Write a new file (mode 0600). Raises UsageError: the file exists."""
+    try:
+        file = new_file(output)
+    except FileExistsError as cause:
+        raise UsageError(
+            what=f"{output} exists already.",
+            consequence="The existing file is unchanged.",
+            remedy="Choose another name for --output.",
+        ) from cause
+    with os.fdopen(file, "w", encoding="utf-8", newline="") as opened:
+        opened.write(content)
 
 
 def _head_in(path: Path, owner: str | None) -> KeptHead:
@@ -274,12 +279,12 @@ def _heads(program: LogProgram) -> click.Command:
         f"Example: {program.command} audit heads --config {program.file} --output heads.json"
     )
     @click.option("--config", "path", type=PATH, required=True, help=f"The file {program.file}.")
-    @click.option("--output", type=PATH, required=True, help="Output file.")
+    @click.option("--output", type=PATH, required=True, help="Output file, which must not exist.")
     def heads(path: Path, output: Path) -> None:
         source = program.source_of(path)
         with closing(AuditLog(source.path, site=source.owner, now=_now, exists=True)) as log:
             found = {owner: {"count": one.count, "hash": one.hash.hex()} for owner, one in log.kept_heads().items()}
-        replace_file(output, json.dumps(found, indent=2).encode() + b"\n", mode=0o644)
+        _write_new(output, json.dumps(found, indent=2) + "\n")
         click.echo(f"{len(found)} heads written to {output}.")
 
     return heads

@@ -24,7 +24,8 @@ _WORDS: Final = {
     "certificate_put_back": "The coordinator refused this site's new certificate. The earlier one is in use again.",
     "renewal_requested": "This site requested its next certificate.",
     "renewal_refused": "A renewal was refused: {reason}",
-    "state_restored": "{by} declared that an older state was restored: {reason}. Later acts are not in the log.",
+    "state_restored": "{by} (user account {account}) declared that an older state was restored: {reason}. Later acts "
+    "are not in the log.",
     "restore_accepted": "{owner} declared a restore. Its log has {count} records now and had {before}.",
     "plan_approved": "{by} approved {study} version {version}, plan digest {plan}.",
     "data_accepted": "{by} accepted {warnings} warnings about this site's table.",

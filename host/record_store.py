@@ -29,7 +29,7 @@ _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 FREE_SPACE: Final = (
     "Free space on the disk of the state directory, or correct its permissions, and start again. Delete nothing in "
-    "the state directory."
+    "the state directory. Run a command as root, or under the user account of the program that owns the file."
 )
 RESTORE: Final = (
     "Stop the programs, and move the state folder to another place. Copy the newest copy of the folder back, and "
@@ -111,9 +111,9 @@ class Store:
             self._connection.executescript(schema)
 
     def check(self) -> None:
-        """Check the structure of the whole file. Raises StoreError: it is damaged."""
+        """Check the structure of the whole file, and each index against its table. Raises StoreError: it is damaged."""
         with self._turn, self.explained():
-            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise self.damaged(found)
 

@@ -14,7 +14,7 @@ from coordinator.operations.coordinator_log import store_path
 from coordinator.storage.history import History
 from coordinator.storage.journal import Journal, read_journal
 from host.audit_log import AuditLog
-from host.command_line import by_option, person
+from host.command_line import account, by_option, person
 from host.log_commands import LogProgram, LogSource
 from host.secret_files import hold_directory
 
@@ -47,7 +47,7 @@ def restored(path: Path, by: str, because: str) -> None:
 def mark_restored(state: Path, *, by: str, because: str) -> None:
     """Record the restore in the audit log and in the journal of every unfinished run. See RESTORED_STEP."""
     with closing(AuditLog(store_path(state), site=None, now=_now)) as log:
-        log.declare_restored(by=by, because=because)
+        log.declare_restored(by=by, because=because, account=account())
     for place in sorted(state.glob("runs/*/journal.jsonl")):
         history = History()
         for entry in read_journal(place):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from host.command_line import by_option, person
+from host.command_line import account, by_option, person
 from host.log_commands import LogProgram, LogSource
 from host.secret_files import hold_directory
 from site_agent.commands.site_options import config_option, opened_log
@@ -39,5 +39,5 @@ def restored(path: Path, by: str, because: str) -> None:
     hospital, by, because = read_hospital(path), person(by), person(because, "--because")
     hold_directory(gate_folder(hospital.state_path), "site agent")
     with closing(opened_log(hospital)) as log:
-        log.declare_restored(by=by, because=because)
+        log.declare_restored(by=by, because=because, account=account())
     click.echo("Recorded. Payments since that copy may be missing, so the privacy budget of one year counts as spent.")

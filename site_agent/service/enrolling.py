@@ -19,6 +19,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from host.audit_log import AuditLog
+from host.command_line import account
 from host.durable import replace_file
 from pki import enrolment_decisions
 from pki.certificate_chain import checked_leaf, sha256_of_chain
@@ -126,7 +127,8 @@ async def _enrol(
         checked_leaf(reply.chain, root, requested, site=site_name(site), federation=federation, now=now())
         addresses = (str(invitation.coordinator), str(invitation.enrolment))
         if reply.was_member and key == "first":  # its earlier state, with what it spent, is lost
-            audit.declare_restored(by="the federation office's register", because="this site was a member before")
+            because = "this site was a member before"
+            audit.declare_restored(by="the federation office's register", because=because, account=account())
         sha256 = sha256_of_chain(reply.chain)
         audit.write("enrolled", federation=federation, identity=identity, certificate_sha256=sha256)
         certificates.remember(federation, root)

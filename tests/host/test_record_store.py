@@ -19,12 +19,13 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from host.audit_log import AuditLog, HeadRefused
-from host.log_commands import LogSource
+from host.audit_log import OF_A_SITE, AuditLog, HeadRefused
+from host.log_commands import LogProgram, LogSource
 from host.log_report import Choice
 from host.record_store import Store, StoreError, append_only
-from protos.errors import ConfigurationError
+from protos.errors import ConfigurationError, UsageError
 from tests.for_each import for_each
 
 _TICKS = count()
@@ -199,6 +200,20 @@ def test_a_store_that_cannot_be_used_is_three_sentences(tmp_path: Path, damage: 
         (tmp_path / "gate").chmod(0o700)
 
 
+def test_a_reader_is_not_told_that_the_program_has_stopped(tmp_path: Path) -> None:
+    """A command that may not read the store changes nothing for the program that writes to it."""
+    path = filled(tmp_path)
+    a_folder(path)
+
+    errors = []
+    for exists in (True, False):
+        with pytest.raises(StoreError) as refused:
+            AuditLog(path, site="ahus", now=lambda: datetime.now(UTC), exists=exists)
+        errors.append(refused.value.consequence)
+
+    assert errors[0] != errors[1] == OF_A_SITE
+
+
 def test_a_full_store_writes_nothing_of_a_call(tmp_path: Path) -> None:
     """The records before stay, and the caller stops."""
     with closing(opened(tmp_path)) as log:
@@ -292,7 +307,7 @@ def test_a_log_that_was_copied_back_is_refused_until_a_person_declares_it(tmp_pa
             older.write("contribution_released", round=number + 1)
         with pytest.raises(HeadRefused):
             told(older, coordinator)
-        older.declare_restored(by="A. Jones", because="disk")
+        older.declare_restored(by="A. Jones", because="disk", account="root")
         told(older, coordinator)
         older.write("plan_approved")
         told(older, coordinator)
@@ -310,13 +325,13 @@ def test_a_second_copy_of_the_time_before_the_declaration_needs_another_one(tmp_
     site.write("contribution_released", round=1)
     told(site, coordinator)
     with closing(opened(tmp_path / "first")) as first:
-        first.declare_restored(by="A. Jones", because="disk")
+        first.declare_restored(by="A. Jones", because="disk", account="root")
         told(first, coordinator)
 
     with closing(opened(tmp_path / "second")) as second:
         with pytest.raises(HeadRefused):
             told(second, coordinator)
-        second.declare_restored(by="A. Jones", because="disk again")
+        second.declare_restored(by="A. Jones", because="disk again", account="root")
         told(second, coordinator)
 
 
@@ -344,7 +359,7 @@ def test_a_restore_in_the_future_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadRefused, match="future"):
         coordinator.check_other("ahus", replace(site.own_head, restored=1 << 61))
 
-    site.declare_restored(by="A. Jones", because="disk")
+    site.declare_restored(by="A. Jones", because="disk", account="root")
     told(site, coordinator)
 
 
@@ -370,6 +385,32 @@ def test_a_file_of_heads_from_the_other_side_may_be_anything(tmp_path: Path, con
     (tmp_path / "heads.json").write_text(content)
     with pytest.raises(ConfigurationError):
         exported(tmp_path).verify(tmp_path / "heads.json")
+
+
+def test_heads_never_replace_a_file(tmp_path: Path) -> None:
+    """A file that the other side wrote, or an earlier evidence, stays."""
+    filled(tmp_path)
+    (tmp_path / "heads.json").write_text("evidence")
+    source = LogSource(tmp_path / "gate.sqlite", "ahus")
+    group = LogProgram(command="site-agent", file="hospital.yaml", source_of=lambda _: source).group("")
+    words = ["heads", "--config", str(tmp_path), "--output", str(tmp_path / "heads.json")]
+
+    assert isinstance(CliRunner().invoke(group, words).exception, UsageError)
+    assert (tmp_path / "heads.json").read_text() == "evidence"
+
+
+def test_an_index_with_other_entries_is_found_when_the_log_is_opened(tmp_path: Path) -> None:
+    """Otherwise payments and contributions would be missing in silence, because they are read with this index."""
+    with closing(sqlite3.connect(filled(tmp_path))) as store:
+        store.execute("CREATE INDEX other ON records (run, number)")
+        store.execute("PRAGMA writable_schema = ON")
+        roots = dict(store.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'index'"))
+        for name, other in (("records_by_event", "other"), ("other", "records_by_event")):
+            store.execute("UPDATE sqlite_master SET rootpage = ? WHERE name = ?", (roots[other], name))
+        store.commit()
+
+    with pytest.raises(StoreError):
+        opened(tmp_path)
 
 
 def test_a_log_that_must_exist_is_not_made(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_site_with_an_older_log_is_refused_until_a_person_declares_the_restore
             with pytest.raises(RefusedError) as refused:
                 await older.talk(office, running.address, "a", until=1)
             assert "site-agent restored" in refused.value.remedy
-            older.audit.declare_restored(by="A. Jones", because="disk")
+            older.audit.declare_restored(by="A. Jones", because="disk", account="root")
             await older.talk(office, running.address, "a", until=1)
             while not running.log.records("restore_accepted"):
                 await asyncio.sleep(0.01)

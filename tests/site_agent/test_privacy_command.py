@@ -103,7 +103,7 @@ def test_a_declared_restore_is_shown_with_its_end(
 ) -> None:
     """A person who finds no payments reads why nothing is left."""
     log = AuditLog(gate_store_path(folder / "state"), site="a", now=lambda: NOW)
-    log.declare_restored(by="A. Jones", because="disk")
+    log.declare_restored(by="A. Jones", because="disk", account="root")
     log.close()
 
     assert f"A year's budget is spent until {NOW + timedelta(days=365):%F}" in shown(folder, capsys, monkeypatch)

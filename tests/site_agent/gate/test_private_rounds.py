@@ -357,6 +357,6 @@ def test_a_payment_from_before_a_loss_covers_no_further_step(tmp_path: Path, aud
     ledger.pay(plan, bytes([1]) * 32, [0] * 1000)
     assert ledger.is_paid(plan, bytes([2]) * 32)
 
-    audit.declare_restored(by="A. Jones", because="disk")
+    audit.declare_restored(by="A. Jones", because="disk", account="root")
 
     assert not ledger.is_paid(plan, bytes([2]) * 32)
