@@ -36,8 +36,7 @@ from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Check, GateEnd, TrainerEnd, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
-from tests.hostile.masking_federation import Line, Site, identity_key, identity_of
-from tests.hostile.masking_network import Network, StreamEnd
+from tests.federation import Federation, Line, Site, StreamEnd, identity_key, identity_of
 from tests.laws.catalogue import COLUMNS, catalogue_plan
 from tests.rehearsal.made_up_time import play
 
@@ -164,7 +163,7 @@ class MortalSite(Site):
             return
 
 
-class Mortal(Network):
+class Mortal(Federation):
     """A network in which every part may stop and is started again after a while."""
 
     def __init__(self, directory: Path, plan: Plan, disk: Disk, seed: int = 0) -> None:

@@ -18,8 +18,8 @@ import structlog
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, KeyAdvert, KeySessionAcknowledgement, SiteMessage
 from tests.chaos.in_process import Mortal, plan_of, to_the_end
+from tests.federation import StreamEnd
 from tests.for_each import in_turns
-from tests.hostile.masking_network import StreamEnd
 from tests.laws.catalogue import NAMES
 
 Strikes = Callable[[str, str], bool]

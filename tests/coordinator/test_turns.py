@@ -20,16 +20,14 @@ from protos.wire.messages import (
     PROTOCOL_VERSION,
     Bind,
     Chunk,
-    CoordinatorReason,
     Farewell,
     Hello,
     Ready,
 )
 from tests.coordinator.greetings import WITHOUT_UPKEEP
+from tests.federation import begun, clear_plan, offered, scripted
 from tests.for_each import for_each
 from tests.rehearsal import study
-from tests.rehearsal.federation import Office
-from tests.rehearsal.lying import Stream, evidence_of
 from tests.rehearsal.study import BehavingSite, made_up_identities, plan_with
 
 FOR_EVER, AT_ONCE = 1e9, 0.001
@@ -200,21 +198,14 @@ def test_an_agent_says_when_it_sends_where_sites_are_many(
     tmp_path: Path, sites: int, parameters: int, *, says: bool
 ) -> None:
     """With more sites than turns and large chunks, and only then, the agent says that it is ready before its chunks."""
-    office = Office.found(tmp_path / "office")
-    others = made_up_identities(f"other-{number:02d}" for number in range(sites - len(office.identities)))
-    plan = plan_with(office.identities | others, parameters=parameters)
+    others = (f"other-{number:02d}" for number in range(sites - 1))
+    plan = clear_plan(["a", *others], parameters=parameters)
     chunks = 3 if parameters == study.THREE_CHUNKS else 1
+    bind = Bind(0, 0, tuple(sorted(plan.site_names)), 0)
 
-    async def one_round(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.offered(plan, 0)
-        await stream.send(Bind(0, 0, tuple(sorted(plan.site_names)), 0))
-        await stream.chunks(chunks)
-        await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
+    site = scripted(tmp_path, [*begun(plan), *offered(plan), bind, *[Chunk] * chunks], approved=(plan,))
 
-    evidence = evidence_of(office, tmp_path, one_round, approved=(plan,))
-
-    said = [type(message) for message in evidence.received if isinstance(message, Ready | Chunk)]
+    said = [type(message) for message in site.said if isinstance(message, Ready | Chunk)]
     assert said == [Ready] * says + [Chunk] * chunks
 
 

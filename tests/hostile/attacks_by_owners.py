@@ -35,8 +35,8 @@ from site_agent.state_folders import agent_folder, approvals_folder
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared, Trained, TrainerEnd
+from tests.federation import MadeUpTrainer, hospital, masked_plan
 from tests.hostile.attack import Attack, in_copy, scratch
-from tests.hostile.masking_federation import MadeUpTrainer, hospital, masked_plan
 from tests.hostile.taken_over import gate_at, whole
 from tests.site_agent.trainer.asked import train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site

@@ -23,9 +23,9 @@ from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance
+from tests.federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import agree, ask_for
-from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle, sites_of
 from tests.rehearsal.study import made_up_identity
 
 

@@ -25,6 +25,7 @@ from protos.wire.positions import parameters_digest, position
 from site_agent.gate.door import Gate
 from site_agent.gate.itinerary import Itinerary
 from site_agent.state_folders import gate_folder
+from tests.federation import DEAD, Site, Vector, masked_plan, settle, sites_of, update_of
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
     agree,
@@ -37,7 +38,6 @@ from tests.hostile.masking_coordinator import (
     restart,
     total,
 )
-from tests.hostile.masking_federation import DEAD, Site, Vector, masked_plan, settle, sites_of, update_of
 from tests.hostile.masking_weakened import (
     OF_SETS,
     with_any_run_name,

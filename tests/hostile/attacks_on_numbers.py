@@ -27,10 +27,10 @@ from site_agent.trainer.prior import concept_mapping
 from site_agent.trainer.prior.concept_mapping import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.study import Asked
+from tests.federation import Site, of_kind, settle
 from tests.hostile.attack import Attack, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree
-from tests.hostile.masking_federation import Site, of_kind, settle
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
 from tests.site_agent.trainer.prior.prior_federation import SITES, make_hospital, prior_plan
 from tests.site_agent.trainer.sites import NAMES

@@ -18,11 +18,11 @@ from protos.plan.canonical import digest
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
 from site_agent.trainer.site_network import Seeds
+from tests.federation import Site
 from tests.hostile.attack import Attack, played
 from tests.hostile.attacks_on_starts import with_any_first_parameters
 from tests.hostile.imprinting import COLUMNS, NEURONS, PLAN, Numbers, imprint, inputs_read, rows_read
 from tests.hostile.masking_coordinator import agree, enter
-from tests.hostile.masking_federation import Site
 from tests.hostile.real_trainers import hospitals, plan_for, sum_of_updates, trainers_of
 
 _TWO_LAYERS: dict[str, Any] = {

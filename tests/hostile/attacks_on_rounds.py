@@ -35,8 +35,8 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.site_rounds import Download, Rounds
+from tests.federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.hostile.attack import Attack, in_copy, played
-from tests.hostile.masking_federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
 from tests.rehearsal.study import parameter_chunks
 
 NOTHING, ZEROS = np.zeros(0, np.float32), np.zeros(10, np.float32)

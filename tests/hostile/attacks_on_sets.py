@@ -19,6 +19,17 @@ from protos.masking.mask_stream import Masker
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Bind, Chunk, Join, KeyAdvert, KeySessionOpen
+from tests.federation import (
+    DEAD,
+    MadeUpTrainer,
+    Site,
+    Vector,
+    masked_plan,
+    of_kind,
+    settle,
+    sites_of,
+    update_of,
+)
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
     agree,
@@ -30,17 +41,6 @@ from tests.hostile.masking_coordinator import (
     restart,
     strip,
     total,
-)
-from tests.hostile.masking_federation import (
-    DEAD,
-    MadeUpTrainer,
-    Site,
-    Vector,
-    masked_plan,
-    of_kind,
-    settle,
-    sites_of,
-    update_of,
 )
 from tests.hostile.masking_weakened import (
     OF_SETS,

@@ -13,9 +13,7 @@ from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement
 from site_agent.gate.earlier_runs import ledger_path
-from tests.hostile.attack import Attack, played
-from tests.hostile.masking_coordinator import agree, all_refuse, collect, enter, found, total
-from tests.hostile.masking_federation import (
+from tests.federation import (
     Integers,
     MadeUpTrainer,
     Site,
@@ -24,6 +22,8 @@ from tests.hostile.masking_federation import (
     settle,
     update_of,
 )
+from tests.hostile.attack import Attack, played
+from tests.hostile.masking_coordinator import agree, all_refuse, collect, enter, found, total
 from tests.hostile.masking_weakened import without
 
 

@@ -25,10 +25,10 @@ from site_agent.hospital import Policy
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.trainer_files import site_secret
+from tests.federation import Site, masked_plan, of_kind, settle
 from tests.host.starting import write_starting_file
 from tests.hostile.attack import Attack, in_copy, played, scratch
 from tests.hostile.attacks_on_rounds import asked, joined, patched
-from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle
 from tests.laws.catalogue import catalogue_plan, rows_at
 from tests.rehearsal.study import made_up_identity
 from tests.site_agent.trainer.sites import values_of

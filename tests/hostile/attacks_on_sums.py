@@ -20,9 +20,8 @@ from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.run import Run
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, MalformedMessage, SiteMessage
+from tests.federation import Federation, masked_plan
 from tests.hostile.attack import Attack, played
-from tests.hostile.masking_federation import masked_plan
-from tests.hostile.masking_network import Network
 from tests.hostile.wrong_chunks import THREE_CHUNKS, Meddle, flipped, shifted, undisturbed, wrong_masks
 
 
@@ -31,9 +30,9 @@ def plan_of(rounds: int = 1) -> Plan:
     return masked_plan("abc", rounds=rounds, parameters=THREE_CHUNKS)
 
 
-async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage], list[SiteMessage]]) -> Network:
+async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage], list[SiteMessage]]) -> Federation:
     """A run to its end while an attacker changes b's line. A disconnected site is started again once."""
-    network = Network(folder, plan)
+    network = Federation(folder, plan)
     for name in plan.site_names:
         network.add(name)
     network.meddle = meddle
@@ -45,7 +44,7 @@ async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage]
     return network
 
 
-def is_spoiled(network: Network) -> bool:
+def is_spoiled(network: Federation) -> bool:
     """Whether the model is another than without the attack."""
     return network.vector().tobytes() != undisturbed(network.plan).tobytes()
 

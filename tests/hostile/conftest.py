@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from protos.plan.plan import Plan
+from tests.federation import clear_plan
 from tests.rehearsal.federation import Office
-from tests.rehearsal.study import THREE_CHUNKS, plan_with
+from tests.rehearsal.study import THREE_CHUNKS
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,6 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 
 @pytest.fixture
-def plan(office: Office) -> Plan:
-    """The hospital's approval: three rounds of 300,000 numbers."""
-    return plan_with(office.identities, parameters=THREE_CHUNKS)
+def plan() -> Plan:
+    """The hospital's approval: three rounds of 600,000 numbers in the clear."""
+    return clear_plan(parameters=THREE_CHUNKS)

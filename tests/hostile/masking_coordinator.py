@@ -28,7 +28,7 @@ from protos.wire.messages import (
     Offer,
 )
 from protos.wire.positions import parameters_digest, position
-from tests.hostile.masking_federation import Integers, Site, Vector, of_kind, settle
+from tests.federation import Integers, Site, Vector, of_kind, settle
 from tests.protos.masking.whole_vectors import mask_whole
 from tests.rehearsal.study import offer
 

@@ -23,8 +23,8 @@ from site_agent.desk.around_rounds import begin_study
 from site_agent.hospital import read_hospital
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Train, Trained
+from tests.federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.hostile.masking_coordinator import ask_for, total
-from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.site_agent.trainer.sites import NAMES, make_site
 
 Rows: TypeAlias = npt.NDArray[np.float64]

@@ -29,8 +29,8 @@ from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.gate.site_upkeep import SiteUpkeep
 from site_agent.gate_socket import FRAMING, WINDOW, largest_payload
 from site_agent.trainer_socket import GateEnd
+from tests.federation import MadeUpTrainer, hospital, identity_key
 from tests.fuzz.mutator import mutated
-from tests.hostile.masking_federation import MadeUpTrainer, hospital, identity_key
 from tests.protos.examples import COORDINATOR_MESSAGES, UPKEEP
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

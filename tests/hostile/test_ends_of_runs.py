@@ -21,8 +21,8 @@ from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
 from site_agent.gate.permission import PolicyForbids
 from site_agent.trainer_socket import Conclude, Failed, Message, Train
+from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
-from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer, parameter_chunks, plan_with

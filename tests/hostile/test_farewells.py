@@ -11,7 +11,7 @@ import pytest
 from protos.errors import RefusedError
 from protos.wire.messages import Announcement, CoordinatorReason, Farewell
 from site_agent.trainer_socket import Message, Prepare
-from tests.hostile.masking_federation import Line, MadeUpTrainer, Site, masked_plan, settle
+from tests.federation import Line, MadeUpTrainer, Site, masked_plan, settle
 from tests.rehearsal.made_up_time import play
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,85 +11,72 @@ import pytest
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Bind, Offer
+from protos.wire.messages import Bind, Chunk, Offer
 from protos.wire.positions import parameters_digest
-from site_agent.hospital import Hospital
 from site_agent.trainer_socket import Train
+from tests.federation import Scripted, Vector, begun, clear_plan, scripted
 from tests.host.starting import random_values, write_starting_file
-from tests.hostile.attacks_on_starts import PLAN, Vector
-from tests.hostile.lies import ALL, assert_refused
-from tests.rehearsal.federation import Office
-from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
-from tests.rehearsal.study import parameter_chunks, plan_with
+from tests.hostile.attacks_on_starts import PLAN as KEYS
+from tests.hostile.test_lying_coordinator import assert_refused
+from tests.rehearsal.study import parameter_chunks
+
+PLAN = clear_plan(**KEYS)
+RIGHT = manifest_of(PLAN).initial_parameters(PLAN.seed)
 
 
-def offered(office: Office, folder: Path, vector: Vector, digest: bytes) -> Evidence:
+def offered(folder: Path, vector: Vector, digest: bytes, plan: Plan = PLAN, **rules: Any) -> Scripted:
     """Offer a site round 0 with these parameters, announced under this digest."""
-    return offered_under(plan_with(office.identities, changes=PLAN), office, folder, vector, digest)
+    first = [Offer(0, 0, digest), *parameter_chunks(vector, 0), Bind(0, 0, ("a", "b", "c"), 0), Chunk]
+    return scripted(folder, [*begun(plan), *first], approved=(plan,), **rules)
 
 
-def offered_under(
-    plan: Plan, office: Office, folder: Path, vector: Vector, digest: bytes, hospital: Hospital | None = None
-) -> Evidence:
-    """The same under another plan."""
+def with_a_bit_changed(vector: Vector, number: int) -> Vector:
+    """The same parameters but for one bit of one."""
+    wrong = vector.copy()
+    wrong.view(np.uint32)[number] ^= 1
+    return wrong
 
-    async def lie(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(Offer(0, 0, digest), *parameter_chunks(vector, 0), Bind(0, 0, ALL, 0))
-        await stream.chunks(1)
 
-    return evidence_of(office, folder, lie, approved=(plan,), hospital=hospital, seconds=1.0)
+def assert_not_trained(site: Scripted) -> None:
+    """The trainer was never asked for a round."""
+    assert not [question for question in site.trainer.questions if isinstance(question, Train)]
 
 
 @pytest.mark.parametrize("number", [0, 279, 280, 319])
-def test_one_changed_bit_of_the_first_parameters_is_refused(tmp_path: Path, office: Office, number: int) -> None:
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_one_changed_bit_of_the_first_parameters_is_refused(tmp_path: Path, number: int, *, is_announced: bool) -> None:
     """Wrong values are refused under their own digest and under the right one, before anything is trained."""
-    plan = plan_with(office.identities, changes=PLAN)
-    right = manifest_of(plan).initial_parameters(plan.seed)
-    wrong = right.copy()
-    wrong.view(np.uint32)[number] ^= 1
+    wrong = with_a_bit_changed(RIGHT, number)
 
-    announced = offered(office, tmp_path / "announced", wrong, parameters_digest(wrong))
-    hidden = offered(office, tmp_path / "hidden", wrong, parameters_digest(right))
+    site = offered(tmp_path, wrong, parameters_digest(wrong if is_announced else RIGHT))
 
-    for evidence, reason in ((announced, "first parameters"), (hidden, "not what was announced")):
-        assert_refused(evidence)
-        assert reason in evidence.events("coordinator_refused")[0]["reason"]
-        assert not [question for question in evidence.questions if isinstance(question, Train)]
+    assert_refused(site)
+    assert_not_trained(site)
 
 
-def test_the_first_parameters_of_a_starting_file_are_recomputed(tmp_path: Path, office: Office) -> None:
+def test_the_first_parameters_of_a_starting_file_are_recomputed(tmp_path: Path) -> None:
     """The gate reads its own copy: the file's values are trained from, and neither the seed's nor other bits are."""
     values = random_values({"input.weight": (40, 7), "input.bias": (40,)})
-    named = {"sha256": write_starting_file(tmp_path / "files", values)}
-    plan, seeded = (plan_with(office.identities, changes=PLAN | {"starting_file": file}) for file in (named, None))
+    plan = clear_plan(**KEYS, starting_file={"sha256": write_starting_file(tmp_path / "files", values)})
     right = np.concatenate([array.reshape(-1) for array in values.values()])
     np.testing.assert_array_equal(manifest_of(plan, values).initial_parameters(plan.seed), right)
-    wrong = right.copy()
-    wrong.view(np.uint32)[319] ^= 1
-    allowed = {"starting_files": str(tmp_path / "files")}
 
-    def evidence_for(folder: str, vector: Vector, **changes: str) -> Evidence:
-        own = hospital_for(tmp_path / folder, policy={"starting_file": "allow"}).model_copy(update=changes)
-        return offered_under(plan, office, tmp_path / folder, vector, parameters_digest(vector), own)
+    def site_with(name: str, vector: Vector, files: Path = tmp_path / "files") -> Scripted:
+        rules = {"starting_file": "allow", "starting_files": str(files)}
+        return offered(tmp_path / name, vector, parameters_digest(vector), plan, **rules)
 
-    for folder, vector in (("bit", wrong), ("seed", manifest_of(seeded).initial_parameters(plan.seed))):
-        evidence = evidence_for(folder, vector, **allowed)
-        assert_refused(evidence)
-        assert "first parameters" in evidence.events("coordinator_refused")[0]["reason"]
-    assert len(evidence_for("right", right, **allowed).chunks) == 1
-    missing = evidence_for("missing", right, starting_files=str(tmp_path))
+    for name, vector in (("bit", with_a_bit_changed(right, 319)), ("seed", RIGHT)):
+        assert_refused(site_with(name, vector))
+    assert len(site_with("right", right).chunks) == 1
+    missing = site_with("missing", right, tmp_path)
     assert isinstance(missing.error, ConfigurationError)
     assert not missing.chunks
-    assert not [question for question in missing.questions if isinstance(question, Train)]
+    assert_not_trained(missing)
 
 
-def test_the_first_parameters_of_the_plan_are_trained_from(tmp_path: Path, office: Office) -> None:
+def test_the_first_parameters_of_the_plan_are_trained_from(tmp_path: Path) -> None:
     """An honest coordinator's first round is answered."""
-    plan = plan_with(office.identities, changes=PLAN)
-    right = manifest_of(plan).initial_parameters(plan.seed)
+    site = offered(tmp_path, RIGHT, parameters_digest(RIGHT))
 
-    evidence = offered(office, tmp_path, right, parameters_digest(right))
-
-    assert len(evidence.chunks) == 1
-    assert evidence.is_waiting
+    assert len(site.chunks) == 1
+    assert site.is_waiting

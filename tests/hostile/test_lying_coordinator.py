@@ -1,66 +1,96 @@
-"""A coordinator with genuine certificates that lies: the agent sends nothing, reports the reason, and stops."""
+"""A coordinator that lies to the real gate: the site sends nothing, records and reports the reason, and stops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from protos.errors import ProtocolError, RefusedError
+from protos.errors import OperatorError, ProtocolError, RefusedError
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.wire.codec import encode_coordinator_message, encode_site_message
 from protos.wire.messages import (
     Announcement,
     Bind,
+    Chunk,
+    CoordinatorMessage,
     CoordinatorReason,
     Done,
     Farewell,
     Finish,
     Hello,
     Join,
+    KeySessionOpen,
+    Offer,
     Refusal,
     SiteReason,
+    Stage,
 )
 from protos.wire.positions import parameters_digest
-from site_agent.gate import loop as agent_module
 from site_agent.trainer_socket import Failed, Train
-from tests.hostile.lies import ALL, assert_nothing_left, assert_refused, zeros
-from tests.rehearsal.federation import Office
-from tests.rehearsal.lying import Stream, evidence_of, hospital_for
-from tests.rehearsal.study import (
-    THREE_CHUNKS,
-    offer,
-    parameter_chunks,
-    plan_document,
-    plan_with,
-)
+from tests.federation import Scripted, Step, announced, begun, clear_plan, offered, scripted
+from tests.rehearsal.study import THREE_CHUNKS, offer, parameter_chunks, plan_document
+
+ALL = ("a", "b", "c")
+BIND = Bind(0, 0, ALL, 0)
+OVER = Farewell(CoordinatorReason.ALL_RUNS_OVER, "over")
+COME_AGAIN = Farewell(CoordinatorReason.SHUTTING_DOWN, "come again")
+CHUNKS = [Chunk] * 3
 
 
-def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """If nobody lies, each round's chunks are sent once, each after its audit record."""
-    layout = Layout(THREE_CHUNKS, 0)
+def zeros(count: int = THREE_CHUNKS, value: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Parameters."""
+    return np.full(count, value, np.float32)
 
-    async def honest(stream: Stream) -> None:
-        await stream.joined(plan)
-        for number in range(3):
-            await stream.offered(plan, number)
-            await stream.send(Bind(number, 0, ALL, 0))
-            await stream.chunks(3)
-        result = zeros(value=3.0)
-        await stream.send(Finish(3, parameters_digest(result)), *parameter_chunks(result, 3))
-        await stream.expect(Done)
-        await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
 
-    evidence = evidence_of(office, tmp_path, honest, approved=(plan,))
+def finish(number: int, vector: Any, layers: bytes = b"") -> list[CoordinatorMessage]:
+    """A result in all its parts."""
+    return [Finish(number, parameters_digest(vector), layers), *parameter_chunks(vector, number)]
 
-    assert evidence.error is None
-    assert [(chunk.round, chunk.index) for chunk in evidence.chunks] == [(r, i) for r in range(3) for i in range(3)]
-    one = int(FixedPoint(8.0, 3).scale)
-    for chunk in evidence.chunks:
+
+def assert_refused(site: Scripted, chunks: int = 0) -> None:
+    """The site stopped because of the coordinator's message, with a record and a reason, and sent nothing after it."""
+    assert isinstance(site.error, ProtocolError), site.error
+    (record,) = site.records("coordinator_refused")
+    assert record["reason"]
+    assert record["reason"] in site.error.what
+    assert site.connections == 1
+    assert len(site.chunks) == len(site.records("contribution_released")) == chunks
+    refusals = [message for message in site.said if isinstance(message, Refusal)]
+    assert [(one.reason, one.tensor) for one in refusals] in ([], [(SiteReason.COORDINATOR_MISBEHAVED, "")])
+
+
+def assert_nothing_left(site: Scripted) -> None:
+    """No part of a contribution was sent, and the log knows of no release."""
+    assert site.chunks == []
+    assert site.records("contribution_released") == []
+
+
+def trainings(site: Scripted) -> int:
+    """How often the trainer was asked to train."""
+    return sum(isinstance(question, Train) for question in site.trainer.questions)
+
+
+def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, plan: Plan) -> None:
+    """If nobody lies, each round's chunks are sent once, each after its audit record, and under the agreed digests."""
+    rounds = [step for number in range(3) for step in (*offered(plan, number), Bind(number, 0, ALL, 0), *CHUNKS)]
+
+    site = scripted(tmp_path, [*begun(plan), *rounds, *finish(3, zeros(value=3.0)), Done, OVER], approved=(plan,))
+
+    assert site.error is None
+    assert isinstance(site.said[0], Hello)
+    assert site.said[1] == Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0)
+    assert [(chunk.round, chunk.index) for chunk in site.chunks] == [(r, i) for r in range(3) for i in range(3)]
+    one, layout = int(FixedPoint(8.0, 3).scale), Layout(THREE_CHUNKS, 0)
+    for chunk in site.chunks:
         assert set(layout.updates(chunk.body, chunk.index)) == {one}
-    assert [facts["event"] for facts in evidence.audit] == [
+    assert [facts["event"] for facts in site.records()] == [
         "run_joined", *3 * ["contribution_released", "contribution_handed_over"], "run_finished",
     ]  # fmt: skip
 
@@ -68,69 +98,38 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, office: Offi
 # Lies about the plan
 
 
-def test_a_plan_against_the_policy_is_refused_even_if_approved(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """The plan is refused, the trainer receives nothing of it, the log has the reason, and the exit status is 77."""
-    reason = "rounds, and the policy allows 2"
-
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement(plan.run_name, plan.canonical))
-
-    hospital = hospital_for(tmp_path, policy={"largest_rounds": 2})
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan,), hospital=hospital)
-
-    assert_nothing_left(evidence)
-    assert isinstance(evidence.error, RefusedError)
-    assert evidence.error.exit_status == 77
-    assert reason in evidence.error.what
-    (record,) = evidence.events("plan_refused")
-    assert reason in record["reason"]
-    assert evidence.questions == []
-    assert [type(message) for message in evidence.received] == [Hello, Refusal]
-
-
-def document_with_more_tensors(office: Office) -> Plan:
+def plan_with_more_tensors() -> Plan:
     """The approved plan with one tensor more."""
-    document = plan_document(office.identities, parameters=THREE_CHUNKS)
-    document["architecture"]["tensors"].append({"name": "third", "shape": [2], "bound": 0.0})
-    return plan_with(office.identities, changes=document)
+    architecture = plan_document({}, parameters=THREE_CHUNKS)["architecture"]
+    architecture["tensors"].append({"name": "third", "shape": [2], "bound": 0.0})
+    return clear_plan(architecture=architecture)
 
 
-@pytest.mark.parametrize("first", ["nothing", "the approved plan"])
-def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, office: Office, plan: Plan, first: str) -> None:
+@pytest.mark.parametrize("is_approved_first", [False, True])
+def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, plan: Plan, *, is_approved_first: bool) -> None:
     """Another plan, whatever its name, trains and sends nothing until a person here approves it."""
-    other = document_with_more_tensors(office)
+    other = plan_with_more_tensors()
     assert (other.study, other.version) == (plan.study, plan.version)
+    first = begun(plan) if is_approved_first else []
 
-    async def announce(stream: Stream) -> None:
-        if first != "nothing":
-            await stream.joined(plan)
-        await stream.send(Announcement(other.run_name, other.canonical), *offer(zeros(THREE_CHUNKS + 2), 0))
+    site = scripted(tmp_path, [*first, announced(other), *offered(other)], approved=(plan,))
 
-    kept = tmp_path / "state" / "gate" / "plans" / f"{other.digest.hex()}.json"
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan,), seconds=1.5, counted_from=kept.exists)
-
-    assert evidence.is_waiting  # as long as it takes
-    assert_nothing_left(evidence)
-    (awaited,) = evidence.events("approval_awaited")
+    assert site.is_waiting  # as long as it takes
+    assert_nothing_left(site)
+    (awaited,) = site.records("approval_awaited")
     assert (awaited["plan"], awaited["another_of_this_name"]) == (other.digest.hex(), plan.digest.hex())
-    assert len(evidence.events("run_joined")) == (first != "nothing")
-    assert not any(isinstance(question, Train) for question in evidence.questions)
-    assert kept.read_bytes() == other.canonical
+    assert len(site.records("run_joined")) == is_approved_first
+    assert trainings(site) == 0
+    assert (tmp_path / "gate" / "plans" / f"{other.digest.hex()}.json").read_bytes() == other.canonical
 
 
-def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, office: Office, plan: Plan) -> None:
+def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, plan: Plan) -> None:
     """A run is named by its plan; a plan under another's name ends the stream."""
-    other = document_with_more_tensors(office)
+    other = plan_with_more_tensors()
 
-    async def announce(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(Announcement(plan.run_name, other.canonical))
+    site = scripted(tmp_path, [*begun(plan), Announcement(plan.run_name, other.canonical)], approved=(plan, other))
 
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan, other))
-
-    assert_nothing_left(evidence)
-    assert isinstance(evidence.error, ProtocolError)
-    assert len(evidence.events("coordinator_refused")) == 1
+    assert_refused(site)
 
 
 NO_PLANS = {
@@ -140,44 +139,258 @@ NO_PLANS = {
     "deep nesting": b"[" * 100_000,
     "a number with a million digits": b'{"study":' + b"1" * 900_000 + b"}",
     "not UTF-8": b"\xff\xfe",
+    "another form of the plan": clear_plan(parameters=THREE_CHUNKS).canonical.replace(b",", b", ", 1),
 }
 
 
 @pytest.mark.parametrize("name", NO_PLANS)
-def test_bytes_that_are_no_plan_are_refused(tmp_path: Path, office: Office, name: str) -> None:
-    """An announcement that is no plan stops the agent with three sentences, not with a traceback."""
+def test_bytes_that_are_no_plan_are_refused(tmp_path: Path, plan: Plan, name: str) -> None:
+    """They stop the site with three sentences and a record. The same plan in other bytes would have another digest."""
+    site = scripted(tmp_path, [Announcement(plan.run_name, NO_PLANS[name])], approved=(plan,))
 
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement("run", NO_PLANS[name]))
-
-    evidence = evidence_of(office, tmp_path, announce)
-
-    assert_nothing_left(evidence)
-    assert isinstance(evidence.error, ProtocolError)
-    assert evidence.questions == []
+    assert_nothing_left(site)
+    assert isinstance(site.error, ProtocolError)
+    assert site.trainer.questions == []
+    assert site.records() != []
 
 
-def test_bytes_that_are_no_plan_are_in_the_audit_log(tmp_path: Path, office: Office) -> None:
-    """A refused announcement of the coordinator is recorded like every other refusal."""
+# Lies about a round
 
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement("run", b"{}"))
+DIGEST = parameters_digest(zeros())
+GOOD = parameter_chunks(zeros(), 0)
+OFFER = Offer(0, 0, DIGEST)
+REFUSED_FAREWELL = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ"))
+BEFORE_A_RUN: dict[str, Sequence[Step]] = {
+    "an offer": [OFFER],
+    "a chunk": [GOOD[0]],
+    "a bind": [BIND],
+    "a result": [Finish(3, DIGEST)],
+    "bytes that are no message": [b"\xff\xff\xff"],
+    "an empty message": [b""],
+    "a site's own message": [encode_site_message(Hello(1, "x"))],
+    "a farewell with control characters": [REFUSED_FAREWELL.replace(b"XYZ", b"\x1b[2")],
+    "a farewell with a line break": [REFUSED_FAREWELL.replace(b"XYZ", b"a\nb")],
+    "a farewell for no known reason": [
+        encode_coordinator_message(Farewell(CoordinatorReason.SHUTTING_DOWN, "")).replace(b"\x08\x06", b"\x08\x63")
+    ],
+}
+AFTER_JOINING: dict[str, Sequence[Step]] = {
+    "a result before any round": finish(3, zeros()),
+    "garbage": [b"\x01garbage"],
+    "a chunk that was not announced": [GOOD[0]],
+    "a round the plan does not have": [Offer(3, 0, DIGEST)],
+    "other parameters than the digest says": [OFFER, *parameter_chunks(zeros(value=1.0), 0)],
+    "chunks in another order": [OFFER, GOOD[1]],
+    "a chunk twice": [OFFER, GOOD[0], GOOD[0]],
+    "a chunk of another round": [OFFER, Chunk(1, 0, 0, GOOD[0].body)],
+    "a chunk of another attempt": [OFFER, Chunk(0, 1, 0, GOOD[0].body)],
+    "a chunk that is too short": [OFFER, Chunk(0, 0, 0, GOOD[0].body[:-4])],
+    "a chunk that is too long": [OFFER, Chunk(0, 0, 0, GOOD[0].body + bytes(4))],
+    "an empty chunk": [OFFER, Chunk(0, 0, 0, b"")],
+    "a chunk after the last": [*offer(zeros(), 0), Chunk(0, 0, 3, bytes(4))],
+    "a bind before the offer": [BIND],
+    "a bind before the parameters": [OFFER, BIND],
+    "a result before the last round": [Finish(2, DIGEST)],
+    "keys that the plan does not ask for": [KeySessionOpen(1, ALL)],
+    "the round before": [*offer(zeros(value=1.0), 1), *offer(zeros(), 0)],
+}
+AFTER_AN_OFFER: dict[str, Sequence[Step]] = {
+    "a bind without this site": [Bind(0, 0, ("b", "c"), 0)],
+    "a bind without another site": [Bind(0, 0, ("a", "b"), 0)],
+    "a bind with a site nobody listed": [Bind(0, 0, ("a", "b", "c", "d"), 0)],
+    "a bind with a made-up site for a listed one": [Bind(0, 0, ("a", "b", "d"), 0)],
+    "a bind for another attempt": [Bind(0, 1, ALL, 0)],
+    "a bind for another round": [Bind(1, 0, ALL, 0)],
+    "a bind whose sites are not in order": [
+        encode_coordinator_message(BIND).replace(b"\x1a\x01a\x1a\x01b", b"\x1a\x01b\x1a\x01a")
+    ],
+    "other parameters for the same round": offer(zeros(value=9.0), 0, 1),
+}
+ROUND_LIES: dict[str, Callable[[Plan], list[Step]]] = {
+    **{f"{name} before a run": lambda plan, lie=lie: [*lie] for name, lie in BEFORE_A_RUN.items()},
+    **{f"{name}, in a run": lambda plan, lie=lie: [*begun(plan), *lie] for name, lie in AFTER_JOINING.items()},
+    **{
+        f"{name}, in a round": lambda plan, lie=lie: [*begun(plan), *offered(plan), *lie]
+        for name, lie in AFTER_AN_OFFER.items()
+    },
+}
 
-    evidence = evidence_of(office, tmp_path, announce)
 
-    assert [facts["event"] for facts in evidence.audit] != []
+@pytest.mark.parametrize("name", ROUND_LIES)
+def test_a_lie_is_refused_with_a_record_and_nothing_is_sent(tmp_path: Path, plan: Plan, name: str) -> None:
+    """Whatever breaks the protocol stops this site: the audit log has the reason, and no chunk leaves."""
+    assert_refused(scripted(tmp_path, ROUND_LIES[name](plan), approved=(plan,)))
 
 
-def test_a_plan_that_is_not_canonical_is_refused(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """The same plan in other bytes would have another digest for those who hash bytes; it is refused."""
+def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path) -> None:
+    """If the plan asks for masking, a round before the sites agreed on keys is refused."""
+    plan = clear_plan(secure_aggregation="required")
 
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement(plan.run_name, plan.canonical.replace(b",", b", ", 1)))
+    assert_refused(scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,)))
 
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan,))
 
-    assert_nothing_left(evidence)
-    assert isinstance(evidence.error, ProtocolError)
+@pytest.mark.parametrize("again", [("a", "b"), ALL])
+def test_the_contributors_of_an_offer_are_named_once(tmp_path: Path, plan: Plan, again: tuple[str, ...]) -> None:
+    """Another set, or the same set again, ends the stream."""
+    script = [*begun(plan), *offered(plan), BIND, *CHUNKS, Bind(0, 0, again, 0)]
+
+    site = scripted(tmp_path, script, approved=(plan,))
+
+    assert len(site.chunks) == 3
+    assert [facts["contributors"] for facts in site.records("contribution_released")] == [[*ALL]]
+    assert len(site.records("coordinator_refused")) == 1
+
+
+@pytest.mark.parametrize("lie", [b"\xff\xff", Bind(0, 0, ("b", "c"), 0)])
+def test_a_lie_told_in_passing_is_still_refused(tmp_path: Path, plan: Plan, lie: Step) -> None:
+    """A coordinator that lies and closes the stream at once is not called again, although it gets no reason."""
+    site = scripted(tmp_path, [*begun(plan), *offered(plan), lie, None], approved=(plan,))
+
+    assert_nothing_left(site)
+    assert isinstance(site.error, OperatorError)
+    assert site.connections == 1
+
+
+# Streams that break and attempts that are repeated
+
+
+def breaks_off(plan: Plan) -> list[Step]:
+    """A round as it should be, and of the next one the offer and a single chunk."""
+    (second, first_chunk, *_) = offered(plan, 1)
+    return [*begun(plan), *offered(plan), BIND, *CHUNKS, second, first_chunk, COME_AGAIN]
+
+
+def test_what_was_built_for_one_round_never_leaves_in_another(tmp_path: Path, plan: Plan) -> None:
+    """A bind for a round whose parameters never arrived completely does not release data of the previous round."""
+    site = scripted(tmp_path, breaks_off(plan), [*begun(plan), Bind(1, 0, ALL, 0)], approved=(plan,))
+
+    assert [chunk.round for chunk in site.chunks] == [0, 0, 0]
+    assert isinstance(site.error, ProtocolError)
+
+
+def test_a_download_that_broke_off_may_start_again(tmp_path: Path, plan: Plan) -> None:
+    """A stream that broke between an offer and its last chunk is no lie: the same step is offered again."""
+    go_on = [*begun(plan), *offered(plan, 1), Bind(1, 0, ALL, 0), *CHUNKS, OVER]
+
+    site = scripted(tmp_path, breaks_off(plan), go_on, approved=(plan,))
+
+    assert isinstance(site.error, RefusedError)  # all is over, it says, in the middle of the run
+    assert [chunk.round for chunk in site.chunks] == [0, 0, 0, 1, 1, 1]
+
+
+def test_what_is_sent_again_is_the_same_to_the_byte(tmp_path: Path, plan: Plan) -> None:
+    """After a broken stream the upload goes on behind what arrived, from the kept vector, trained once."""
+    begin = [*begun(plan), *offered(plan), BIND, *CHUNKS, COME_AGAIN]
+
+    site = scripted(
+        tmp_path, begin, [*begun(plan), *offered(plan), Bind(0, 0, ALL, 1), Chunk, Chunk, OVER], approved=(plan,)
+    )
+
+    assert isinstance(site.error, RefusedError)  # all is over, it says, in the middle of the run
+    assert [chunk.index for chunk in site.chunks] == [0, 1, 2, 1, 2]
+    assert site.chunks[1:3] == site.chunks[3:5]
+    assert trainings(site) == 1
+    assert [facts["first_chunk"] for facts in site.records("contribution_released")] == [0, 1]
+
+
+def test_a_void_attempt_repeats_the_same_step_without_training_again(tmp_path: Path, plan: Plan) -> None:
+    """The next attempt at a step sends the same vector under the new number."""
+    attempts = [step for number in range(3) for step in (*offered(plan, 0, number), Bind(0, number, ALL, 0), *CHUNKS)]
+
+    site = scripted(tmp_path, [*begun(plan), *attempts, OVER], approved=(plan,))
+
+    assert [(chunk.attempt, chunk.index) for chunk in site.chunks] == [(a, i) for a in range(3) for i in range(3)]
+    assert len({bytes(chunk.body) for chunk in site.chunks if chunk.index == 0}) == 1
+    assert trainings(site) == 1
+
+
+def test_a_final_farewell_stops_the_site_and_another_one_brings_it_back(tmp_path: Path) -> None:
+    """After a coordinator restarts, the site connects again. After a refusal it does not, and the status is 77."""
+    refused = [Farewell(CoordinatorReason.NOT_ACCEPTED, "no")]
+
+    site = scripted(tmp_path, [COME_AGAIN], [COME_AGAIN], refused)
+
+    assert site.connections == 3
+    assert isinstance(site.error, RefusedError)
+    assert site.error.exit_status == 77
+
+
+# Lies about stages, layers and results
+
+NOTHING, ZEROS = zeros(0), zeros(10)
+CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "columns": ["x"], "outputs": 1}
+SCHEDULE = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
+PLANS = {
+    "plain": clear_plan(schedule=SCHEDULE),
+    "measuring": clear_plan(
+        checkpoint="global", early_stopping={"signal": "local", "patience": 1}, schedule=SCHEDULE
+    ),
+    "probing": clear_plan(method={"name": "player-fl"}, schedule=SCHEDULE, **CHAIN),
+}  # fmt: skip
+FIRST_LAYER = manifest_of(PLANS["probing"]).initial_parameters(0)[:4]
+PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
+
+
+def asked(
+    number: int, stage: Stage, vector: Any = ZEROS, layers: bytes = b"", best: int | None = None
+) -> list[CoordinatorMessage]:
+    """A round in all its parts, from the offer to the contributors."""
+    first = Offer(number, 0, parameters_digest(vector), stage, layers, best)
+    return [first, *parameter_chunks(vector, number), Bind(number, 0, ALL, 0)]
+
+
+OF_NO_STAGE = encode_coordinator_message(Offer(0, 0, bytes(32), Stage.STATISTICS)).replace(b"\x20\x03", b"\x20\x06")
+HONEST_PROBE = [asked(number, TRAINING, FIRST_LAYER, b"\x01") for number in range(1, 5)]
+# The plan, the steps that are answered, and the lie.
+STAGE_LIES: dict[str, tuple[str, list[list[Any]], list[Any]]] = {
+    "a probe under a plan without": ("plain", [], asked(0, PROBE, NOTHING)),
+    "a validation under a plan without": ("plain", [asked(0, TRAINING)], asked(1, VALIDATION)),
+    "a stage that this version does not have": ("plain", [], [OF_NO_STAGE]),
+    "half of the layers": ("plain", [], asked(0, TRAINING, ZEROS[:3], b"\x01")),
+    "layers with the whole vector": ("plain", [], asked(0, TRAINING, ZEROS, b"\x01")),
+    "a validation before anything was trained": ("measuring", [], asked(0, VALIDATION)),
+    "a second validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, VALIDATION)),
+    "training after the validation": ("measuring", [asked(0, TRAINING), asked(1, VALIDATION)], asked(2, TRAINING)),
+    "a result before the validation": ("measuring", [asked(0, TRAINING)], finish(1, ZEROS)),
+    "a best round that was never measured": ("measuring", [asked(0, TRAINING)], asked(1, TRAINING, best=0)),
+    "parameters with the probe": ("probing", [], asked(0, PROBE, FIRST_LAYER)),
+    "other layers in the second round": ("probing", HONEST_PROBE[:1], asked(2, TRAINING, ZEROS)),
+    "other layers in the result": ("probing", HONEST_PROBE, finish(5, ZEROS)),
+}
+
+
+def following(plan: Plan, honest: list[list[Any]], *last: Any) -> list[Step]:
+    """Steps to which the site sends a chunk each, and what follows."""
+    return [*begun(plan), *(step for messages in honest for step in (*messages, Chunk)), *last]
+
+
+@pytest.mark.parametrize("name", STAGE_LIES)
+def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, name: str) -> None:
+    """The site stops at the lie and records it. It sent only agreed data before, and nothing afterwards."""
+    kind, honest, lie = STAGE_LIES[name]
+
+    site = scripted(tmp_path, following(PLANS[kind], honest, *lie), approved=(PLANS[kind],))
+
+    assert_refused(site, len(honest))
+    assert isinstance(site.said[-1], Refusal)
+
+
+def test_an_honest_run_with_every_stage_is_answered_to_its_end(tmp_path: Path) -> None:
+    """The same words in their turn: two rounds of training, an early end, validation, result."""
+    plan = PLANS["measuring"]
+    steps = [asked(0, TRAINING), asked(1, TRAINING), asked(2, VALIDATION, best=1)]
+
+    site = scripted(tmp_path, following(plan, steps, *finish(3, ZEROS), Done, OVER), approved=(plan,))
+
+    assert site.error is None
+    released = site.records("contribution_released")
+    assert [entry["stage"] for entry in released] == ["training", "training", "validation"]
+    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3]
+    assert [len(chunk.body) for chunk in site.chunks] == [48, 72, 32]
+    assert site.records("run_finished")[0]["rounds"] == 3
+
+
+# Trainers that hand out what must not leave
 
 
 @pytest.mark.parametrize(
@@ -189,105 +402,57 @@ def test_a_plan_that_is_not_canonical_is_refused(tmp_path: Path, office: Office,
     ],
 )
 def test_a_change_that_must_not_leave_stops_the_site(
-    tmp_path: Path, office: Office, plan: Plan, change: float, reason: SiteReason, tensor: str
+    tmp_path: Path, plan: Plan, change: float, reason: SiteReason, tensor: str
 ) -> None:
-    """Values that are not finite or too much clipped are not sent.
+    """Values that are not finite or too much clipped are not sent. The reason has at most a tensor's name."""
+    site = scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,), change=change)
 
-    The coordinator receives a reason and at most a tensor's name.
-    """
-
-    async def offer_a_round(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(*offer(zeros(), 0), Bind(0, 0, ALL, 0))
-
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), change=change)
-
-    assert_nothing_left(evidence)
-    assert evidence.received[-1] == Refusal(plan.run_name, reason, tensor)
-    (record,) = evidence.events("participation_ended")
+    assert_nothing_left(site)
+    assert site.said[-1] == Refusal(plan.run_name, reason, tensor)
+    (record,) = site.records("participation_ended")
     assert (record["reason"], record["tensor"]) == (reason.name.lower(), tensor)
 
 
 @pytest.mark.parametrize(("tensor", "named"), [("", ""), ("second", "second"), ("patient 4711 Jane Doe", "")])
 def test_a_trainer_that_fails_stops_the_site_with_its_reason(
-    tmp_path: Path, office: Office, plan: Plan, tensor: str, named: str
+    tmp_path: Path, plan: Plan, tensor: str, named: str
 ) -> None:
     """A failure of the trainer becomes a refusal with a reason of a closed list and at most the name of a tensor."""
-    failure = Failed(SiteReason.DATA_UNFIT, 78, tensor)
+    failed = Failed(SiteReason.DATA_UNFIT, 78, tensor)
 
-    async def offer_a_round(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(*offer(zeros(), 0))
+    site = scripted(tmp_path, [*begun(plan), *offered(plan)], approved=(plan,), fails=lambda: failed)
 
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=lambda: failure)
-
-    assert_nothing_left(evidence)
-    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, named)
-    assert evidence.error is not None
-    assert all((evidence.error.what, evidence.error.consequence, evidence.error.remedy))
+    assert_nothing_left(site)
+    assert site.said[-1] == Refusal(plan.run_name, SiteReason.DATA_UNFIT, named)
+    assert isinstance(site.error, OperatorError)
 
 
-def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """An error that an operator can correct is no refusal: the agent ends with 1 and returns, and no site must stop."""
-    failure = Failed(SiteReason.TRAINER_FAILED, 1)
+def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path, plan: Plan) -> None:
+    """An error that an operator can correct is no refusal: the site ends with 1 and returns, and no site must stop."""
+    failed = Failed(SiteReason.TRAINER_FAILED, 1)
 
-    async def offer_a_round(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(*offer(zeros(), 0))
+    site = scripted(tmp_path, [*begun(plan), *offered(plan)], approved=(plan,), fails=lambda: failed)
 
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), failure=lambda: failure)
-
-    assert_nothing_left(evidence)
-    assert not any(isinstance(message, Refusal) for message in evidence.received)
-    assert evidence.events("participation_ended") == []
-    assert evidence.error is not None
-    assert evidence.error.exit_status == 1
+    assert_nothing_left(site)
+    assert not any(isinstance(message, Refusal) for message in site.said)
+    assert site.records("participation_ended") == []
+    assert isinstance(site.error, OperatorError)
+    assert site.error.exit_status == 1
 
 
-def test_a_final_farewell_stops_the_agent_and_another_one_brings_it_back(
-    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a coordinator restarts, the agent connects again.
+@pytest.mark.parametrize(
+    "wrong", [{"scalar": -1}, {"scalar": 2}, {"scalar": 1 << 62}, {"scalar": -(1 << 63)}, {"too_much": b"x"}]
+)
+def test_a_measurement_out_of_bounds_and_a_byte_too_many_do_not_leave(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Whatever the trainer hands out beyond what was agreed stops this site, which is the coordinator's fault not."""
+    plan = PLANS["measuring"]
+    honest = [asked(0, TRAINING)] if "scalar" in wrong else []
+    lie = asked(len(honest), TRAINING)
 
-    After a refusal it does not, and the exit status is 77.
-    """
-    monkeypatch.setattr(agent_module, "FIRST_WAIT_SECONDS", 0.01)
+    site = scripted(tmp_path, following(plan, honest, *lie), approved=(plan,), **wrong)
 
-    async def restart(stream: Stream) -> None:
-        await stream.send(Farewell(CoordinatorReason.SHUTTING_DOWN, "come again"))
-
-    async def refuse(stream: Stream) -> None:
-        await stream.send(Farewell(CoordinatorReason.NOT_ACCEPTED, "no"))
-
-    evidence = evidence_of(office, tmp_path, restart, restart, refuse)
-
-    assert evidence.connections == 3
-    assert isinstance(evidence.error, RefusedError)
-    assert evidence.error.exit_status == 77
-
-
-def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path, office: Office) -> None:
-    """If the plan asks for masking, a round before the sites agreed on keys is refused."""
-    plan = plan_with(office.identities, changes={"secure_aggregation": "required"})
-
-    async def skip_the_keys(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(*offer(zeros(10), 0), Bind(0, 0, ALL, 0))
-
-    evidence = evidence_of(office, tmp_path, skip_the_keys, approved=(plan,))
-
-    assert_refused(evidence)
-
-
-def test_messages_used_here_are_the_ones_that_agents_send(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """An agent's first words are a greeting and its agreement to exactly the approved digests."""
-
-    async def announce(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.send(Farewell(CoordinatorReason.ALL_RUNS_OVER, "over"))
-
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan,))
-
-    greeting, join = evidence.received
-    assert isinstance(greeting, Hello)
-    assert join == Join(plan.run_name, plan.digest, manifest_of(plan).digest, 0)
+    assert len(site.chunks) == len(honest)
+    assert isinstance(site.error, OperatorError)
+    assert site.records("coordinator_refused") == []
+    assert isinstance(site.said[-1], Refusal)
+    assert site.said[-1].reason is SiteReason.TRAINER_FAILED

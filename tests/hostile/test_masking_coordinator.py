@@ -15,8 +15,7 @@ import pytest
 
 from protos.masking.mask_stream import Masker
 from protos.wire.messages import Chunk, SiteMessage
-from tests.hostile.masking_federation import masked_plan
-from tests.hostile.masking_network import Network
+from tests.federation import Federation, masked_plan
 from tests.hostile.wrong_chunks import (
     THREE_CHUNKS,
     Meddle,
@@ -54,7 +53,7 @@ def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing
     meddle = make()
 
     async def scene() -> None:
-        network = Network(tmp_path, plan)
+        network = Federation(tmp_path, plan)
         for name in plan.site_names:
             network.add(name)
 
@@ -81,7 +80,7 @@ def test_a_replay_from_a_void_attempt_counts_for_nothing(tmp_path: Path) -> None
     plan = masked_plan("abc", rounds=3, parameters=THREE_CHUNKS)
 
     async def scene() -> None:
-        network = Network(tmp_path, plan)
+        network = Federation(tmp_path, plan)
         for name in plan.site_names:
             network.add(name)
         kept: list[Chunk] = []
@@ -117,7 +116,7 @@ def test_a_site_that_masks_wrongly_voids_the_round(tmp_path: Path, wrong: Callab
     plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
 
     async def scene() -> None:
-        network = Network(tmp_path, plan)
+        network = Federation(tmp_path, plan)
         for name in plan.site_names:
             network.add(name)
         network.meddle = lambda site, message: [
@@ -143,7 +142,7 @@ def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, loss
     plan = masked_plan("abc", rounds=1)
 
     async def scene() -> None:
-        network = Network(tmp_path, plan)
+        network = Federation(tmp_path, plan)
         for name in plan.site_names:
             network.add(name)
         seen: set[int] = set()
@@ -186,7 +185,7 @@ def test_a_broken_machine_masks_wrongly_and_is_noticed(tmp_path: Path, monkeypat
     monkeypatch.setattr(Masker, "__init__", make)
 
     async def scene() -> None:
-        network = Network(tmp_path, plan)
+        network = Federation(tmp_path, plan)
         for name in plan.site_names:
             network.add(name)
         await network.finish()

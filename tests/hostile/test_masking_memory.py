@@ -9,9 +9,9 @@ import numpy as np
 
 from protos.masking.masking_refusals import Reason
 from protos.wire.messages import Bind, Chunk
+from tests.federation import Site, encoded, masked_plan, of_kind, sites_of, update_of
 from tests.hostile.attacks_on_memory import updates
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, found, restart, total
-from tests.hostile.masking_federation import Site, encoded, masked_plan, of_kind, sites_of, update_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer
 

@@ -16,7 +16,7 @@ from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Join
-from tests.hostile.masking_federation import Site, masked_plan, of_kind, settle
+from tests.federation import Site, masked_plan, of_kind, settle
 from tests.rehearsal.made_up_time import play
 
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from protos.plan.plan import Plan
+from tests.federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.hostile.attacks_on_sets import without_company
 from tests.hostile.masking_coordinator import agree, ask_for, enter
-from tests.hostile.masking_federation import MadeUpTrainer, Site, Vector, masked_plan
 from tests.rehearsal.made_up_time import play
 
 RUNS = 12

@@ -1,100 +1,75 @@
-"""A lying coordinator against the hospital's own file: the real agent, real TLS, one lie at a time, each recorded."""
+"""A coordinator against the hospital's own file: the real gate, one plan or person at a time, each recorded."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from protos.errors import RefusedError
-from protos.wire.messages import Announcement, Bind, Chunk, Join, Ready, Refusal, SiteReason
+from protos.wire.messages import Bind, Hello, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.trainer_socket import Failed
+from tests.federation import announced, begun, clear_plan, offered, scripted
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.logged import facts_of
-from tests.rehearsal.federation import Office
 from tests.rehearsal.gates import NOON
-from tests.rehearsal.lying import Evidence, Stream, evidence_of, hospital_for
-from tests.rehearsal.study import SITES, made_up_identities, offer, plan_with
 
-ALL = tuple(SITES)
-BIND = Bind(0, 0, ALL, 0)
-NAMES = made_up_identities()
+PLAN = clear_plan()
+BIND = Bind(0, 0, ("a", "b", "c"), 0)
 NETWORK: dict[str, Any] = {
     "architecture": {"name": "dense", "hidden": [4, 3]}, "columns": ["a", "b"], "outputs": 1,
 }  # fmt: skip
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-
-
-REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
-    "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}, "pattern haed.* matches no tensor"),
-    "an allowed pattern that matches nothing": (
-        NETWORK, {"federated": ["*", "boddy.*"]}, "pattern boddy.* matches no tensor",
-    ),
-    "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}, "the number validation weight"),
-    "training at a site that only evaluates": ({}, {"tier": "evaluation"}, "the policy allows at most evaluation"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(
-    tmp_path: Path, office: Office, name: str
-) -> None:
-    """The agent refuses with a record that names the rule, and the trainer never receives the plan."""
-    changes, rules, reason = REFUSED[name]
-    plan = plan_with(office.identities, changes=changes)
-
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement(plan.run_name, plan.canonical))
-
-    hospital = hospital_for(tmp_path, policy={"methods": ["fedavg", "local"]} | dict(rules))
-    evidence = evidence_of(office, tmp_path, announce, approved=(plan,), hospital=hospital)
-
-    assert isinstance(evidence.error, RefusedError)
-    (record,) = evidence.events("plan_refused")
-    assert reason in record["reason"]
-    assert (evidence.chunks, evidence.questions) == ([], [])
-
-
+# What the plan says, and what the hospital's policy says.
+REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "more rounds than the policy allows": ({}, {"largest_rounds": 2}),
+    "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}),
+    "an allowed pattern that matches nothing": (NETWORK, {"federated": ["*", "boddy.*"]}),
+    "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}),
+    "training at a site that only evaluates": ({}, {"tier": "evaluation"}),
+}
 ALLOWED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "as many rounds as the policy allows": ({}, {"largest_rounds": 3}),
     "every tensor by patterns": (NETWORK, {"federated": ["input.*", "body.*", "head.layer?.*"]}),
     "inner layers of global-layers": (
         {"method": {"name": "global-layers"}, "architecture": {"name": "dense", "hidden": [4, 3]}},
-        {"federated": ["body.*"], "private": ["head.*", "input.*"], "methods": ["global-layers"]},
+        {"federated": ["body.*"], "private": ["head.*", "input.*"]},
     ),
     "the numbers of the plan": (MEASURING, {"scalars": ["validation *", "still improving"]}),
 }
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(tmp_path: Path, name: str) -> None:
+    """The site refuses with a record that names the rule and with status 77. The trainer never receives the plan."""
+    changes, rules = REFUSED[name]
+    plan = clear_plan(**changes)
+
+    site = scripted(tmp_path, [announced(plan)], approved=(plan,), **rules)
+
+    assert isinstance(site.error, RefusedError)
+    assert site.error.exit_status == 77
+    (record,) = site.records("plan_refused")
+    assert record["reason"] in site.error.what
+    assert (site.chunks, site.trainer.questions) == ([], [])
+    assert [type(message) for message in site.said] == [Hello, Refusal]
+
+
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_plan_within_the_policy_is_joined(tmp_path: Path, office: Office, name: str) -> None:
-    """The same patterns, where they fit, keep nobody out."""
+def test_a_plan_within_the_policy_is_joined(tmp_path: Path, name: str) -> None:
+    """The same rules, where they fit, keep nobody out."""
     changes, rules = ALLOWED[name]
-    plan = plan_with(office.identities, changes=changes)
+    plan = clear_plan(**changes)
 
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement(plan.run_name, plan.canonical))
-        await stream.expect(Join)
+    site = scripted(tmp_path, begun(plan), approved=(plan,), **rules)
 
-    evidence = evidence_of(
-        office, tmp_path, announce, approved=(plan,), hospital=hospital_for(tmp_path, policy=rules),
-        seconds=2.0, counted_from=lambda: bool(evidence_joins(tmp_path)),
-    )  # fmt: skip
-
-    assert evidence.events("plan_refused") == []
-    assert len(evidence.events("run_joined")) == 1
-
-
-def evidence_joins(folder: Path) -> bool:
-    """Whether the site's log says that it has joined."""
-    log = folder / "state" / "gate" / "gate.sqlite"
-    return bool(facts_of(log, "run_joined"))
+    assert site.records("plan_refused") == []
+    assert len(site.records("run_joined")) == 1
 
 
 # Values that the gate lets out (those that it refuses: attacks_at_the_gate.py)
@@ -110,108 +85,56 @@ def test_a_repeated_round_counts_once(tmp_path: Path) -> None:
 # People who take back their yes
 
 
-def test_a_withdrawal_stops_a_running_agent_within_its_upload(tmp_path: Path, office: Office) -> None:
-    """The coordinator hears that the site has withdrawn, no chunk follows, and the log has both."""
-    plan = plan_with(office.identities)
-    hospital = hospital_for(tmp_path)
+@pytest.mark.parametrize("moment", ["within an upload", "while the site only waits", "while it trains"])
+def test_a_withdrawal_stops_a_running_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """The coordinator gets this reason, no chunk follows, and the log has both, whichever process sees it first."""
 
-    async def take_back(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.offered(plan, 0)
-        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
-        await stream.send(BIND)
-        await stream.expect(Refusal)
-
-    evidence = evidence_of(office, tmp_path, take_back, approved=(plan,), hospital=hospital)
-
-    assert evidence.chunks == []
-    assert isinstance(evidence.error, ConsentEnded)
-    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
-    (ended,) = evidence.events("participation_ended")
-    assert ended["reason"] == "withdrawn"
-    assert ended["because"].startswith("A. Jones withdrew this site from the plan at")
-
-
-def test_a_withdrawal_stops_an_agent_that_only_waits(tmp_path: Path, office: Office) -> None:
-    """Nothing has to arrive for it: the agent looks by itself."""
-    plan = plan_with(office.identities)
-    hospital = hospital_for(tmp_path)
-
-    async def say_nothing(stream: Stream) -> None:
-        await stream.joined(plan)
-        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
-        async with asyncio.timeout(20):
-            await stream.expect(Refusal)
-
-    evidence = evidence_of(office, tmp_path, say_nothing, approved=(plan,), hospital=hospital)
-
-    assert isinstance(evidence.error, ConsentEnded)
-    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
-
-
-def test_a_withdrawal_that_the_trainer_sees_first_is_one_too(
-    tmp_path: Path, office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator receives the same reason, whichever process of the site reads the withdrawal first."""
-    monkeypatch.setattr("site_agent.gate.loop.CONSENT_POLL_SECONDS", 600.0)
-    plan = plan_with(office.identities)
-    hospital = hospital_for(tmp_path)
+    def take_back() -> None:
+        withdraw(tmp_path, PLAN, by="A. Jones", at=datetime.now(UTC))
 
     def may_not_train() -> Failed:
-        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
+        take_back()
         return Failed(SiteReason.PLAN_NOT_APPROVED, 77)
 
-    async def offer_a_round(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.offered(plan, 0)
+    script = {
+        "within an upload": [*begun(PLAN), *offered(PLAN), take_back, BIND],
+        "while the site only waits": [*begun(PLAN), take_back],
+        "while it trains": [*begun(PLAN), *offered(PLAN)],
+    }[moment]
+    if moment == "while it trains":
+        monkeypatch.setattr("site_agent.gate.loop.CONSENT_POLL_SECONDS", 600.0)
 
-    evidence = evidence_of(office, tmp_path, offer_a_round, approved=(plan,), hospital=hospital, failure=may_not_train)
+    site = scripted(tmp_path, script, approved=(PLAN,), fails=may_not_train if moment == "while it trains" else None)
 
-    assert isinstance(evidence.error, ConsentEnded)
-    assert evidence.received[-1] == Refusal(plan.run_name, SiteReason.WITHDRAWN, "")
-
-
-@pytest.mark.parametrize("approvers", [2, 3])
-def test_one_person_of_several_is_not_enough(tmp_path: Path, office: Office, approvers: int) -> None:
-    """If the policy wants more persons, the agent waits and says how many have approved."""
-    plan = plan_with(office.identities)
-
-    async def announce(stream: Stream) -> None:
-        await stream.send(Announcement(plan.run_name, plan.canonical))
-
-    hospital = hospital_for(tmp_path, policy={"approvers": approvers})
-    kept = tmp_path / "state" / "gate" / "plans" / f"{plan.digest.hex()}.json"
-    evidence = evidence_of(
-        office, tmp_path, announce, approved=(plan,), hospital=hospital, seconds=1.0, counted_from=kept.exists
-    )
-
-    assert evidence.is_waiting
-    (record,) = evidence.events("approval_awaited")
-    assert record["because"] == f"1 of {approvers} persons have approved it"
-    assert evidence.questions == []
+    assert site.chunks == []
+    assert isinstance(site.error, ConsentEnded)
+    assert site.said[-1] == Refusal(PLAN.run_name, SiteReason.WITHDRAWN, "")
+    (ended,) = site.records("participation_ended")
+    assert ended["reason"] == "withdrawn"
 
 
-# Old plans
+@pytest.mark.parametrize(("approvers", "is_joined"), [(1, True), (2, False), (3, False)])
+def test_one_person_of_several_is_not_enough(tmp_path: Path, approvers: int, *, is_joined: bool) -> None:
+    """If the policy wants more persons, the site waits and records it."""
+    site = scripted(tmp_path, [announced(PLAN)], approved=(PLAN,), approvers=approvers)
+
+    assert site.is_waiting
+    assert (len(site.records("approval_awaited")), len(site.records("run_joined"))) == (not is_joined, is_joined)
+    assert bool(site.trainer.questions) is is_joined
 
 
-def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Path, office: Office) -> None:
+def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Path) -> None:
     """A coordinator that replays version 1 after version 2 is refused, with a record."""
-    old, new = plan_with(office.identities), plan_with(office.identities, changes={"version": 2})
+    site = scripted(tmp_path, [announced(PLAN)], approved=(PLAN, clear_plan(version=2)))
 
-    async def replay(stream: Stream) -> None:
-        await stream.send(Announcement(old.run_name, old.canonical))
-
-    evidence = evidence_of(office, tmp_path, replay, approved=(old, new))
-
-    assert isinstance(evidence.error, RefusedError)
-    (record,) = evidence.events("plan_refused")
-    assert record["reason"] == "version 2 of this study was approved here later"
-    assert evidence.questions == []
+    assert isinstance(site.error, RefusedError)
+    assert len(site.records("plan_refused")) == 1
+    assert site.trainer.questions == []
 
 
 def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> None:
     """As long as a coordinator may still be waiting for this site it is answered; later it is not."""
-    plan = plan_with(NAMES)
+    plan = PLAN
     approve(tmp_path, plan, by="A. Jones", at=NOON)
     finished = [{"run": plan.run_name, "time": NOON.isoformat()}, {"run": "other", "time": NOON.isoformat()}]
     patience = timedelta(days=2)
@@ -220,13 +143,6 @@ def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> N
     assert refuse_replay(tmp_path, plan, finished, NOON + patience) is None
     reason = refuse_replay(tmp_path, plan, finished, NOON + patience + timedelta(seconds=1))
     assert reason == "its run already finished here on 2026-03-01"
-
-
-def test_evidence_has_the_parts_that_these_tests_read() -> None:
-    """A chunk counts as sent data and a Ready does not, so the tests above are able to fail."""
-    received = [Ready(0, 0), Chunk(0, 0, 0, b"x"), *offer(np.zeros(1, np.float32), 0)[:0]]
-
-    assert Evidence(received=received).chunks == [received[1]]
 
 
 def test_one_record_holds_every_reason_against_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,8 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from site_agent.gate.permission import Allowance
 from site_agent.gate.policy import refusals
+from tests.federation import Federation, Site, hospital, identity_of, played, recorded, settle
 from tests.for_each import for_each
-from tests.hostile.masking_federation import Site, hospital, identity_of, settle
-from tests.hostile.masking_network import Network, played, recorded
 from tests.rehearsal.made_up_time import play
 
 
@@ -57,7 +56,7 @@ def a_whole_run(folder: Path, plan: Plan, receivers: str) -> dict[str, Site]:
     """All sites of a plan to the end of the run."""
     sites: dict[str, Site] = {}
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in plan.listed_names:
             network.add(name, **({"tier": "receiving"} if name in receivers else {}))
         await network.finish()
@@ -93,7 +92,7 @@ def test_a_receiver_that_comes_after_the_last_round_still_gets_the_result(tmp_pa
     """The end of the run waits for it as long as for a contributor's answer."""
     plan = receiving_plan()
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in "abcd":
             network.add(name)
         await network.pass_time(300.0)
@@ -109,7 +108,7 @@ def test_nobody_waits_for_a_receiver_that_refuses(tmp_path: Path) -> None:
     """Its own policy allows no such method; the run ends without it and is complete."""
     plan = receiving_plan()
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         network.add("e", tier="receiving", methods=("fedavg",))
         await network.pass_time(1.0)
         for name in "abcd":
@@ -131,7 +130,7 @@ def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind
         "key": KeyAdvert("e", 1, bytes(32), bytes(32), bytes(32), bytes(64)),
     }
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
             return [message, sent[kind]] if site == "e" and isinstance(message, Join) else [message]
 

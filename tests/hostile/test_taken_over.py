@@ -19,7 +19,7 @@ from site_agent.approving import approve
 from site_agent.framed_messages import packed
 from site_agent.gate import loop, waiting
 from site_agent.gate_socket import WINDOW, Down, Look, Make, Requested, Shown
-from tests.hostile.masking_federation import identity_key, masked_plan
+from tests.federation import identity_key, masked_plan
 from tests.hostile.taken_over import NOW, Gate, TakenOverAgent, gate_at, whole
 from tests.rehearsal.federation import Office
 

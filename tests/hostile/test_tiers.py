@@ -17,8 +17,7 @@ from protos.plan.noisy_results import noise_rows, noisy_statistics
 from protos.plan.plan import Plan
 from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
 from site_agent.approving import approve, withdraw
-from tests.hostile.masking_federation import Vector, identity_of, masked_plan, measured_by, update_of
-from tests.hostile.masking_network import Network, played, recorded
+from tests.federation import Federation, Vector, identity_of, masked_plan, measured_by, played, recorded, update_of
 from tests.rehearsal.study import plan_with
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M"]}]
@@ -30,7 +29,7 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
     asked = {"smallest_cell": 10, "columns": COLUMNS}
     plan = masked_plan("abc", method={"name": "local"}, statistics=asked)
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in "abc":
             network.add(name, tier=tier)
         await network.finish()
@@ -58,7 +57,7 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
     plan = masked_plan("abc", method={"name": "local"}, statistics=asked, privacy=promise)
     limits = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": 1e-5}
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in "abc":
             network.add(name, tier="statistics", smallest_cell=10, privacy=limits)
         await network.finish()
@@ -99,7 +98,7 @@ def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp
     """The model is the mean of three sites' updates to the bit; the losses are summed over four."""
     plan = evaluating_plan()
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in "abcd":
             network.add(name, zeros_for_d, tier="evaluation" if name == "d" else "training")
         await network.finish()
@@ -134,7 +133,7 @@ def test_a_change_from_a_site_that_only_evaluates_does_not_leave(tmp_path: Path)
     """Whatever its trainer hands out, the gate lets nothing but zeros through, and reports it."""
     plan = evaluating_plan()
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         heard: list[Refusal] = []
 
         def listen(_: str, message: SiteMessage) -> list[SiteMessage]:
@@ -155,7 +154,7 @@ def test_a_new_approval_brings_a_site_back_to_the_step(tmp_path: Path) -> None:
     """If the plan waits, the run is interrupted until persons at the site agree again. Then it continues with all."""
     plan = masked_plan("abc", rounds=4)
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         for name in "abc":
             network.add(name)
 

@@ -13,27 +13,25 @@ import pytest
 from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import Announcement, Bind, Chunk, Ready
+from protos.wire.codec import encode_coordinator_message
+from protos.wire.messages import Announcement, Bind, Chunk, CoordinatorMessage, Ready
 from site_agent.approving import approve, withdraw
 from site_agent.gate.agent_link import MOST_LATER, AgentLink
 from site_agent.gate.agent_link import Stream as GateStream
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.site_rounds import Built, Rounds, Surroundings
-from site_agent.gate_socket import CREDITS_AT_ONCE, WINDOW, Sent, Up
+from site_agent.gate_socket import CREDITS_AT_ONCE, WINDOW, Down, Sent, Up
 from site_agent.trainer_socket import Train, Trained
-from tests.hostile.lies import ALL, zeros
+from tests.federation import Site, announced, clear_plan, masked_plan, offered, settle, sites_of
 from tests.hostile.masking_coordinator import agree, enter
-from tests.hostile.masking_federation import masked_plan, sites_of
-from tests.rehearsal.federation import Office
+from tests.hostile.test_lying_coordinator import ALL, zeros
 from tests.rehearsal.gates import NOON, policy_with
-from tests.rehearsal.lying import Stream, evidence_of, hospital_for
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, offer, plan_with
 from tests.site_agent.gate.test_spent import spawned
 
 PLAN = plan_with(made_up_identities(), parameters=10)
 ATTEMPTS = 20
-LARGE = 8_000_000  # numbers: 32 MB are more than all buffers between a site and its coordinator
 
 
 def test_only_one_chunk_waits_whatever_a_coordinator_requests(tmp_path: Path) -> None:
@@ -204,25 +202,36 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(tmp_path: Path, office: Office) -> None:
-    """The gate still has an answer to send when a person withdraws. It ends within seconds, not when somebody reads."""
-    plan, hospital, withdrawn = plan_with(office.identities, parameters=LARGE), hospital_for(tmp_path), asyncio.Event()
+def test_a_withdrawal_takes_effect_although_the_coordinator_reads_nothing(tmp_path: Path) -> None:
+    """The gate still has chunks and an answer to send when a person withdraws. It ends within seconds."""
+    plan, link = clear_plan(parameters=WINDOW * 400_000), WatchedLink()  # more chunks than the window
+    streams: list[GateStream] = []
 
-    async def read_nothing(stream: Stream) -> None:
-        await stream.joined(plan)
-        await stream.offered(plan, 0)
-        await stream.send(Bind(0, 0, ALL, 0))
-        await asyncio.sleep(1)  # in which the site fills all buffers
-        await stream.send(*offer(zeros(LARGE), 0, 1))
-        await asyncio.sleep(0.5)
-        withdraw(hospital.state_path, plan, by="A. Jones", at=datetime.now(UTC))
-        withdrawn.set()
-        await asyncio.sleep(3600)
+    async def nothing(_: float | None) -> None:
+        """The stream is accepted."""
 
-    evidence = evidence_of(
-        office, tmp_path, read_nothing, approved=(plan,), hospital=hospital, seconds=15, counted_from=withdrawn.is_set
-    )
+    def connect() -> GateStream:
+        streams.append(GateStream(cast(AgentLink, link), lambda: "", nothing))
+        return streams[-1]
 
-    assert isinstance(evidence.error, ConsentEnded)
-    (ended,) = evidence.events("participation_ended")
-    assert ended["reason"] == "withdrawn"
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path, connect=connect, secure_aggregation="not-required")
+        await settle()
+        (stream,) = streams
+
+        async def say(*messages: CoordinatorMessage) -> None:
+            for message in messages:
+                stream.take(Down(stream.number, encode_coordinator_message(message)))
+                await settle()
+
+        await say(announced(plan), *offered(plan), Bind(0, 0, ALL, 0), *offered(plan, 0, 1))
+        assert len(link.posted) == WINDOW
+        withdraw(tmp_path, plan, by="A. Jones", at=datetime.now(UTC))
+        await asyncio.sleep(15)
+
+        assert isinstance(site.error, ConsentEnded)
+        (ended,) = site.records("participation_ended")
+        assert ended["reason"] == "withdrawn"
+        await site.stop()
+
+    play(scene())

@@ -11,7 +11,7 @@ import numpy as np
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, SiteMessage
-from tests.hostile.masking_federation import encoded, update_of
+from tests.federation import encoded, update_of
 
 THREE_CHUNKS = 600_000
 Meddle = Callable[[Chunk], list[SiteMessage]]

@@ -16,8 +16,7 @@ from protos.plan.manifest import Manifest, largest_weight, manifest_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
-from tests.hostile.masking_federation import Vector, encoded, measured_by, rows_of, update_of
-from tests.hostile.masking_network import Network
+from tests.federation import Federation, Vector, encoded, measured_by, rows_of, update_of
 
 SCHEDULES = ("every-batch", "every-epoch", "every-round")
 
@@ -63,7 +62,7 @@ def picked(manifest: Manifest, tensors: tuple[TensorSpec, ...], parameters: Vect
     return np.concatenate([np.empty(0, np.float32), *(views[tensor.name].ravel() for tensor in tensors)])
 
 
-def decisions(network: Network) -> dict[str, Any]:
+def decisions(network: Federation) -> dict[str, Any]:
     """What the record says that the sums have decided."""
     (path,) = (network.directory / "coordinator" / "runs").glob("*/record.json")
     record = json.loads(path.read_text())

@@ -14,15 +14,14 @@ import pytest
 
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, SiteMessage
+from tests.federation import Federation, masked_plan
 from tests.for_each import in_turns
-from tests.hostile.masking_federation import masked_plan
-from tests.hostile.masking_network import Network
 from tests.laws.masked_runs import SCHEDULES, decisions, reference, unmasked
 from tests.protos.examples import COMPANIONS, METHODS, plan_of_method
 from tests.rehearsal.made_up_time import play
 
 NAMES = tuple(method["name"] for method in METHODS)
-Scene = Callable[[Network], Coroutine[Any, Any, None]]
+Scene = Callable[[Federation], Coroutine[Any, Any, None]]
 pytestmark = pytest.mark.usefixtures("disk_without_waiting")
 
 
@@ -34,10 +33,10 @@ def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))
 
 
-async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None = None, **policy: Any) -> Network:
+async def to_the_end(directory: Path, plan: Plan, seed: int, scene: Scene | None = None, **policy: Any) -> Federation:
     """Play a plan with all its sites, started in a drawn order, while `scene` meddles."""
     random.seed(seed)  # the agents' waits before they connect again
-    network = Network(directory, plan, seed)
+    network = Federation(directory, plan, seed)
     names = list(plan.site_names)
     network.order.shuffle(names)
     for name in names:
@@ -114,7 +113,7 @@ def assert_equal_bits(folder: Path, method: str, aggregate: str, weighting: str,
 def lose_mid_upload(name: str, after: int) -> Scene:
     """A site's line breaks when this number of its chunks has arrived, once."""
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         seen = 0
 
         def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -153,7 +152,7 @@ THIRDS = (range(0, 10, 3), range(1, 10, 3), range(2, 10, 3))  # of the seeds
 def at_random(times: int) -> Scene:
     """Lines break and machines restart between any two messages, about this number of times."""
 
-    async def scene(network: Network) -> None:
+    async def scene(network: Federation) -> None:
         until = network.order.randrange(40, 400)
 
         async def before(carried: int) -> None:

@@ -28,9 +28,8 @@ from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.study import Outcome
+from tests.federation import Federation, identity_of
 from tests.for_each import for_each
-from tests.hostile.masking_federation import identity_of
-from tests.hostile.masking_network import Network
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
@@ -83,9 +82,9 @@ def configuration_of(hospital: HospitalData, folder: Path) -> Path:
     return folder / "hospital.yaml"
 
 
-async def trained(folder: Path, plan: Plan, hospitals: list[HospitalData]) -> tuple[Network, dict[str, RealTrainer]]:
+async def trained(folder: Path, plan: Plan, hospitals: list[HospitalData]) -> tuple[Federation, dict[str, RealTrainer]]:
     """A run of a plan to its end."""
-    network, trainers = Network(folder, plan), dict[str, RealTrainer]()
+    network, trainers = Federation(folder, plan), dict[str, RealTrainer]()
     for hospital in hospitals:
         configuration = configuration_of(hospital, folder / "files" / hospital.name)
         trainers[hospital.name] = RealTrainer(hospital.name, configuration)

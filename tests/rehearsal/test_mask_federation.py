@@ -24,7 +24,7 @@ from site_agent.desk.comparison.evaluation import dice_of_images
 from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
 from site_agent.trainer.fitting import check_fit
-from tests.hostile.masking_federation import identity_of
+from tests.federation import identity_of
 from tests.mask_images import SIZE, U_NET, mask_contract, put_table
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.test_image_federation import configuration_of, masks_change_no_bit, outcomes_of, trained

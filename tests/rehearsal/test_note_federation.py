@@ -27,8 +27,7 @@ from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
-from tests.hostile.masking_federation import identity_of
-from tests.hostile.masking_network import Network
+from tests.federation import Federation, identity_of
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
@@ -90,9 +89,9 @@ def plan_for(epochs: int, **changes: Any) -> Plan:
     )
 
 
-async def trained(folder: Path, plan: Plan, others: dict[str, Columns]) -> tuple[Network, dict[str, Study]]:
+async def trained(folder: Path, plan: Plan, others: dict[str, Columns]) -> tuple[Federation, dict[str, Study]]:
     """A run of a plan to its end; each site has these columns beside its note."""
-    network, trainers = Network(folder, plan), dict[str, RealTrainer]()
+    network, trainers = Federation(folder, plan), dict[str, RealTrainer]()
     for site in NAMES:
         trainers[site] = RealTrainer(site, put_site(folder / "files" / site, site, 60, others.get(site)))
         network.add(site, trainer=trainers[site], secure_aggregation="not-required")

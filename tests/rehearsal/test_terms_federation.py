@@ -25,8 +25,7 @@ from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
-from tests.hostile.masking_federation import identity_of
-from tests.hostile.masking_network import Network
+from tests.federation import Federation, identity_of
 from tests.hostile.real_trainers import RealTrainer
 from tests.laws.masked_runs import decisions, unmasked
 from tests.rehearsal.made_up_time import play
@@ -79,9 +78,9 @@ def plan_for(method: str, folder: Path, epochs: int) -> Plan:
     )
 
 
-async def trained(folder: Path, plan: Plan) -> tuple[Network, dict[str, Study]]:
+async def trained(folder: Path, plan: Plan) -> tuple[Federation, dict[str, Study]]:
     """A run of a plan to its end."""
-    network, trainers = Network(folder, plan), dict[str, RealTrainer]()
+    network, trainers = Federation(folder, plan), dict[str, RealTrainer]()
     for clinic in UCI_HOSPITALS:
         trainers[clinic] = RealTrainer(clinic, put_clinic(folder / "files" / clinic, clinic))
         network.add(clinic, trainer=trainers[clinic], secure_aggregation="not-required")

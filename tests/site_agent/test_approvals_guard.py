@@ -11,7 +11,7 @@ import pytest
 from protos.errors import ConfigurationError
 from site_agent.approvals_guard import is_one_user, require_guarded
 from site_agent.approving import approve
-from tests.hostile.masking_federation import masked_plan
+from tests.federation import masked_plan
 
 GATE, AGENT, TRAINER, APPROVER = 61001, 61002, 61003, 61004
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to others")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protos.masking.answered_sets import Answer, answer_of, why_not_answered
 from protos.masking.masking_refusals import Reason
-from tests.hostile.masking_federation import identity_of, masked_plan
+from tests.federation import identity_of, masked_plan
 
 SITES = "abcdefghi"
 

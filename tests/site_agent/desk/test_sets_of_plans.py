@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from site_agent.desk.sets_of_plans import compared_with_others
-from tests.hostile.masking_federation import masked_plan
+from tests.federation import masked_plan
 
 FOUR = masked_plan("abcd")
 

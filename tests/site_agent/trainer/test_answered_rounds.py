@@ -10,8 +10,8 @@ import pytest
 from protos.wire.messages import MalformedMessage
 from site_agent.trainer.answered_rounds import AnsweredRounds
 from site_agent.trainer_socket import Train
+from tests.federation import masked_plan
 from tests.for_each import for_each
-from tests.hostile.masking_federation import masked_plan
 
 PLAN = masked_plan("abc")
 
