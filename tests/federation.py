@@ -2,8 +2,8 @@
 
 A site here is its own program without a network: its stream is a `Line`, its trainer a `MadeUpTrainer` whose update
 follows from site, round and parameters alone. `Federation` joins sites to the engine; a seed draws the order in which
-messages arrive. `scripted` gives one site a coordinator that says what a test wrote, honest or not. `masked_rounds.py`
-beside the attacks plays the coordinator's part by hand. The clock is simulated, so nothing waits.
+messages arrive. tests/scripted.py gives one site a coordinator that says what a test wrote, and
+tests/hostile/masking_coordinator.py plays the coordinator's part by hand. The clock is simulated, so nothing waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -34,15 +34,13 @@ from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import ROWS, manifest_of, slices_of
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
-from protos.wire.codec import decode_coordinator_message, encode_coordinator_message
+from protos.wire.codec import decode_coordinator_message
 from protos.wire.messages import (
     MOST_SAVED,
-    Announcement,
     Chunk,
     CoordinatorMessage,
     CoordinatorReason,
     Hello,
-    Join,
     MalformedMessage,
     SiteMessage,
     Stage,
@@ -56,7 +54,7 @@ from site_agent.trainer_socket import Message as TrainerMessage
 from tests.logged import facts_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.queued import QueuedStream
-from tests.rehearsal.study import offer, plan_with
+from tests.rehearsal.study import plan_with
 
 Vector = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
@@ -551,100 +549,3 @@ def recorded(folder: Path) -> dict[str, Any]:
     """The coordinator's record of the one run."""
     (path,) = (folder / "coordinator" / "runs").glob("*/record.json")
     return dict(json.loads(path.read_text()))
-
-
-Step = CoordinatorMessage | bytes | type | float | Callable[[], object] | None
-
-
-class Scripted(Site):
-    """Site a with a coordinator that follows the next script on each new stream.
-
-    A script is a list of steps: a message or bytes to send, a kind of message to wait for, seconds to wait, something
-    to call, or None to hang up.
-    """
-
-    is_waiting = False  # it was still running when the test stopped it
-
-    def __init__(
-        self, directory: Path, scripts: Sequence[Sequence[Step]], approved: Sequence[Plan], **given: Any
-    ) -> None:
-        self.connections, self._scripts, self._tasks = 0, scripts, list[asyncio.Task[None]]()
-        plan = next(iter(approved), clear_plan())
-        rules = {"secure_aggregation": "not-required"} | given
-        super().__init__("a", plan, directory, approved=approved, opened=self._begin, heard=self._pass_on, **rules)
-
-    def _begin(self, _: str, line: Line) -> None:
-        script = self._scripts[min(self.connections, len(self._scripts) - 1)]
-        self.connections += 1
-        self._came = asyncio.Queue[SiteMessage]()
-        self._tasks.append(asyncio.create_task(self._follow(script, line, self._came)))
-
-    def _pass_on(self, _: str, message: SiteMessage) -> None:
-        self._came.put_nowait(message)
-
-    async def _follow(self, script: Sequence[Step], line: Line, came: asyncio.Queue[SiteMessage]) -> None:
-        for step in script:
-            if step is None:
-                line.cut()
-            elif isinstance(step, type):
-                while not isinstance(await came.get(), step):
-                    continue
-            elif isinstance(step, bytes):
-                line.push(step)
-            elif isinstance(step, float):
-                await asyncio.sleep(step)
-            elif callable(step):
-                step()
-            else:
-                line.push(encode_coordinator_message(step))
-
-    async def stop(self) -> None:
-        """The coordinator ends too."""
-        await super().stop()
-        for task in self._tasks:
-            if task.done():
-                task.result()
-            task.cancel()
-
-
-def scripted(
-    folder: Path,
-    *scripts: Sequence[Step],
-    approved: Sequence[Plan] = (),
-    change: float = 1.0,
-    fails: Callable[[], Failed] | None = None,
-    scalar: int = 1,
-    too_much: bytes = b"",
-    **policy: Any,
-) -> Scripted:
-    """Site a after these scripts, one for each stream: as it ended by itself, or after a minute.
-
-    Its trainer changes every parameter by `change`.
-    """
-
-    async def scene() -> Scripted:
-        trainer = MadeUpTrainer("a", lambda _site, _number, parameters: np.full_like(parameters, change))
-        trainer.fails, trainer.scalar, trainer.too_much = fails, scalar, too_much
-        site = Scripted(folder, scripts, approved, trainer=trainer, **policy)
-        await asyncio.sleep(60.0)
-        site.is_waiting = site.is_running
-        await site.stop()
-        return site
-
-    return play(scene())
-
-
-def announced(plan: Plan) -> Announcement:
-    """The beginning of a run."""
-    return Announcement(plan.run_name, plan.canonical)
-
-
-def begun(plan: Plan) -> list[Step]:
-    """A run's announcement, and the wait until the site has joined."""
-    return [announced(plan), Join]
-
-
-def offered(plan: Plan, number: int = 0, attempt: int = 0, value: float | None = None) -> list[CoordinatorMessage]:
-    """A round whose parameters are all `value`, or the number of the round."""
-    vector = np.full(manifest_of(plan).parameters, number if value is None else value, np.float32)
-    return offer(vector, number, attempt)

@@ -25,10 +25,11 @@ from protos.wire.messages import (
     Ready,
 )
 from tests.coordinator.greetings import WITHOUT_UPKEEP
-from tests.federation import begun, clear_plan, offered, scripted
+from tests.federation import clear_plan
 from tests.for_each import for_each
 from tests.rehearsal import study
 from tests.rehearsal.study import BehavingSite, made_up_identities, plan_with
+from tests.scripted import begun, offered, scripted
 
 FOR_EVER, AT_ONCE = 1e9, 0.001
 

@@ -14,11 +14,12 @@ from protos.plan.plan import Plan
 from protos.wire.messages import Bind, Chunk, Offer
 from protos.wire.positions import parameters_digest
 from site_agent.trainer_socket import Train
-from tests.federation import Scripted, Vector, begun, clear_plan, scripted
+from tests.federation import Vector, clear_plan
 from tests.host.starting import random_values, write_starting_file
 from tests.hostile.attacks_on_starts import PLAN as KEYS
 from tests.hostile.test_lying_coordinator import assert_refused
 from tests.rehearsal.study import parameter_chunks
+from tests.scripted import Scripted, begun, scripted
 
 PLAN = clear_plan(**KEYS)
 RIGHT = manifest_of(PLAN).initial_parameters(PLAN.seed)

@@ -34,8 +34,9 @@ from protos.wire.messages import (
 )
 from protos.wire.positions import parameters_digest
 from site_agent.trainer_socket import Failed, Train
-from tests.federation import Scripted, Step, announced, begun, clear_plan, offered, scripted
+from tests.federation import clear_plan
 from tests.rehearsal.study import THREE_CHUNKS, offer, parameter_chunks, plan_document
+from tests.scripted import Scripted, Step, announced, begun, offered, scripted
 
 ALL = ("a", "b", "c")
 BIND = Bind(0, 0, ALL, 0)

@@ -14,10 +14,11 @@ from protos.wire.messages import Bind, Hello, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.trainer_socket import Failed
-from tests.federation import announced, begun, clear_plan, offered, scripted
+from tests.federation import clear_plan
 from tests.hostile.attacks_at_the_gate import Contribution, contributed
 from tests.logged import facts_of
 from tests.rehearsal.gates import NOON
+from tests.scripted import announced, begun, offered, scripted
 
 PLAN = clear_plan()
 BIND = Bind(0, 0, ("a", "b", "c"), 0)

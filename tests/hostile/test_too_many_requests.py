@@ -22,12 +22,13 @@ from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.site_rounds import Built, Rounds, Surroundings
 from site_agent.gate_socket import CREDITS_AT_ONCE, WINDOW, Down, Sent, Up
 from site_agent.trainer_socket import Train, Trained
-from tests.federation import Site, announced, clear_plan, masked_plan, offered, settle, sites_of
+from tests.federation import Site, clear_plan, masked_plan, settle, sites_of
 from tests.hostile.masking_coordinator import agree, enter
 from tests.hostile.test_lying_coordinator import ALL, zeros
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, offer, plan_with
+from tests.scripted import announced, offered
 from tests.site_agent.gate.test_spent import spawned
 
 PLAN = plan_with(made_up_identities(), parameters=10)

@@ -14,8 +14,9 @@ from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import ConsentEnded
 from site_agent.state_folders import gate_folder
-from tests.federation import Line, Site, announced, begun, clear_plan, hospital, masked_plan, of_kind, scripted, settle
+from tests.federation import Line, Site, clear_plan, hospital, masked_plan, of_kind, settle
 from tests.rehearsal.made_up_time import play
+from tests.scripted import announced, begun, scripted
 
 
 def test_a_site_that_waits_for_an_approval_reconnects(tmp_path: Path) -> None:
