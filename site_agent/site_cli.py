@@ -25,7 +25,7 @@ from site_agent.commands.audit_commands import audit, restored
 from site_agent.commands.certificate_commands import renew
 from site_agent.commands.data_commands import data
 from site_agent.commands.init_command import init
-from site_agent.commands.model_commands import adopt, card, export, predict, recalibrate
+from site_agent.commands.model_commands import adopt, card, export, predict
 from site_agent.commands.site_doctor_command import doctor
 from site_agent.commands.site_options import config_option
 from site_agent.commands.site_page_commands import report
@@ -134,7 +134,7 @@ def check(path: Path) -> None:
 
 
 for command in (
-    adopt, audit, restored, predict, recalibrate, report, export, card,
+    adopt, audit, restored, predict, report, export, card,
     data, doctor, fingerprints, init, privacy, status, review, approve, refuse,
     withdraw, renew,
 ):  # fmt: skip

@@ -6,8 +6,7 @@ rules:
 
 * a concept is a number within a range, or one of several codes;
 * a unit that is not the concept's needs a conversion that the plan declares;
-* `recorded_by` names the sites that record the concept, so the fewest sites are checked for each concept;
-* `synonyms` are other names of the concept. Only `site-agent data describe` uses them, to find a column.
+* `recorded_by` names the sites that record the concept, so the fewest sites are checked for each concept.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from protos.plan.documents import READABLE, Document, read_document
+from protos.plan.documents import READABLE, Document
 
 ConceptName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^{READABLE}+$")]
 Definition: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=f"^{READABLE}+$")]
 Answers: TypeAlias = Literal["same", "related", "other"]  # whether a site's outcome is that of the question
-Synonyms: TypeAlias = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
 class Question(Document):
@@ -77,7 +74,6 @@ class NumberConcept(Document):
     typical: float | None = None
     spread: float | None = Field(default=None, gt=0)
     conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)
-    synonyms: Synonyms = ()
     recorded_by: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
@@ -106,7 +102,6 @@ class CodedConcept(Document):
     name: ConceptName
     definition: Definition
     codes: tuple[Text, ...] = Field(min_length=2, max_length=50)
-    synonyms: Synonyms = ()
     recorded_by: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
@@ -162,19 +157,3 @@ def _columns(concept: NumberConcept | CodedConcept) -> Iterator[ConceptColumn]:
     any_other = f"{concept.name}={others[0]}" if len(others) == 1 else f"{concept.name}: not {first}"
     yield ConceptColumn(any_other, concept, tuple(others))
     yield from (ConceptColumn(f"{concept.name}={code}", concept, (code,)) for code in others[1:])
-
-
-class _Listed(BaseModel):
-    """A plan, or a part of a plan. Only its concepts are read, and other keys are ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
-    concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
-
-
-def read_concepts(path: Path, *, consequence: str) -> tuple[Concept, ...]:
-    """Read the setting `concepts` of a YAML file, such as a plan. All other settings are ignored.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or its concepts are invalid.
-    """
-    return read_document(path, _Listed, consequence=consequence).concepts

@@ -1,12 +1,11 @@
 """Contains `site-agent data`, which prepares a hospital's table for training. No data leaves the hospital.
 
 `describe` drafts a contract. A person corrects it. `check` compares the table with it. `accept` records that a person
-accepts warnings. `invent` makes up a table for a rehearsal. Each command first gives up access to the network.
+accepts warnings. Each command first gives up access to the network.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,6 @@ import click
 
 from host.command_line import PATH, by_option, person
 from protos.errors import OperatorError, UsageError
-from protos.plan.concepts import read_concepts
 from site_agent.commands.site_options import config_option, opened_log
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
@@ -32,25 +30,16 @@ def data() -> None:
 @click.option("--output", type=PATH, help="Output file for the draft contract. Without this option, print the draft.")
 @click.option("--sheet", help="Name of the sheet in a spreadsheet file. Without this option, use the first sheet.")
 @click.option("--query", type=PATH, help="File with the SQL query that reads the patients, if TABLE is a database.")
-@click.option(
-    "--concepts",
-    type=PATH,
-    help="File with a plan, or with its key `concepts`. The command proposes a column for each concept. A person must "
-    "confirm each proposed column.",
-)
-def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None, concepts: Path | None) -> None:
+def describe(table: Path, output: Path | None, sheet: str | None, query: Path | None) -> None:
     """Write a draft contract, which describes each column of a table. A person must correct this draft.
 
-    Example: site-agent data describe patients.csv --concepts plan.yaml --output contract.yaml
+    Example: site-agent data describe patients.csv --output contract.yaml
     """
     give_up_network()  # before anything starts a thread
 
     from site_agent.desk.drafting.describe import describe as draft_of
 
-    listed = (
-        () if concepts is None else read_concepts(concepts, consequence="No draft of the data contract was written.")
-    )
-    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text(), concepts=listed)
+    draft = draft_of(table, sheet=sheet, query=None if query is None else query.read_text())
     if output is None:
         click.echo(draft.text, nl=False)
         return
@@ -66,8 +55,7 @@ def describe(table: Path, output: Path | None, sheet: str | None, query: Path | 
     type=PATH,
     help="Output file for the page with the findings. Without this option, the page is written to the state folder.",
 )
-@click.option("--json", "json_path", type=PATH, help="Output file for the findings in JSON format.")
-def check(path: Path, html: Path | None, json_path: Path | None) -> None:
+def check(path: Path, html: Path | None) -> None:
     """Compare the table with its data contract, and list every finding. Run this command before the first round.
 
     The exit status is 78 if an error, or a warning that nobody has accepted, prevents training.
@@ -82,18 +70,14 @@ def check(path: Path, html: Path | None, json_path: Path | None) -> None:
     from site_agent.desk.examination.finding import find_acceptance
     from site_agent.desk.result_files import check_places, write_result
 
-    check_places((("--html", html), ("--json", json_path)), hospital, [path])
+    check_places((("--html", html),), hospital, [path])
     examination = examined(hospital)
     found = find_acceptance(hospital.state_path, examination.digest)
     by = None if found is None else f"{found.by} at {found.at}"
     stops = hospital.data.unaccepted_warnings == "stop"
-    folder = hospital.state_path / "data"
-    place = html or folder / "check.html"
+    place = html or hospital.state_path / "data" / "check.html"
     page = examination_page(examination, site=hospital.site, accepted_by=by, warnings_stop=stops)
     write_result(place, page.encode())
-    facts = json.dumps(examination.to_json() | {"accepted_by": by}, indent=2, allow_nan=False).encode()
-    for output in (folder / "check.json", *([] if json_path is None else [json_path])):
-        write_result(output, facts)
     _keep_counts(hospital, {part.name: part.rows for part in examination.parts or ()})
     click.echo(f"{hospital.site}: {verdict(examination, by, warnings_stop=stops)}")
     for line in finding_lines(examination):
@@ -141,27 +125,6 @@ def accept(path: Path, by: str, digest: str) -> None:
     record(hospital.state_path, acceptance)
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
-
-
-@data.command()
-@click.option("--contract", "contract_path", required=True, type=PATH, help="The contract.")
-@click.option("--output", required=True, type=PATH, help="Output file for the made-up table.")
-@click.option("--rows", default=200, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of patients.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the random numbers.")
-def invent(contract_path: Path, output: Path, rows: int, seed: int) -> None:
-    """Write a table of made-up patients that matches a data contract, to practise without patient data.
-
-    Example: site-agent data invent --contract contract.yaml --output invented.csv
-    """
-    give_up_network()  # before anything starts a thread
-
-    from site_agent.desk.drafting.invent import invent as made_up
-    from site_agent.desk.drafting.invent import write_table
-    from site_agent.trainer.data.contract import read_contract
-
-    contract = read_contract(contract_path)
-    _write_new(output, write_table(made_up(contract, rows=rows, seed=seed), contract))
-    click.echo(f"Wrote {rows} made-up rows (no real patients) to {output}.")
 
 
 def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:

@@ -1,12 +1,11 @@
-"""Contains `site-agent predict`, `recalibrate`, `adopt`, `export` and `card`, which use a model on this computer."""
+"""Contains `site-agent predict`, `adopt`, `export` and `card`, which use a model on this computer."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -65,35 +64,10 @@ def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None
 
 @click.command()
 @config_option
-@click.option(
-    "--kind",
-    required=True,
-    type=click.Choice(["platt", "isotonic", "none"]),
-    help="Kind of correction: `platt` or `isotonic`. The word `none` removes a saved correction.",
-)
-@click.option("--table", type=PATH, help="Table of patients from a later time, with their known outcomes.")
-@run_option
-def recalibrate(path: Path, kind: str, table: Path | None, run_name: str | None) -> None:
-    """Correct the model's predicted probabilities for this site's patients. The model itself does not change.
-
-    Example: site-agent recalibrate --config hospital.yaml --kind platt --table last-year.csv
-    """
-    hospital = read_hospital(path)
-    give_up_network()  # before anything starts a thread
-
-    from site_agent.desk.use.recalibrating import recalibrate_run
-
-    for line in recalibrate_run(hospital, run_name, kind, table):
-        click.echo(line)
-
-
-@click.command()
-@config_option
 @click.argument("model", required=False)
 @click.option("--by", help="Name of the person who decides. The audit log records this name.")
 @click.option("--run", "run_name", help="Name of the run whose model is used. Without this option, use the latest run.")
-@click.option("--json", "as_json", is_flag=True, help="List the models as JSON. With MODEL, this option has no effect.")
-def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, as_json: bool) -> None:
+def adopt(path: Path, model: str | None, by: str | None, run_name: str | None) -> None:
     """Use MODEL from now on for predict, export and monitor. Without MODEL, list all models and the model in use.
 
     A model stays in use until a person adopts another model. A new run does not change the model in use.
@@ -108,8 +82,7 @@ def adopt(path: Path, model: str | None, by: str | None, run_name: str | None, a
     before = find_adoption(hospital.state_path)
     run = latest_run(hospital.state_path) if run_name is None else run_name
     if model is None:
-        listed = _listed(hospital, run, before)
-        for line in [json.dumps(listed, indent=2)] if as_json else _lines(listed):
+        for line in _listed(hospital, run, before):
             click.echo(line)
         return
     if by is None:
@@ -164,42 +137,21 @@ def _names_of(state: Path, run: str) -> tuple[str, ...]:
     )
 
 
-class _Model(TypedDict):
-    name: str
-    title: str
-    in_use: bool
-
-
-class _Listed(TypedDict):
-    run: str
-    models: list[_Model]
-    notices: list[str]
-
-
-def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> _Listed:
-    """Return the models that can be adopted, the recommended model, and the model in use."""
-    from site_agent.desk.comparison.recommendation import MODEL_TITLES
-    from site_agent.desk.findings.facts import saved_facts
+def _listed(hospital: Hospital, run: str, adoption: Adoption | None) -> Iterator[str]:
+    """Yield lines with the models that can be adopted, and the model in use."""
+    from site_agent.desk.comparison.gain import MODEL_TITLES
     from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words, newer_models
 
-    state, notices = hospital.state_path, []
-    names = _names_of(state, run)
-    if (state / "reports" / f"{run}.json").exists() and (found := saved_facts(state, run).get("recommendation")):
-        notices.append(cast(Mapping[str, str], found)["sentence"])
-    if adoption is None:
-        notices.append(NOBODY_ADOPTED)
-    else:
-        notices += [in_words(adoption), *newer_models(state, adoption)]
+    names = _names_of(hospital.state_path, run)
     used = None if adoption is None or adoption.run != run else adoption.model
-    models = [_Model(name=name, title=MODEL_TITLES.get(name, name), in_use=name == used) for name in names]
-    return _Listed(run=run, models=models, notices=notices)
-
-
-def _lines(listed: _Listed) -> Iterator[str]:
-    yield f"Models of the run {listed['run']}:"
-    for model in listed["models"]:
-        yield f"  {model['name']:<24}{model['title']}{' (in use)' if model['in_use'] else ''}"
-    yield from listed["notices"]
+    yield f"Models of the run {run}:"
+    for name in names:
+        yield f"  {name:<24}{MODEL_TITLES.get(name, name)}{' (in use)' if name == used else ''}"
+    if adoption is None:
+        yield NOBODY_ADOPTED
+        return
+    yield in_words(adoption)
+    yield from newer_models(hospital.state_path, adoption)
 
 
 def _refused(what: str, remedy: str) -> UsageError:
@@ -279,8 +231,7 @@ def _record_of(hospital: Hospital, recipient: str | None, by: str | None) -> Cal
 @config_option
 @run_option
 @click.option("--markdown", type=PATH, help="Output file for the model card, in Markdown.")
-@click.option("--json", "json_path", type=PATH, help="Output file for the model card, in JSON.")
-def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Path | None) -> None:
+def card(path: Path, run_name: str | None, markdown: Path | None) -> None:
     """Write a model card (a description) of the model in use. Counts of patients below 10 are not shown.
 
     Example: site-agent card --config hospital.yaml --markdown card.md
@@ -292,11 +243,9 @@ def card(path: Path, run_name: str | None, markdown: Path | None, json_path: Pat
     from site_agent.desk.result_files import check_places, write_result
     from site_agent.desk.use.model_in_use import model_in_use
 
-    check_places((("--markdown", markdown), ("--json", json_path)), hospital, [path])
-    facts = card_facts(hospital, model_in_use(hospital.state_path, run_name))
-    if json_path is not None:
-        write_result(json_path, json.dumps(facts, indent=2, allow_nan=False).encode())
-    if markdown is not None:
-        write_result(markdown, card_markdown(facts).encode())
-    if markdown is None and json_path is None:
-        click.echo(card_markdown(facts), nl=False)
+    check_places((("--markdown", markdown),), hospital, [path])
+    text = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, run_name)))
+    if markdown is None:
+        click.echo(text, nl=False)
+    else:
+        write_result(markdown, text.encode())

@@ -104,8 +104,7 @@ def _ago(at: str | None) -> str:
 @config_option
 @json_option
 def privacy(path: Path, as_json: bool) -> None:
-    """Show how much of the patients' privacy budget (epsilon) was spent on which study, who approved it, and the
-    limits.
+    """Show how much of the patients' privacy budget (epsilon) was spent on which study, and the limits.
 
     Run this command under the gate's user account or as root.
 
@@ -120,14 +119,11 @@ def privacy(path: Path, as_json: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from site_agent.desk.spent_budget import approvers
-
     console = Console()
-    table = Table("study", "spent on", "asked for by", "approved by", "spent at", "epsilon", "delta")
+    table = Table("study", "spent at", "epsilon", "delta")
     for one in facts["payments"]:
         study, at = f"{one['study']} version {one['version']}", one["at"][:16].replace("T", " ")
-        said = (study, one["spent_on"], one["asked_by"], approvers(one), at)
-        table.add_row(*map(escape, said), f"{one['epsilon']:g}", f"{one['delta']:g}")
+        table.add_row(escape(study), at, f"{one['epsilon']:g}", f"{one['delta']:g}")
     console.print(table)
     if (until := facts["spent_until"]) is not None:
         console.print(f"An older state was restored here. A year's budget is spent until {until}.")
@@ -142,7 +138,6 @@ def privacy(path: Path, as_json: bool) -> None:
 
 
 def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
-    from site_agent.desk.spent_budget import described
     from site_agent.gate.privacy_ledger import PrivacyLedger, standing
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
@@ -151,7 +146,7 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
     payments = ledger.payments()
     until = ledger.spent_until()
     facts: dict[str, Any] = {
-        "payments": described([payment.model_dump() for payment in payments], hospital.state_path, log),
+        "payments": [payment.model_dump() for payment in payments],
         "spent_until": None if until is None else f"{until:%F}",
         "limits": None,
     }

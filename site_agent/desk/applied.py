@@ -80,15 +80,12 @@ class AppliedModel:
             return features
         return place_columns(features, own, model.columns, model.plan.unused_columns)
 
-    def rounding(self, features: npt.NDArray[np.float32], finish: Callable[[Scores], Scores], seed: int) -> float:
+    def rounding(self, features: npt.NDArray[np.float32], seed: int) -> float:
         """Return how far half a unit in the last place of float32 moves the scores, the largest of some random draws.
 
         The network is computed in float64, with every input and parameter multiplied by 1 + u, |u| <= 2^-24. So the
         result follows from the network and the number format, and not from this computer's order of sums. 0 for a model
         without a network.
-
-        Args:
-            finish: what follows the scores, such as a recalibration.
         """
         if self.model.joined is not None or self.model.own is not None:
             return 0.0
@@ -101,7 +98,7 @@ class AppliedModel:
             def compute(rows: Tensor) -> npt.NDArray[np.generic]:
                 return np.asarray(network(move(rows.double())).numpy())
 
-            return finish(scores_of(self.model.preprocessing, self.outputs(features, compute)))
+            return scores_of(self.model.preprocessing, self.outputs(features, compute))
 
         with torch.no_grad():
             exact, furthest = scores(whole, lambda rows: rows), 0.0

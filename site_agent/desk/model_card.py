@@ -19,15 +19,13 @@ from protos.plan.methods import described
 from protos.plan.privacy_in_words import price_in_words
 from protos.wire.log_chain import LogHead
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.comparison.gain import FEDERATED, SILOED
-from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.gain import FEDERATED, MODEL_TITLES, SILOED
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.clinical_parts import verdict
 from site_agent.desk.findings.facts import RECEIVING, prior_rounds, saved_facts
 from site_agent.desk.plan_review import network_terms
 from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
-from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_store_path
 from site_agent.trainer.checkpoints import Json
@@ -53,7 +51,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
     saved: dict[str, Any] = saved_facts(hospital.state_path, run)
     names = [site.name for site in plan.sites]
     measured = _untested(saved) if RECEIVING in saved else _measured(hospital, used, saved)
-    changed = recalibration_of(hospital.state_path, run, used.name)
     return {
         "run": run,
         "model": used.name,
@@ -76,7 +73,6 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "features": _features(contract),
         "rows": {part: count if count >= SMALLEST_CELL else SUPPRESSED for part, count in saved["rows"].items()},
         **measured,
-        "recalibration": None if changed is None else changed.maps[0].kind,
         **_audit_head(hospital),
         "trained_with": saved.get("versions"),
         "versions": dict[str, Json](versions()),
@@ -170,7 +166,6 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
                 "rounds": _rounds(facts),
                 "differential privacy of what the sites sent": facts["privacy"] or "none",
                 "sites": f"{facts['sites']}; this is site {facts['this_site'] or 'not in the plan'}",
-                "recalibrated here": facts["recalibration"] or "no",
             }
         ),
         "## Data of this site",
@@ -187,7 +182,6 @@ def card_markdown(facts: Mapping[str, Any]) -> str:
         "## How good it was on this site's test rows",
         "| metric | value | 95% interval |\n|---|---|---|\n" + "\n".join(_metric_lines(facts)),
         str(facts["conclusion"]),
-        *([BEFORE] if facts["recalibration"] else []),
         "## Evidence",
         _list(_evidence(facts)),
     ]

@@ -1,7 +1,7 @@
 """Predicts the rows of a new table with the model in use. The table and its predictions remain at the site.
 
 The table is read with the contract and the preprocessing of the model's training, and predicted in the same way as in
-the model's own test. If the site has recalibrated the model, its probabilities are mapped. The rules:
+the model's own test. The rules:
 
 * rows keep their order; one row in, one row out;
 * a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond
@@ -148,16 +148,7 @@ def _check_earlier(output: Path) -> None:
 
 
 def scores_of_new_rows(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the (recalibrated) scores: (usable rows,) or (usable rows, classes). Raises DataError if not finite."""
-    from site_agent.desk.use.recalibration import recalibration_of
-
-    scores = scores_before_recalibration(hospital, used, new)
-    map_of = recalibration_of(hospital.state_path, used.run, used.name)
-    return scores if map_of is None or not len(scores) else map_of.apply(scores)
-
-
-def scores_before_recalibration(hospital: Hospital, used: ModelInUse, new: NewRows) -> npt.NDArray[np.float64]:
-    """Return the model's scores of the usable rows without the site's recalibration."""
+    """Return the scores: (usable rows,) or (usable rows, classes). Raises DataError if not finite."""
     if not len(new.usable):
         return np.empty((0, used.model.outputs) if used.model.outputs > 1 else (0,))
     return np.concatenate([*scores_in_parts(hospital, used, new)])

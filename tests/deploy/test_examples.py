@@ -101,9 +101,6 @@ def test_the_examples_belong_together() -> None:
     assert plan.schedule.rounds <= hospital.policy.largest_rounds
 
 
-NEVER_VALID = {"proposed_concept"}  # a draft has it until a person decides, and it is refused until then
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_every_other_form_loads(name: str) -> None:
     """The lines behind `# or` are as valid as the lines above them."""
@@ -116,11 +113,7 @@ def test_no_key_is_left_out(name: str) -> None:
     known = {(model, field) for model in models_in(MODELS[name]) for field in model.model_fields}
 
     given = {found for one in loaded(name) for found in given_fields(one)}
-    # Only a draft has it. A contract with this key is refused until a person has decided.
-    given |= {(model, field) for model, field in known if field == "proposed_concept"}
-
-    left_out = {(model, field) for model, field in known - given if field not in NEVER_VALID}
-    assert sorted(f"{model.__name__}.{field}" for model, field in left_out) == []
+    assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,8 +7,6 @@ from functools import partial
 
 import pytest
 
-from site_agent.desk.comparison import recommendation
-from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import assess
 from site_agent.desk.findings import calibration_spans, importance, subgroups, thresholds
 from site_agent.desk.results import joining_models, run_report, simple_models
@@ -34,7 +32,6 @@ def small_reports() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "assess", partial(assess, resamples=RESAMPLES))
-        patch.setattr(recommendation, "compare", partial(compare, resamples=RESAMPLES))
         for module in (subgroups, thresholds):
             patch.setattr(module, "_RESAMPLES", RESAMPLES)
         patch.setattr(calibration_spans, "_RESAMPLES", 40)

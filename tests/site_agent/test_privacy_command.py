@@ -1,9 +1,8 @@
-"""`site-agent privacy`: what was spent, by whom and on what, and what is left."""
+"""`site-agent privacy`: what was spent on which study, and what is left."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,20 +13,14 @@ import yaml
 
 from host.audit_log import AuditLog
 from protos.plan.plan import Plan
-from site_agent.approvals import keep_plan
-from site_agent.approving import approve, withdraw
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.site_cli import main
-from site_agent.state_folders import approvals_folder, gate_folder, gate_store_path
+from site_agent.state_folders import gate_store_path
 from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.test_approval_commands import RULES
 
 NOW = datetime.now(UTC)
-QUESTION = {
-    "outcome": "death within a year", "population": "adults after a stroke", "time": "at discharge",
-    "use": "to plan visits", "responsible": "R. Stone, University", "approval_number": "2026-17",
-}  # fmt: skip
-ASKED = private_plan(study="asked", question=QUESTION)
+ASKED = private_plan(study="asked")
 PLAIN = private_plan(study="plain")
 
 
@@ -41,13 +34,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spent(state: Path, plan: Plan, *names: str) -> None:
-    """The persons approve a plan, and it pays."""
+def spent(state: Path, plan: Plan) -> None:
+    """The plan pays."""
     log = AuditLog(gate_store_path(state), site="a", now=lambda: NOW)
-    for name in names:
-        approve(state, plan, by=name, at=NOW)
-        log.write("plan_approved", plan=plan.digest.hex(), by=name)
-    keep_plan(state, plan)
     PrivacyLedger(state, log).pay(plan, bytes(32), [0] * 100)
     log.close()
 
@@ -62,38 +51,18 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("left", ["everything", "log", "files", "neither"])
-def test_a_person_reads_who_spent_what_on_what(
-    left: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_person_reads_what_was_spent_on_which_study(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Approvals are in their files and in the log, and either is enough. A withdrawal takes no name away."""
-    state = folder / "state"
-    spent(state, ASKED, "A. Jones", "B. [Lee]")
-    spent(state, PLAIN, "C. Kim")
-    withdraw(state, ASKED, by="B. [Lee]", at=NOW)
-    if left in ("log", "neither"):
-        shutil.rmtree(approvals_folder(state))
-    if left in ("files", "neither"):
-        gate_store_path(state).unlink()
-    if left == "neither":
-        shutil.rmtree(gate_folder(state) / "plans")
+    """Each payment has its study, and the limits stand beside the sums."""
+    for plan in (ASKED, PLAIN):
+        spent(folder / "state", plan)
 
     facts: dict[str, Any] = json.loads(shown(folder, capsys, monkeypatch, "--json"))
     text = shown(folder, capsys, monkeypatch)
 
-    by_study = {one["study"]: one for one in facts["payments"]}
-    is_known = left != "neither"
-    assert by_study["asked"]["approved_by"] == (["A. Jones", "B. [Lee]"] if is_known else [])
-    assert by_study["plain"]["approved_by"] == (["C. Kim"] if is_known else [])
-    lines = {study: next(line for line in text.splitlines() if f"{study} version" in line) for study in by_study}
-    wanted = {
-        "asked": ("R. Stone, University, approval 2026-17", "to predict: death within a year", "A. Jones and B. [Lee]"),
-        "plain": ("the plan has no question", "federated-prior on", "C. Kim"),
-    }
-    unknown = ("the plan is not stored here", "no approval is stored here")
-    for study, words in wanted.items():
-        assert [word for word in (words if is_known else ()) if word not in lines[study]] == []
-    assert is_known or all(word in " ".join(text.split()) for word in unknown)
+    assert {one["study"] for one in facts["payments"]} == {"asked", "plain"}
+    assert all(f"{one['study']} version 1" in text for one in facts["payments"])
     assert "asked: epsilon 1 of 2" in text
     assert "last 365 days: epsilon" in text
 

@@ -31,6 +31,8 @@ Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no cl
 FEDERATED: Final = "federated"
 SILOED: Final = "siloed"
 PLACEBO: Final = "placebo"
+# The models with their names for people, from the simplest to the model that needs other hospitals.
+MODEL_TITLES: Final = {**TITLES, SILOED: "the model trained alone", FEDERATED: "the federated model"}
 FEWEST_OF_A_CLASS: Final = 20
 FEWEST_NUMBERS: Final = 40
 _OPENINGS: Final[dict[Verdict, str]] = {

@@ -17,28 +17,22 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
 from site_agent.trainer.data.contract import Task
 
 _NAME: Final = "rows"
 _MODEL: Final = "model "  # no other array's name has a blank after "model"
-_VALIDATION: Final = "validation "
-_FEDERATED_ONCE: Final = "validation scores"  # the only scores that version 0.1 stored
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScoredRows:
-    """The test rows and the validation rows, each with the scores of the models by their names in the report.
+    """The test rows with the scores of the models by their names in the report.
 
-    The placebo and the guess have no validation scores. `dataset` is the digest of the encoded table, so that a later
-    change of the table is detected.
+    `dataset` is the digest of the encoded table, so that a later change of the table is detected.
     """
 
     test: HeldOutRows
     scores: Mapping[str, Scores]
-    validation: HeldOutRows
-    validation_scores: Mapping[str, Scores]
     dataset: str
 
     def __repr__(self) -> str:
@@ -57,9 +51,7 @@ def keep_scored_rows(state: Path, run: str, kept: ScoredRows) -> Path:
     }
     arrays: dict[str, npt.NDArray[np.generic]] = {
         "test": kept.test.targets,
-        "validation": kept.validation.targets,
         **{f"{_MODEL}{name}": scores for name, scores in kept.scores.items()},
-        **{f"{_VALIDATION}{name}": scores for name, scores in kept.validation_scores.items()},
     }
     if kept.test.patients is not None:
         arrays["patients"] = kept.test.patients
@@ -102,13 +94,9 @@ def _read(found: Checkpoint) -> ScoredRows:
     unit = None if facts["unit"] is None else str(facts["unit"])
     patients = arrays["patients"].astype(np.int64) if "patients" in arrays else None
     names = [str(name) for name in cast(Sequence[Json], facts["models"])]
-    said = {name: arrays[f"{_VALIDATION}{name}"] for name in names if f"{_VALIDATION}{name}" in arrays}
-    said |= {FEDERATED: arrays[_FEDERATED_ONCE]} if _FEDERATED_ONCE in arrays else {}
     return ScoredRows(
         test=HeldOutRows(task=task, targets=arrays["test"], classes=classes, patients=patients, unit=unit),
         scores={name: arrays[f"{_MODEL}{name}"].astype(np.float64) for name in names},
-        validation=HeldOutRows(task=task, targets=arrays["validation"], classes=classes, unit=unit),
-        validation_scores={name: scores.astype(np.float64) for name, scores in said.items()},
         dataset=str(facts["dataset"]),
     )
 

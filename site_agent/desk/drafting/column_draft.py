@@ -6,13 +6,12 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from site_agent.desk.column_profile import steps_around
-from site_agent.desk.drafting.concept_proposal import Proposed
 from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
 from site_agent.desk.examination.code_spellings import two_spellings
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
@@ -45,16 +44,10 @@ _MOST_WORDS: Final = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A drafted column of a contract: its settings in order, remarks for a person, and its codes, if it has any."""
+    """A drafted column of a contract: its settings in order, and remarks for a person."""
 
     keys: tuple[tuple[str, str], ...]
     words: tuple[str, ...]
-    codes: tuple[str, ...] = ()
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the drafted contract reads this column as a number or as a date."""
-        return any(key in self.keys for key in (("type", "numeric"), ("type", "date")))
 
     @property
     def text(self) -> str:
@@ -211,7 +204,7 @@ def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float])
         keys.append(("encoding", "one-hot"))
     if _is_complete(column) and codes == listed:
         keys.append(("missing", "refuse"))
-    return replace(_line(column, "feature", keys, words), codes=tuple(codes))
+    return _line(column, "feature", keys, words)
 
 
 def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
@@ -228,18 +221,6 @@ def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
 def _spellings(codes: Sequence[str]) -> list[str]:
     found = two_spellings(codes)
     return [] if found is None else [f"suspicious: {found.words}. Write each code in one way in the table"]
-
-
-def with_concept(line: Line, proposed: Proposed) -> Line:
-    """Return the column's line with a proposed concept. A person must confirm it before the contract is valid."""
-    keys = [*line.keys, ("proposed_concept", proposed.concept)]
-    if proposed.unit is not None and ("type", "numeric") in line.keys:
-        keys.append(("unit", scalar(proposed.unit)))
-    if proposed.codes is not None and any(proposed.codes.get(code) != code for code in line.codes):
-        means = (proposed.codes.get(code) for code in line.codes)
-        keys.append(("concept_codes", "[" + ", ".join("null" if m is None else json.dumps(m) for m in means) + "]"))
-    words = f"proposed: {proposed.concept}, {'. '.join(proposed.reasons)}. If it is right, rename the key to concept"
-    return replace(line, keys=tuple(keys), words=(*line.words, words))
 
 
 def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, assert_never
@@ -16,7 +15,6 @@ from typing import Final, assert_never
 import numpy as np
 
 from protos.errors import DataError
-from protos.plan.concepts import Concept
 from site_agent.desk.drafting.column_draft import (
     Line,
     feature_line,
@@ -27,9 +25,7 @@ from site_agent.desk.drafting.column_draft import (
     scalar,
     suspicious_numbers,
     target_line,
-    with_concept,
 )
-from site_agent.desk.drafting.concept_proposal import propose
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.read_hints import guess_format
 from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
@@ -57,14 +53,11 @@ class Draft:
     has_more: bool
 
 
-def describe(
-    path: Path, *, sheet: str | None = None, query: str | None = None, concepts: Sequence[Concept] = ()
-) -> Draft:
+def describe(path: Path, *, sheet: str | None = None, query: str | None = None) -> Draft:
     """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
     Args:
         path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
-        concepts: of a plan; the draft proposes the matching column of each.
 
     Raises:
         DataError: the table cannot be read, has no rows or no usable names.
@@ -82,7 +75,6 @@ def describe(
         raise _no_table(path, form, rows)
     shared = _shared_markers(columns)
     lines = _lines(columns, frozenset(shared))
-    lines, told = _with_concepts(concepts, columns, lines)
     markers = sorted({marker for column in columns for marker in column.markers})
     markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
     head = [
@@ -92,7 +84,6 @@ def describe(
         *_format_lines(form),
         *(f"# Column number {place} has no name in the header, so it is never read." for place in nameless),
         *_shared_words(shared),
-        *told,
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
@@ -204,30 +195,6 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
         else:
             lines.append(feature_line(column, shared))
     return lines
-
-
-def _with_concepts(
-    concepts: Sequence[Concept], columns: list[ColumnDraft], lines: list[Line]
-) -> tuple[list[Line], list[str]]:
-    """Return the columns' lines with proposed concepts added, and comments on concepts without a column."""
-    if not concepts:
-        return lines, []
-    both = list(zip(columns, lines, strict=True))
-    features = [(column, line) for column, line in both if ("role", "feature") in line.keys]
-    numbers = [column for column, line in features if line.is_number]
-    found = propose(concepts, numbers, [column for column, line in features if line.codes])
-    count = len(found.by_column)
-    told = [
-        f"# A column is proposed for {count} of {len(concepts)} concepts. Each has the key proposed_concept.",
-        "# This file is refused until a person has renamed each of these keys to concept, or deleted it.",
-        *(f"# no column for {name}: {reason}" for name, reason in found.without_column.items()),
-    ]
-    rest = [column.name for column, _ in features if column.name not in found.by_column]
-    told += [f"# columns without a concept: {', '.join(map(scalar, rest))}"] if rest else []
-    return [
-        with_concept(line, found.by_column[column.name]) if column.name in found.by_column else line
-        for column, line in both
-    ], told
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:

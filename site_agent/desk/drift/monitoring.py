@@ -28,7 +28,6 @@ from site_agent.desk.results.saved_model import other_version
 from site_agent.desk.use.known_rows import known_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
-from site_agent.desk.use.recalibration import recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
@@ -138,11 +137,8 @@ def _quality(
     places = np.arange(len(rows)) if known is None else np.flatnonzero(~known[new.usable])
     if not len(places):
         return None
-    state, run = hospital.state_path, used.run
-    kept, changed = scored_rows(state, run), recalibration_of(state, run, used.name)
-    # The new scores include the site's recalibration, so the scores of the test rows must include it too.
-    then = kept.scores[used.name] if changed is None else changed.apply(kept.scores[used.name])
-    return quality_of(rows.part(places), scores[places], kept.test, then)
+    kept = scored_rows(hospital.state_path, used.run)
+    return quality_of(rows.part(places), scores[places], kept.test, kept.scores[used.name])
 
 
 def _first_score(used: ModelInUse, new: NewRows, scores: npt.NDArray[np.float64]) -> dict[str, Json] | None:

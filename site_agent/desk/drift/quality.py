@@ -52,7 +52,7 @@ class Expected:
 def quality_of(new: HeldOutRows, scores: Scores, test: HeldOutRows, then: Scores) -> dict[str, Json]:
     """Return the model's metrics and calibration on new rows and on the test rows, with intervals of the differences.
 
-    `scores` and `then` are the model's for both, with the same recalibration.
+    `scores` and `then` are the model's for both.
     """
     now = compare(new, {FEDERATED: scores}, _SEED, _RESAMPLES)
     before = compare(test, {FEDERATED: then}, _SEED + 1, _RESAMPLES)

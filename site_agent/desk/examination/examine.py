@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -36,7 +36,6 @@ from site_agent.desk.examination.examined_rows import image_findings, patient_nu
 from site_agent.desk.examination.finding import Finding
 from site_agent.desk.examination.table_one import Line, table_one
 from site_agent.hospital import Split
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import MISSING
 from site_agent.trainer.data.formats import SqlFormat
 from site_agent.trainer.data.splits import SplitRows, split_rows
@@ -94,25 +93,6 @@ class Examination:
         """The SHA-256 of the database query that returned the rows, or None if the table is a file."""
         form = self.table.contract.format
         return form.query_digest if isinstance(form, SqlFormat) else None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the result of the check without the rows of the table, for a file that stays at the site."""
-        facts: dict[str, Json] = {
-            "rows": self.table.rows,
-            "rows_without_outcome": len(self.table.dropped),
-            "patients": self.patients,
-            "digest": self.digest,
-            "table_digest": table_digest(self.table),
-            "contract_digest": self.table.contract.digest,
-            "query_digest": self.query_digest,
-            "findings": [asdict(finding) for finding in self.findings],
-            "hints": list[Json](self.hints),
-            "parts": None if self.parts is None else [asdict(part) for part in self.parts],
-            "missing": dict(self.missing),
-            "predicts_alone": dict(self.alone),
-            "table_one": self.table_one,
-        }
-        return facts
 
 
 def examine(survey: Survey, split: Split) -> Examination:

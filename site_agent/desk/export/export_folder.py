@@ -1,8 +1,8 @@
 """Writes the folder of `site-agent export`, with which a colleague predicts elsewhere, without this program.
 
-model.onnx has the whole model, from a patient's values to a recalibrated probability. model.json describes the columns.
-loader.py reads a person's rows by these rules and runs model.onnx with onnxruntime. card.md and card.json describe the
-model's purpose and limits. No file has code of a hospital. The rules:
+model.onnx has the whole model, from a patient's values to a probability. model.json describes the columns. loader.py
+reads a person's rows by these rules and runs model.onnx with onnxruntime. card.md describes the model's purpose and
+limits. No file has code of a hospital. The rules:
 
 * before a file is written, model.onnx must predict the same as the model for made-up rows. The allowed difference
   follows from the model and the number format: see `tolerance`;
@@ -29,7 +29,6 @@ from torch import nn
 
 from protos.errors import ConfigurationError, OperatorError, UsageError, to_install
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.export import loader
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_inputs import features_of, made_up_values, terms_of
@@ -38,7 +37,6 @@ from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.result_files import write_result
 from site_agent.desk.results.saved_model import SavedModel, load_model
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
-from site_agent.desk.use.recalibration import Recalibration, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data import cell_rules
@@ -103,14 +101,12 @@ def export_model(
         used = ModelInUse(run=run, name=name, model=model, adoption=None, notices=())
     prepare_arithmetic(hospital.training.threads)
     applied = AppliedModel(used.model, used.run, hospital.training)
-    onnx, difference, allowed = checked_onnx(applied, recalibration_of(hospital.state_path, used.run, used.name))
-    facts = card_facts(hospital, used)
+    onnx, difference, allowed = checked_onnx(applied)
     files = {
         "model.onnx": onnx,
         "model.json": json.dumps(description_of(used.model, used.run), indent=1, allow_nan=False).encode(),
         "loader.py": standalone_loader(),
-        "card.md": card_markdown(facts).encode(),
-        "card.json": json.dumps(facts, indent=2, allow_nan=False).encode(),
+        "card.md": card_markdown(card_facts(hospital, used)).encode(),
     }
     if record is not None:
         assert used.model.digest is not None  # it was read from a file
@@ -122,7 +118,7 @@ def export_model(
     )
 
 
-def checked_onnx(applied: AppliedModel, changed: Recalibration | None) -> tuple[bytes, float, float]:
+def checked_onnx(applied: AppliedModel) -> tuple[bytes, float, float]:
     """Return model.onnx, by how much it differs at most from the model for made-up rows, and the allowed difference.
 
     Raises:
@@ -131,8 +127,8 @@ def checked_onnx(applied: AppliedModel, changed: Recalibration | None) -> tuple[
     model = applied.model
     values = made_up_values(model.preprocessing.contract, model.profile, _ROWS, _SEED)
     features = encoded(model, values)
-    predicted, allowed = _finished(applied.scores(features), changed), tolerance(applied, features, changed)
-    content = onnx_bytes(scoring_module(applied, changed), values[:_TRACED_ROWS])
+    predicted, allowed = applied.scores(features), tolerance(applied, features)
+    content = onnx_bytes(scoring_module(applied), values[:_TRACED_ROWS])
     # Several numbers of rows are tested, because a graph can be right for one number of rows and wrong for another.
     found = np.concatenate([run_onnx(content, part) for part in (values[:1], values[1:8], values[8:])])
     difference = float(np.abs(predicted.reshape(found.shape) - found).max()) / _unit(model)
@@ -149,17 +145,16 @@ def checked_onnx(applied: AppliedModel, changed: Recalibration | None) -> tuple[
     return content, difference, allowed
 
 
-def tolerance(applied: AppliedModel, features: npt.NDArray[np.float32], changed: Recalibration | None) -> float:
+def tolerance(applied: AppliedModel, features: npt.NDArray[np.float32]) -> float:
     """Return the difference that rounding can explain. It follows from the model, and not from this computer."""
-    rounding = applied.rounding(features, lambda scores: _finished(scores, changed), _SEED)
-    return max(_UNITS * _FLOAT32, ROUNDINGS * rounding / _unit(applied.model))
+    return max(_UNITS * _FLOAT32, ROUNDINGS * applied.rounding(features, _SEED) / _unit(applied.model))
 
 
-def scoring_module(applied: AppliedModel, changed: Recalibration | None) -> ScoringModule:
+def scoring_module(applied: AppliedModel) -> ScoringModule:
     """Return the model as one module. It has its own copy of the network."""
     model = applied.model
     network = None if model.joined is not None or model.own is not None else copy.deepcopy(applied.network)
-    return ScoringModule(model, network, changed).eval()
+    return ScoringModule(model, network).eval()
 
 
 def onnx_bytes(module: nn.Module, values: npt.NDArray[np.float64]) -> bytes:
@@ -227,10 +222,6 @@ def encoded(model: SavedModel, values: npt.NDArray[np.float64]) -> npt.NDArray[n
         terms=terms_of(contract, values),
     )
     return model.encode(table)
-
-
-def _finished(scores: Scores, changed: Recalibration | None) -> Scores:
-    return scores if changed is None else changed.apply(scores)
 
 
 def _unit(model: SavedModel) -> float:

@@ -1,6 +1,6 @@
 """One PyTorch module from a patient's values to the saved model's answer. An export is this module in ONNX.
 
-It computes the encoding, the network or a simple model, the outcome's unit and the site's recalibration. The network is
+It computes the encoding, the network or a simple model, and the outcome's unit. The network is
 the trained module itself, so no network is described a second time. Inputs: float64 of shape (rows, inputs), see
 export_inputs.py. Result: float64 of shape (rows, 1) or (rows, classes).
 """
@@ -19,7 +19,6 @@ from site_agent.desk.export.export_inputs import input_names, other_day
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
-from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
 from site_agent.trainer.data.cells import interval_rule
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
@@ -39,7 +38,6 @@ from site_agent.trainer.forest import DISTANCE, Forest, Lines
 from site_agent.trainer.prior.concept_inputs import ConceptEncoding
 from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
 
-_TINIEST: Final = 1e-8  # as in calibration.py
 _FURTHEST: Final = 30.0  # as in joined_model.py
 
 
@@ -59,7 +57,7 @@ class ScoringModule(_Part):
     scale: Tensor
     middle: Tensor
 
-    def __init__(self, model: SavedModel, network: nn.Module | None, recalibration: Recalibration | None) -> None:
+    def __init__(self, model: SavedModel, network: nn.Module | None) -> None:
         super().__init__()
         preprocessing = model.preprocessing
         self._task, scale = preprocessing.contract.target.task, preprocessing.target_scale
@@ -71,14 +69,13 @@ class ScoringModule(_Part):
         self.joined = None if model.joined is None else _Joined(model.joined)
         self.simple = None if model.own is None else _Simple(model.own)
         self.network, self._places = network, _places(model)
-        self.recalibration = None if recalibration is None else _Recalibrated(recalibration)
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the scores, float64 (rows, 1) or (rows, classes), of values, float64 (rows, inputs)."""
         scores = self._scores(values, self.encoding(values))
         if self._has_scale:
             scores = scores * self.scale + self.middle
-        return scores if self.recalibration is None else self.recalibration(scores)
+        return scores
 
     def _scores(self, values: Tensor, own: Tensor) -> Tensor:
         if self.simple is not None:
@@ -452,40 +449,3 @@ class _Joined(_Part):
         if self._task == "binary":
             return ((shares + self.distance) / (1.0 - shares + self.distance)).log()
         return ((shares + self.distance) / (1.0 + shares.shape[1] * self.distance)).log()
-
-
-class _Recalibrated(nn.Module):
-    """`Recalibration.apply`."""
-
-    def __init__(self, recalibration: Recalibration) -> None:
-        super().__init__()
-        self.maps = nn.ModuleList([_map(one) for one in recalibration.maps])
-
-    def forward(self, scores: Tensor) -> Tensor:
-        mapped = torch.cat([one(scores[:, place : place + 1]) for place, one in enumerate(self.maps)], dim=1)
-        if len(self.maps) == 1:
-            return mapped
-        total = mapped.sum(1, keepdim=True)
-        return torch.where(total > 0.0, mapped / torch.where(total > 0.0, total, 1.0), scores)
-
-
-def _map(one: PlattMap | IsotonicMap) -> nn.Module:
-    return _Platt(one) if isinstance(one, PlattMap) else _Line(one.xs, one.ys)
-
-
-class _Platt(_Part):
-    least: Tensor
-    most: Tensor
-    slope: Tensor
-    intercept: Tensor
-
-    def __init__(self, one: PlattMap) -> None:
-        super().__init__()
-        self.constant("least", _TINIEST)
-        self.constant("most", 1.0 - _TINIEST)
-        self.constant("slope", one.slope)
-        self.constant("intercept", one.intercept)
-
-    def forward(self, scores: Tensor) -> Tensor:
-        inside = torch.minimum(torch.maximum(scores, self.least), self.most)
-        return ((inside / (1.0 - inside)).log() * self.slope + self.intercept).sigmoid()

@@ -20,7 +20,6 @@ from protos.errors import ConfigurationError, DataError, OperatorError, Unavaila
 from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.comparison.recommendation import FEWEST_TO_CHOOSE
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
 from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
@@ -37,7 +36,6 @@ from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds,
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.desk.use.adoption import find_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words
-from site_agent.desk.use.recalibration import BEFORE, recalibration_of
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -50,6 +48,7 @@ from site_agent.trainer.data.tables import Table
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
+FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
 _MOST_POINTS: Final = 300
 _LEFT_OUT: Final = "so subgroups and importance were not computed."
@@ -110,7 +109,6 @@ def site_facts(
     facts["shown_models"] = _shown_models(hospital.state_path, name, facts)
     prior = cast(Mapping[str, Json], facts.get("prior") or {})  # columns with a suspected unit, or swapped codes
     facts["warnings"] = [
-        *([] if recalibration_of(hospital.state_path, name, FEDERATED) is None else [BEFORE]),
         *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
         *_warnings(facts, kept, found),
         *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
@@ -221,10 +219,11 @@ def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, J
 
 
 def _shown_models(state: Path, run: str, facts: Mapping[str, Json]) -> list[Json]:
-    """Return which models are shown at a threshold: the federated, recommended, best local and adopted model."""
-    adoption, recommended = find_adoption(state), cast(Mapping[str, Json], facts.get("recommendation") or {})
+    """Return which models are shown at a threshold: the federated, best local and adopted model."""
+    adoption = find_adoption(state)
     used = adoption.model if adoption is not None and adoption.run == run else None
-    wanted = dict.fromkeys([FEDERATED, recommended.get("model"), facts.get("best_local"), used])
+    best = cast(Mapping[str, str | None], facts["gain"])["best_local"]
+    wanted = dict.fromkeys([FEDERATED, best, used])
     known = cast(Mapping[str, Json], facts["at_thresholds"])
     return [name for name in wanted if name in known]
 
@@ -271,10 +270,10 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
                 f" (fewer than {FEWEST_FOR_CALIBRATION})."
             )
     checkpoint = cast(Mapping[str, Mapping[str, Json]], facts[FEDERATED])["checkpoint"]
-    if checkpoint["rule"] != "latest" and len(kept.validation) < FEWEST_TO_CHOOSE:
+    chosen_on = cast(Mapping[str, int], facts["rows"])["validation"]
+    if checkpoint["rule"] != "latest" and chosen_on < FEWEST_TO_CHOOSE:
         warnings.append(
-            f"The checkpoint was chosen with only {len(kept.validation)} validation rows (fewer than "
-            f"{FEWEST_TO_CHOOSE})."
+            f"The checkpoint was chosen with only {chosen_on} validation rows (fewer than {FEWEST_TO_CHOOSE})."
             " With other validation rows the choice could be different."
         )
     if (looks := cast(int, facts["runs_tested_on_these_rows"])) > 1:

@@ -65,7 +65,6 @@ def report_page(facts: Facts) -> str:
     opening = [
         paragraph(facts["gain"]["sentence"], "lead"),
         *([paragraph(facts["prior"]["sentence"])] if "prior" in facts else []),
-        *([paragraph(facts["recommendation"]["sentence"])] if facts.get("recommendation") else []),
         paragraph(facts["in_use"]),
         *(paragraph(text, "warning") for text in facts["warnings"]),
         paragraph(
@@ -237,8 +236,6 @@ def report_lines(facts: Facts) -> Iterator[str]:
     yield f"{metric} on the test rows, with 95% intervals:"
     for name, one in models_of(facts).items():
         yield f"  {title_of(name):<34}{_figure(one['metrics'][metric], one['intervals'][metric])}"
-    if facts.get("recommendation"):
-        yield facts["recommendation"]["sentence"]
     yield facts["in_use"]
     yield kept_sentence(facts)
 

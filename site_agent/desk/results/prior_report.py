@@ -43,8 +43,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
     facts["prior"] = prior_facts(study, known, join)
     choice: Json = {"rule": "latest", "round": known.rounds, "loss": None, "validation_losses": []}
     joins = {FEDERATED: join.model, SILOED: join.alone}
-    said = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
-    models, validation = ({name: both[part] for name, both in said.items()} for part in (0, 1))
+    models = {name: _scores(study, known, preprocessing, model) for name, model in joins.items()}
     metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": choice}}
     saved = SavedModel(
@@ -63,7 +62,6 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
         like=replace(saved, joined=None, concepts=None),
         seeds=seeds,
         models=models,
-        validation=validation,
         choices={FEDERATED: choice, SILOED: choice},
         baselines=Baselines(placebo=SILOED),
     )
@@ -112,15 +110,11 @@ def prior_facts(study: PriorStudy, known: KnownByOthers, join: FittedJoin) -> di
     }
 
 
-def _scores(
-    study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel
-) -> tuple[Scores, Scores]:
-    """Return a joined model's scores of the test rows and of the validation rows."""
-    test, validation = (
-        model.outputs(rows.features, known.design(study.part(name), len(rows)).astype(np.float32))
-        for name, rows in (("test", study.own.test), ("validation", study.own.validation))
-    )
-    return scores_of(preprocessing, test), scores_of(preprocessing, validation)
+def _scores(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, model: JoinedModel) -> Scores:
+    """Return a joined model's scores of the test rows."""
+    rows = study.own.test
+    design = known.design(study.part("test"), len(rows)).astype(np.float32)
+    return scores_of(preprocessing, model.outputs(rows.features, design))
 
 
 def _rounded(model: JoinedModel, guard: float | None) -> dict[str, float | None]:

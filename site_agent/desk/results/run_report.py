@@ -18,9 +18,8 @@ import structlog
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.column_profile import profile_in
-from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged, validation_rows
+from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
-from site_agent.desk.comparison.recommendation import recommend
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
@@ -49,8 +48,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
     rows, facts = held_out_rows(study.own, preprocessing), facts_of(hospital, study, run)
     if study.plan.privacy is not None:
         facts["privacy"] = promise_facts(study.plan.privacy, study.own)
-    validated, tested = _judged(study, preprocessing, outcome)
-    models, validation, choices = {FEDERATED: tested}, {FEDERATED: validated}, {FEDERATED: outcome.choice}
+    models, choices = {FEDERATED: _judged(study, preprocessing, outcome)}, {FEDERATED: outcome.choice}
     metrics = rows.evaluate(models[FEDERATED])
     reached: dict[str, Json] = {FEDERATED: {"metrics": dict(metrics), "checkpoint": outcome.choice}}
     saved = _saved(study, preprocessing, outcome, facts | reached)
@@ -61,8 +59,7 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
         facts[SILOED] = {"metrics": dict.fromkeys(metrics)}
         alone = train_alone(study)
         if alone is not None:
-            validation[SILOED], models[SILOED] = _judged(study, preprocessing, alone)
-            choices[SILOED] = alone.choice
+            models[SILOED], choices[SILOED] = _judged(study, preprocessing, alone), alone.choice
             # The network that was trained alone reads the site's own columns, unless the network treats shared columns
             # separately.
             read = None if study.networks.common is None else saved.concepts
@@ -70,13 +67,12 @@ def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, 
             save_model(hospital.state_path, run, kept, SILOED)
     placebo = train_placebo(study) if hospital.training.placebo_baseline else None
     if placebo is not None:
-        models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo)[1], placebo.choice
+        models[PLACEBO], choices[PLACEBO] = _judged(study, preprocessing, placebo), placebo.choice
     ended = Ended(
         dataset=study.own,
         like=replace(saved, values={}, concepts=None),
         seeds=seeds,
         models=models,
-        validation=validation,
         choices=choices,
         baselines=Baselines(why_none=reason),
     )
@@ -88,7 +84,7 @@ class Ended:
     """The result of a study, from which `written_report` makes the report.
 
     `dataset` is the site's own rows. `like` is a saved model without a network, the template for each simple model.
-    `models` and `validation` have scores of test and validation rows. `choices` is the evidence for each checkpoint.
+    `models` has scores of the test rows. `choices` is the evidence for each checkpoint.
     The best simple model is added to the baselines.
     """
 
@@ -96,7 +92,6 @@ class Ended:
     like: SavedModel
     seeds: Seeds
     models: Mapping[str, Scores]
-    validation: Mapping[str, Scores]
     choices: Mapping[str, Json]
     baselines: Baselines
 
@@ -110,21 +105,17 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
         OperatorError: the result cannot be written to the disk.
     """
     dataset, preprocessing, seeds = ended.dataset, ended.like.preprocessing, ended.seeds
-    models, validation = dict(ended.models), dict(ended.validation)
+    models = dict(ended.models)
     best: str | None = None
     if hospital.training.simple_models and reads_simply(dataset):
-        tested, validated = save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
-        models, validation = models | tested, validation | validated
+        models |= save_simple_models(hospital, run, ended.like, dataset, seeds.own("simple models"))
         best = facts["best_local"] = best_simple_model(dataset, seeds.own("best local"))
     kept = ScoredRows(
         test=held_out_rows(dataset, preprocessing),
         scores=models,
-        validation=validation_rows(dataset, preprocessing),
-        validation_scores=validation,
         dataset=dataset.digest,
     )
     keep_scored_rows(hospital.state_path, run, kept)
-    facts["recommendation"] = recommend(kept, seeds.own("recommendation"))
     baselines = replace(ended.baselines, best_local=best)
     assessment = assess(kept.test, models, seeds.own("resamples"), baselines=baselines)
     facts |= compared(assessment, ended.choices)
@@ -136,11 +127,9 @@ def written_report(hospital: Hospital, run: str, facts: dict[str, Json], ended: 
     return facts
 
 
-def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> tuple[Scores, Scores]:
-    """Return a model's scores of the validation rows and of the test rows."""
-    validation, test = study.own.validation.targets, study.own.test.targets
-    validated = judged(preprocessing, outcome.validation_outputs, validation)
-    return validated, judged(preprocessing, outcome.test_outputs, test)
+def _judged(study: Study, preprocessing: Preprocessing, outcome: Outcome) -> Scores:
+    """Return a model's scores of the test rows."""
+    return judged(preprocessing, outcome.test_outputs, study.own.test.targets)
 
 
 def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached: Json) -> SavedModel:
@@ -156,7 +145,7 @@ def _saved(study: Study, preprocessing: Preprocessing, outcome: Outcome, reached
 
 def save_simple_models(
     hospital: Hospital, run: str, like: SavedModel, dataset: Dataset, seed: int
-) -> tuple[dict[str, Scores], dict[str, Scores]]:
+) -> dict[str, Scores]:
     """Fit each simple model, and save it so that a person can adopt it.
 
     Args:
@@ -164,15 +153,14 @@ def save_simple_models(
         seed: of forests and ties, not negative.
 
     Returns:
-        scores of the test rows by name, and of the validation rows, without models that are not saved.
+        scores of the test rows by name.
     """
-    test, validation = {}, {}
+    test = {}
     for name, fit in fit_simple_models(dataset, like.preprocessing, seed):
         test[name] = fit.test
         if fit.kept is not None:
-            validation[name] = fit.validation
             save_model(hospital.state_path, run, replace(like, own=fit.kept), name)
-    return test, validation
+    return test
 
 
 def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[str, Json]:

@@ -70,13 +70,12 @@ class _Model(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SimpleFit:
-    """One fitted simple model: its scores of the test and validation rows, in the form for `evaluate`.
+    """One fitted simple model: its scores of the test rows, in the form for `evaluate`.
 
     `kept` is the content of a saved model; None for the guess.
     """
 
     test: Scores
-    validation: Scores
     kept: OwnModel | None
 
 
@@ -88,15 +87,15 @@ def fit_simple_models(dataset: Dataset, preprocessing: Preprocessing, seed: int)
     training for every row, so that the most frequent one is predicted. `mean_guess`: the mean in training.
     """
     features, targets = dataset.training.features.astype(np.float64), _targets(dataset)
-    parts = [part.features.astype(np.float64) for part in (dataset.test, dataset.validation)]
+    tested = dataset.test.features.astype(np.float64)
     for name, model in _unfitted(dataset, len(features), seed % _SEEDS):
         model.fit(features, targets)
         if dataset.task == "regression":
-            said = [preprocessing.in_target_units(model.predict(part).astype(np.float64)) for part in parts]
+            scores = preprocessing.in_target_units(model.predict(tested).astype(np.float64))
         else:
-            said = [_scores_of_classes(model, part, dataset) for part in parts]
+            scores = _scores_of_classes(model, tested, dataset)
         kept = kept_model(model, dataset.task, dataset.outputs)
-        yield name, SimpleFit(test=said[0], validation=said[1], kept=kept)
+        yield name, SimpleFit(test=scores, kept=kept)
 
 
 def reads_simply(dataset: Dataset) -> bool:

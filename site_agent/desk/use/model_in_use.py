@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from protos.errors import ConfigurationError, UsageError
-from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.gain import FEDERATED, MODEL_TITLES
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
 from site_agent.desk.use.adoption import Adoption, find_adoption
 

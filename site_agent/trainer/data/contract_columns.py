@@ -11,7 +11,7 @@ from datetime import date, datetime
 from itertools import permutations
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
@@ -57,16 +57,6 @@ def _read(text: str, pattern: str) -> date | None:
         return None
 
 
-def _unconfirmed(name: str) -> str:
-    raise ValueError(
-        f"a person must decide about this proposal: if {name} is right, rename the key to concept, otherwise delete it"
-    )
-
-
-# `data describe` writes this key if it guesses a concept. A contract with the key is refused.
-ProposedConcept = Annotated[ConceptName, AfterValidator(_unconfirmed)]
-
-
 class MeasuredFeature(Document):
     """The settings that numeric features and date features have in common.
 
@@ -85,7 +75,6 @@ class MeasuredFeature(Document):
     required: bool = True
     same_for_patient: bool = False
     concept: ConceptName | None = None
-    proposed_concept: ProposedConcept | None = None
     note: Words | None = None
 
     @model_validator(mode="after")
@@ -169,7 +158,6 @@ class CategoricalFeature(Document):
     same_for_patient: bool = False
     group: bool = False
     concept: ConceptName | None = None
-    proposed_concept: ProposedConcept | None = None
     concept_codes: tuple[Words | None, ...] | None = None
     note: Words | None = None
 

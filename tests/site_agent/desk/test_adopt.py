@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from host.log_report import in_words
-from site_agent.desk.comparison.recommendation import MODEL_TITLES
+from site_agent.desk.comparison.gain import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.prediction import predict_table
@@ -25,7 +25,6 @@ from site_agent.desk.results import simple_models
 from site_agent.desk.results.saved_model import load_model, saved_names
 from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
 from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
-from site_agent.desk.use.recalibration import PlattMap, Recalibration, save_recalibration
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import read_contract
@@ -164,7 +163,7 @@ def test_where_nobody_has_decided_the_latest_run_is_used_and_reported(
 
 
 def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, site_agent: Command) -> None:
-    """Every model of the run, the recommendation of its report, and the decision."""
+    """Every model of the run, and the decision."""
     site_agent("adopt", "logistic-regression", "--by", "A. Jones")
 
     status, said = site_agent("adopt")
@@ -174,8 +173,6 @@ def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, sit
     assert all(f" {model} " in said for model in MODELS)
     assert "logistic regression (in use)" in said
     assert f"In use: logistic regression of the run {RUN}, adopted by A. Jones at " in said
-    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
-    assert report["recommendation"]["sentence"] in said
 
 
 @pytest.mark.parametrize("model", ["federated", "logistic_regression"])
@@ -263,7 +260,6 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
         ("adopt",),
         ("card",),
         ("export", "--output", "made"),
-        ("recalibrate", "--kind", "none"),
     ):
         status, said = site_agent(*words, "--run", run)
         assert (status, "A run's name has only letters" in said) == (2, True), (words, said)
@@ -302,36 +298,10 @@ def test_nothing_takes_the_place_of_the_adopted_model(
         site_agent("export", "--output", made),
         site_agent("card", "--markdown", made),
         *([site_agent("monitor", table, "--json", made)] if HAS_MONITOR else []),
-        site_agent("recalibrate", "--kind", "platt"),
     ]
 
     assert [status for status, _ in ended] == [78] * len(ended), ended
     assert not list(tmp_path.glob("made*"))
-
-
-def test_a_recalibration_belongs_to_one_model(folder: Path, tmp_path: Path, site_agent: Command) -> None:
-    """The forest's map changes the forest's predictions alone, and comes back with the forest."""
-    table, out = folder / "table.csv", tmp_path / "out.csv"
-
-    def predicted() -> list[float]:
-        assert site_agent("predict", "--input", table, "--output", out)[0] == 0
-        return probabilities(out)
-
-    found = {}
-    for model in ("random_forest", "federated"):
-        site_agent("adopt", model, "--by", "A. Jones")
-        found[model] = predicted()
-    site_agent("adopt", "random_forest", "--by", "A. Jones")
-    halved = Recalibration(maps=(PlattMap(intercept=-1.0, slope=0.5),), rows=100)
-    save_recalibration(state_of(folder), RUN, "random_forest", halved)
-
-    mapped = predicted()
-    site_agent("adopt", "federated", "--by", "A. Jones")
-
-    assert mapped != found["random_forest"]
-    assert predicted() == found["federated"]
-    site_agent("adopt", "random_forest", "--by", "A. Jones")
-    assert predicted() == mapped
 
 
 def test_the_card_is_of_the_adopted_model(folder: Path, site_agent: Command) -> None:

@@ -12,28 +12,17 @@ import pyarrow.parquet as parquet
 import pytest
 
 from host.audit_log import AuditLog
-from protos.errors import DataError, UsageError
+from protos.errors import DataError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
 from site_agent.desk.column_profile import rounded_outward
-from site_agent.desk.comparison.calibration import recalibration
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.plan_review import network_terms
-from site_agent.desk.prediction import outcomes_of_new_rows, predict_table, scores_before_recalibration
+from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
-from site_agent.desk.use.new_rows import read_new_rows
-from site_agent.desk.use.recalibrating import recalibrate_run
-from site_agent.desk.use.recalibration import (
-    Recalibration,
-    fit_recalibration,
-    forget_recalibration,
-    recalibration_of,
-    save_recalibration,
-)
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_store_path
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
@@ -120,83 +109,6 @@ def test_limits_hold_the_rows_and_are_no_patients_own() -> None:
     assert rounded_outward(5.0, 5.0) == (4.0, 6.0)
     assert rounded_outward(-431.0, 1999.0) == (-1000.0, 2000.0)
     assert rounded_range(30.0, 80.0) == (20.0, 90.0)
-
-
-@pytest.mark.parametrize("kind", ["platt", "isotonic"])
-def test_a_recalibration_mends_what_was_bent(kind: str) -> None:
-    """Probabilities whose logits were doubled come back; ranks do not turn round; equal rows give equal maps."""
-    generator = np.random.default_rng(5)
-    logit = generator.normal(0, 1.2, 6_000)
-    happened = (generator.random(6_000) < 1 / (1 + np.exp(-logit))).astype(int)
-    bent = 1 / (1 + np.exp(-2.0 * logit))
-    rows = HeldOutRows(task="binary", targets=happened[:3000], classes=("no", "yes"))
-
-    made = fit_recalibration(kind, rows, bent[:3000])  # type: ignore[arg-type]
-    corrected = made.apply(bent[3000:])
-
-    line = recalibration(happened[3000:], corrected.clip(0.001, 0.999))
-    assert line is not None
-    assert line[1] == pytest.approx(1.0, abs=0.15)
-    assert (np.diff(corrected[np.argsort(bent[3000:])]) >= -1e-12).all()
-
-
-def test_a_recalibration_lies_beside_the_model(hospital: Hospital, tmp_path: Path) -> None:
-    """The model's file keeps every byte; predictions change with the map, and come back without it."""
-    new, model = (
-        new_rows(hospital, tmp_path / "new.csv", {}),
-        hospital.state_path / "models" / RUN / "model.safetensors",
-    )
-    before = model.read_bytes()
-    made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
-
-    predict_table(hospital, new, tmp_path / "a.csv", None)
-    save_recalibration(hospital.state_path, RUN, FEDERATED, made)
-    assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
-    predict_table(hospital, new, tmp_path / "b.csv", None)
-    assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
-    predict_table(hospital, new, tmp_path / "c.csv", None)
-
-    one, other, again = ((tmp_path / name).read_bytes() for name in ("a.csv", "b.csv", "c.csv"))
-    assert one == again != other
-    assert model.read_bytes() == before
-
-
-def test_a_network_is_recalibrated_by_later_patients_only(hospital: Hospital, tmp_path: Path) -> None:
-    """Its checkpoint was chosen on the validation rows; the map of later patients is that of their own risks."""
-    with Path(hospital.data.table).open(newline="") as file:
-        rows_of_run = list(csv.DictReader(file))
-    new = new_rows(hospital, tmp_path / "new.csv", later(hospital) | {(4, "mean_area"): "99999"})
-    used = model_in_use(hospital.state_path, None)
-    later_rows = read_new_rows(new, used.model.preprocessing.contract, used.model.profile, has_outcome=True)
-    rows = outcomes_of_new_rows(used, later_rows)
-    assert rows is not None
-
-    with pytest.raises(UsageError, match="can decide which round of a network is kept"):
-        list(recalibrate_run(hospital, None, "platt"))
-    with pytest.raises(
-        UsageError,
-        match=f"{len(rows_of_run)} of the table's {len(rows_of_run)} rows were already used to train or test",
-    ):
-        list(recalibrate_run(hospital, None, "platt", Path(hospital.data.table)))
-    assert recalibration_of(hospital.state_path, RUN, FEDERATED) is None
-    said = list(recalibrate_run(hospital, None, "platt", new))
-
-    made = fit_recalibration("platt", rows, scores_before_recalibration(hospital, used, later_rows))
-    assert recalibration_of(hospital.state_path, RUN, FEDERATED) == made
-    assert f"with {len(rows)} rows of later patients" in said[0]
-    assert f"{len(rows_of_run) - len(rows)} of the table's {len(rows_of_run)} rows were not used" in said[1]
-    assert forget_recalibration(hospital.state_path, RUN, FEDERATED)
-
-
-def test_what_cannot_be_recalibrated_is_told() -> None:
-    """Too few rows, one class, a number."""
-    few = HeldOutRows(task="binary", targets=np.array([0, 1]), classes=("no", "yes"))
-    same = HeldOutRows(task="binary", targets=np.zeros(40), classes=("no", "yes"))
-    number = HeldOutRows(task="regression", targets=np.arange(40.0), classes=())
-
-    for rows, reason in ((few, "rows are needed"), (same, "one class occurs in no row"), (number, "a number")):
-        with pytest.raises(UsageError, match=reason):
-            fit_recalibration("platt", rows, np.linspace(0.1, 0.9, len(rows)))
 
 
 def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:

@@ -27,7 +27,6 @@ from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.prediction import predict_table, write_masks
 from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
-from site_agent.desk.use.recalibrating import recalibrate_run
 from site_agent.hospital import Hospital
 from site_agent.state_folders import live_curves_path
 from site_agent.trainer.site_training import rows_of
@@ -70,7 +69,6 @@ def test_the_report_has_dice_and_only_networks(hospital: Hospital) -> None:
     assert reached > 0.85
     assert facts["simple_models"] == {}
     assert facts["gain"]["best_local"] == "siloed"
-    assert facts["recommendation"]["metric"] == "dice"
     page, lines = report_page(facts), "\n".join(report_lines(facts))
     assert "Dice coefficient of every model with its 95% interval" in page
     assert "AUROC of every model" not in page
@@ -257,12 +255,6 @@ def test_an_export_draws_the_same_masks(hospital: Hospital, new_rows: Path, tmp_
     assert answers.shape == masks.shape
     clear = np.abs(answers - 0.5) > made.tolerance
     np.testing.assert_array_equal((answers >= 0.5)[clear], (masks > 0)[clear])
-
-
-def test_masks_have_no_recalibration(hospital: Hospital, new_rows: Path) -> None:
-    """The reason is that only classes have one; the model stays as it is."""
-    with pytest.raises(UsageError, match="the outcome is a number or a mask"):
-        list(recalibrate_run(hospital, None, "platt", new_rows))
 
 
 def test_nothing_that_is_kept_has_a_mask_or_an_image(hospital: Hospital) -> None:

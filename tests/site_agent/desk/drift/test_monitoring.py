@@ -9,24 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from site_agent.desk.comparison.gain import FEDERATED
-from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.drift.column_drift import stability_index
 from site_agent.desk.drift.monitor_views import monitor_lines, monitor_metrics, monitor_page
 from site_agent.desk.drift.monitoring import monitor_table
-from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.model_card import card_facts, card_markdown
-from site_agent.desk.use.model_in_use import model_in_use
-from site_agent.desk.use.recalibration import (
-    BEFORE,
-    Recalibration,
-    forget_recalibration,
-    save_recalibration,
-)
 from site_agent.hospital import Hospital
 from tests.site_agent.desk.findings.test_site_report import requests_of
 from tests.site_agent.desk.test_after_deployment import later, new_rows
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.after_a_run import site_after_run
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +49,6 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
     assert 'stability_index{site="ahus",run="law-1",column="mean_texture"}' in monitor_metrics(drifted)
     assert requests_of(monitor_page(drifted)) == []
     assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
-
-
-def test_a_recalibrated_model_is_compared_with_itself(hospital: Hospital, tmp_path: Path) -> None:
-    """The map changes the test's Brier score as it changes the new rows'; the card says what its figures are of."""
-    new = new_rows(hospital, tmp_path / "a.csv", later(hospital))
-    kept = scored_rows(hospital.state_path, RUN)
-    made = Recalibration.model_validate({"maps": ({"kind": "platt", "intercept": 1.0, "slope": 0.5},), "rows": 50})
-    expected = kept.test.evaluate(made.apply(kept.scores[FEDERATED]))["brier"]
-
-    save_recalibration(hospital.state_path, RUN, FEDERATED, made)
-    found = monitor_table(hospital, new, None)["quality"]
-    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, RUN)))
-    warnings = site_facts(hospital, None)["warnings"]
-    forget_recalibration(hospital.state_path, RUN, FEDERATED)
-
-    assert found["at_the_test"]["brier"] == expected  # type: ignore[index,call-overload]
-    assert BEFORE in card
-    assert BEFORE in warnings  # type: ignore[operator]
 
 
 def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Predictions and the exported module are the same model for every network, task, encoding and recalibration."""
+"""Predictions and the exported module are the same model for every network, task and encoding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ from site_agent.desk.export.export_inputs import FIRST_DAY, features_of, input_n
 from site_agent.desk.export.loader import RowReader
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.new_rows import read_new_rows
-from site_agent.desk.use.recalibration import IsotonicMap, PlattMap, Recalibration
 from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.contract import Contract
@@ -125,17 +124,17 @@ def applied(saved: SavedModel) -> AppliedModel:
     return AppliedModel(saved, "law-1", Training())
 
 
-def check(saved: SavedModel, changed: Recalibration | None = None, seed: int = 1) -> None:
+def check(saved: SavedModel, seed: int = 1) -> None:
     """The one module that is exported answers as `predict` does, up to rounding."""
     used, values = applied(saved), made_up_values(saved.preprocessing.contract, saved.profile, 64, seed)
     features, scale = encoded(saved, values), saved.preprocessing.target_scale
-    expected = used.scores(features) if changed is None else changed.apply(used.scores(features))
+    expected = used.scores(features)
     with torch.no_grad():
-        found = scoring_module(used, changed)(torch.from_numpy(values)).numpy()
+        found = scoring_module(used)(torch.from_numpy(values)).numpy()
     # With few rows, boosted trees can predict the same for every row.
     assert saved.own is not None or np.ptp(expected, axis=0).max() > 1e-3
     unit = 1.0 if scale is None else scale.deviation
-    assert np.abs(found - expected.reshape(found.shape)).max() / unit <= tolerance(used, features, changed)
+    assert np.abs(found - expected.reshape(found.shape)).max() / unit <= tolerance(used, features)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -151,7 +150,7 @@ def test_every_network_can_be_converted(network: str) -> None:
     """ONNX computes what the program computes, for any number of rows, and each node has a name of its own."""
     onnx = pytest.importorskip("onnx")
 
-    content, difference, allowed = checked_onnx(applied(model(network)), None)
+    content, difference, allowed = checked_onnx(applied(model(network)))
 
     names = [node.name for node in onnx.load_from_string(content).graph.node]
     assert difference <= allowed
@@ -170,22 +169,9 @@ def test_converted_columns_are_the_same_to_the_bit() -> None:
     values[: len(knots), 2] = knots
     values[100:, :4] = np.round(values[100:, :4], 1)
 
-    converted = run_onnx(onnx_bytes(scoring_module(applied(saved), None).encoding, values[:3]), values)
+    converted = run_onnx(onnx_bytes(scoring_module(applied(saved)).encoding, values[:3]), values)
 
     np.testing.assert_array_equal(converted, encoded(saved, values))
-
-
-def test_a_recalibration_of_a_certain_answer_is_converted() -> None:
-    """A forest answers 1.0, whose logit is that of 1 - 1e-8, which float32 rounds to 1."""
-    pytest.importorskip("onnxruntime")
-    recalibration = Recalibration(maps=(PlattMap(intercept=0.1, slope=0.1),), rows=50)
-    scores = np.array([0.0, 0.5, 1.0])
-    module = scoring_module(applied(model()), recalibration).recalibration
-    assert module is not None
-
-    converted = run_onnx(onnx_bytes(module, scores[:, None]), scores[:, None])
-
-    np.testing.assert_allclose(converted[:, 0], recalibration.apply(scores), rtol=2**-48)  # float64: sixteen ulps
 
 
 IMAGES: dict[str, dict[str, Any]] = {
@@ -270,20 +256,6 @@ def test_a_loader_takes_an_image_as_lists_and_no_other_numbers() -> None:
 def test_every_task_is_written_down(task: str) -> None:
     """Several classes and a number in its own unit too."""
     check(model(task=task))
-
-
-@pytest.mark.parametrize(
-    ("task", "one"),
-    [
-        ("binary", PlattMap(intercept=0.3, slope=1.4)),
-        ("binary", IsotonicMap(xs=(0.1, 0.3, 0.3, 0.8), ys=(0.0, 0.2, 0.5, 0.9))),
-        ("multi-class", PlattMap(intercept=-0.2, slope=0.8)),
-        ("multi-class", IsotonicMap(xs=(0.1, 0.3, 0.8), ys=(0.0, 0.5, 0.9))),
-    ],
-)
-def test_a_recalibration_is_written_down(task: str, one: PlattMap | IsotonicMap) -> None:
-    """The export gives the probabilities that the site itself uses."""
-    check(model(task=task), Recalibration(maps=(one,) * (3 if task == "multi-class" else 1), rows=50))
 
 
 def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, object]:

@@ -11,10 +11,7 @@ from site_agent.desk.findings.facts import FEWEST_TO_CHOOSE, site_facts
 from site_agent.desk.findings.report_page import kept_sentence, report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.results.prior_report import make_prior_report
-from site_agent.desk.use import recalibration
 from site_agent.desk.use.model_in_use import model_in_use
-from site_agent.desk.use.recalibrating import recalibrate_run
-from site_agent.desk.use.recalibration import forget_recalibration
 from site_agent.hospital import Hospital
 from tests.site_agent.trainer.prior.prior_federation import federate, members_of, prior_plan
 
@@ -71,16 +68,3 @@ def test_a_private_run_has_one_round(ended: tuple[Hospital, str, int]) -> None:
     facts: Any = site_facts(hospital, run)
 
     assert kept_sentence({**facts, "prior": {**facts["prior"], "newton_rounds": 0}}).startswith("The run had 1 round,")
-
-
-def test_its_validation_rows_can_recalibrate_it(
-    ended: tuple[Hospital, str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The regression, the forest and their weights read only training rows, so no later patients are needed."""
-    hospital, run, _ = ended
-    monkeypatch.setattr(recalibration, "FEWEST_ROWS", 10)
-
-    said = list(recalibrate_run(hospital, run, "platt"))
-
-    assert "validation rows" in said[0]
-    assert forget_recalibration(hospital.state_path, run, "federated")

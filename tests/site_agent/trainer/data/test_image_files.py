@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protos.errors import ConfigurationError, DataError, UnavailableError, UsageError
-from site_agent.desk.drafting.invent import invent
+from protos.errors import ConfigurationError, DataError, UnavailableError
 from site_agent.desk.examination.examine import examine, table_digest
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
@@ -439,12 +438,6 @@ def test_a_contract_reads_images_or_columns() -> None:
     for more, words in ((feature, "role group or ignore"), (plain["columns"][1] | {"name": "b"}, "role image")):
         with pytest.raises(ValueError, match=words):
             Contract.model_validate_json(json.dumps(plain | {"columns": [*plain["columns"], more]}))
-
-
-def test_images_are_not_made_up() -> None:
-    """`data invent` refuses the contract instead of writing paths without files."""
-    with pytest.raises(UsageError, match="images cannot be made up"):
-        invent(contract(), rows=100, seed=0)
 
 
 def test_equal_images_are_found_where_they_give_the_test_away(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import MaxAbsScaler
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.desk.drafting.invent import invent, write_table
 from site_agent.desk.examination.examine import examine, table_digest
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.desk.use.new_rows import read_new_rows
@@ -380,18 +379,6 @@ def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Pa
     assert new.reasons == (f"column drugs: {TOO_LONG.words}", "", f"column drugs: {MISSING.words}")
     assert [one.flaw.words for one in absent.left_out] == ["it is missing"]
     assert read_new_rows(tmp_path / "other.parquet", allowed, None).usable.tolist() == [0]
-
-
-@pytest.mark.parametrize("listed", [{}, {"codes": ["I10", "E11"]}, {"type": "text", "buckets": 16}, ORDERED])
-def test_a_made_up_table_satisfies_the_contract_and_can_be_learnt_from(tmp_path: Path, listed: dict[str, Any]) -> None:
-    """Rehearsals need no patients: the table is read, and its terms predict its outcome."""
-    declared = contract(None, **listed)
-    (tmp_path / "table.csv").write_bytes(write_table(invent(declared, rows=400, seed=1), declared))
-
-    found = examine(survey_table(tmp_path / "table.csv", declared), Split(seed=1))
-
-    assert not found.errors
-    assert found.alone["drugs"] > 0.55
 
 
 def test_saved_weights_of_another_width_are_refused(tmp_path: Path) -> None:
