@@ -40,14 +40,17 @@ class PlainStream:
     def require(self) -> None:
         """Raise nothing: the next `receive` reports that the stream has ended."""
 
-    async def receive(self) -> CoordinatorMessage | Upkeep:
-        """Return the next message of the coordinator."""
-        try:
-            while not self._parts:
-                self._parts.extend(taken_apart(await self._connection.receive()))
-            return decode_coordinator_message(self._parts.popleft())
-        except CallEnded as ended:
-            raise stream_ended(self._address, ended.status) from ended
+    async def receive(self) -> CoordinatorMessage:
+        """Return the next message of the coordinator, without those about logs: a light site keeps no heads."""
+        while True:
+            try:
+                while not self._parts:
+                    self._parts.extend(taken_apart(await self._connection.receive()))
+            except CallEnded as ended:
+                raise stream_ended(self._address, ended.status) from ended
+            message = decode_coordinator_message(self._parts.popleft())
+            if not isinstance(message, Upkeep):
+                return message
 
     async def part(self) -> None:
         """Stop sending, and wait briefly for the coordinator to end the stream."""
