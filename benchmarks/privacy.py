@@ -50,7 +50,7 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.prior.profiled_regression import profiled_intercept
+from site_agent.trainer.prior.site_sums import profiled_intercept
 from site_agent.trainer.study import Asked
 
 Numbers = npt.NDArray[np.float64]
@@ -130,7 +130,7 @@ def area(split: Split, slopes: Numbers) -> float:
 
 
 def _values(study: PriorStudy, part: str) -> Numbers:
-    from site_agent.trainer.prior.concept_mapping import values_of
+    from site_agent.trainer.prior.concept_columns import values_of
 
     return values_of(study.recorded, study.part(part), len(study._rows_of[part]))
 

@@ -32,8 +32,7 @@ from protos.plan.private_training import WIDEST
 from protos.privacy.accounting import epsilon_of
 from protos.privacy.discrete_gaussian import RandomBytes
 from site_agent.gate.privacy_ledger import with_noise
-from site_agent.trainer.training.private_gradient import PrivateRows
-from site_agent.trainer.training.private_steps import private_sums
+from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Noise: TypeAlias = Callable[[Plan, Sequence[int], RandomBytes], list[int]]

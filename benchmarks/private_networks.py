@@ -33,7 +33,7 @@ from protos.privacy.discrete_gaussian import discrete_gaussian
 from protos.wire.messages import Stage
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_inputs import concept_inputs
+from site_agent.trainer.prior.concept_columns import concept_inputs
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients

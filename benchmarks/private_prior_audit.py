@@ -23,7 +23,7 @@ from protos.plan.plan import Plan
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import RandomBytes
 from site_agent.gate.privacy_ledger import with_noise
-from site_agent.trainer.prior.private_terms import clipped_terms
+from site_agent.trainer.prior.site_sums import clipped_terms
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 

@@ -37,7 +37,7 @@ from protos.plan.optimisers import AdamW
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import LossFunction

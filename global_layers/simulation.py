@@ -21,9 +21,8 @@ from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models
 from site_agent.hospital import Split
-from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows, split_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.splits import SplitRows, split_rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds

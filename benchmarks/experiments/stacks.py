@@ -20,14 +20,11 @@ from protos.plan.exchange import is_measured
 from protos.plan.ingredients import Prefix, SensitivePrefix
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
-from site_agent.trainer.choice import Rule
+from site_agent.trainer.choice import Measures, Rule
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
-from site_agent.trainer.scalars import Measures
-from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.site_training import SiteRows, begin_training, rows_of
+from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteRows, begin_training, rows_of
 from site_agent.trainer.training.batches import Rows
-from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.state import State
+from site_agent.trainer.training.flat_network import FlatNetwork, State
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

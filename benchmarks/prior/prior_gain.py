@@ -29,12 +29,11 @@ from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.dataset import SplitRows, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table, read_table
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
-from site_agent.trainer.prior.profiled_regression import Rows, own_sums
+from site_agent.trainer.prior.site_sums import Rows, own_sums
 
 CONCEPTS: Final = Path(__file__).parents[2] / "deploy" / "data" / "uci-heart" / "concepts.yaml"
 CENTRES: Final = ("cleveland", "hungarian", "switzerland", "va")

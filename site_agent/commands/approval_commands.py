@@ -328,7 +328,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     """Return the plan's question and concepts, with this site's columns if this user can read the contract."""
     from site_agent.desk.mapped_concepts import concept_sections
     from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.trainer_files import find_suspicions
+    from site_agent.trainer.disk import find_suspicions
 
     try:
         contract = read_contract(Path(hospital.data.contract))

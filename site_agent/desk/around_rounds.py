@@ -17,12 +17,12 @@ from protos.plan.plan import Plan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.exact_rows import VALIDATION, released_count
-from site_agent.trainer.trainer_files import site_secret
+from site_agent.trainer.disk import site_secret
+from site_agent.trainer.released_numbers import VALIDATION, released_count
 
 if TYPE_CHECKING:
+    from site_agent.trainer.data.dataset import SplitRows
     from site_agent.trainer.data.preprocessing import Preprocessing
-    from site_agent.trainer.data.splits import SplitRows
     from site_agent.trainer.data.tables import Table
     from site_agent.trainer.prior.prior_study import PriorStudy
     from site_agent.trainer.study import Study
@@ -53,7 +53,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
 
     from site_agent.desk.column_profile import prepare_with_profile
     from site_agent.desk.results.live_curves import LiveCurves
-    from site_agent.trainer.prior.concept_inputs import concept_inputs
+    from site_agent.trainer.prior.concept_columns import concept_inputs
     from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
@@ -113,7 +113,7 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
         OperatorError: the table cannot be used, was used for another run, or the record cannot be written.
     """
     from site_agent.desk.examination.admitted_rows import admitted
-    from site_agent.trainer.own_statistics import numbers_of_table
+    from site_agent.trainer.released_numbers import numbers_of_table
 
     table = admitted(hospital, hospital.scratch_path).table
     return numbers_of_table(plan, table, hospital.policy.smallest_cell, folder)
@@ -150,7 +150,7 @@ def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     With differential privacy, a patient's part does not depend on other patients.
     """
     from site_agent.desk.examination.admitted_rows import admitted
-    from site_agent.trainer.data.splits import steady_split
+    from site_agent.trainer.data.dataset import steady_split
 
     examination = admitted(hospital, hospital.scratch_path)
     assert examination.split_rows is not None  # otherwise there was an error

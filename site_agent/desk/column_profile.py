@@ -19,11 +19,10 @@ import numpy.typing as npt
 
 from protos.plan.documents import Document
 from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.splits import Rows, SplitRows
+from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing, Rows
 from site_agent.trainer.data.tables import Table
 
 BINS: Final = 10

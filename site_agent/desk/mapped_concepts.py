@@ -11,9 +11,9 @@ from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
 from protos.plan.plan import Plan
 from site_agent.desk.plan_review import Section, Table
+from site_agent.trainer.data.columns import CategoricalFeature, Feature
 from site_agent.trainer.data.contract import Contract, other_answer
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
-from site_agent.trainer.prior.concept_mapping import mapped_columns
+from site_agent.trainer.prior.concept_columns import mapped_columns
 
 
 def concept_sections(

@@ -28,8 +28,8 @@ from site_agent.desk.results.saved_model import versions
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_store_path
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.disk import Json
 
 SMALLEST_CELL: Final = 10
 SUPPRESSED: Final = f"fewer than {SMALLEST_CELL}"

@@ -40,7 +40,7 @@ from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import BinaryTarget, Contract, RegressionTarget
-from site_agent.trainer.data.pixel_store import temporary_folder
+from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.tables import Table
 
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from protos.errors import UnavailableError, UsageError
 from site_agent.hospital import Hospital
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.disk import write_whole
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o600) -> None:

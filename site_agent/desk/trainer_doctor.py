@@ -60,9 +60,8 @@ def _isolation(*, has_network: bool) -> Finding:
 def _table(hospital: Hospital) -> Finding:
     from site_agent.desk.examination.read_hints import read_with_hints
     from site_agent.trainer.data.contract import read_contract
-    from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.data.pixel_store import temporary_folder
-    from site_agent.trainer.data.splits import split_rows
+    from site_agent.trainer.data.dataset import prepare_rows, split_rows
+    from site_agent.trainer.data.image_folder import temporary_folder
 
     try:
         contract = read_contract(Path(hospital.data.contract))

@@ -1,10 +1,12 @@
-"""Chooses which round's model a site keeps: the last, the best on this site's rows, or the best over all sites.
+"""Chooses which round's model a site keeps, and encodes the site's measurements as integers for sums over all sites.
 
 A received model is measured by the task's loss alone, without penalty terms. The rules:
 
 * a model whose validation loss is not finite is never chosen because of its loss;
 * among equally good models the earliest is chosen;
-* the best model over all sites is known one round later, from sums. Until then the last candidate is stored.
+* the best model over all sites is known one round later, from sums. Until then the last candidate is stored;
+* every sent number is weighted by rows as the plan counts them, so that a sum divided by the sum of weights is the
+  method's mean. A number beyond its bound becomes the bound, and no number is negative.
 
 Source: FENDA-FL, section 3.4.
 """
@@ -12,15 +14,19 @@ Source: FENDA-FL, section 3.4.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
 import torch
 from torch import Tensor
 
-from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.state import State, part_of, prefixed
+from protos.numbers.fixed_point import round_rows
+from protos.plan.manifest import LARGEST_LOSS, LARGEST_SENSITIVITY, LOSS_SCALE, SENSITIVITY_SCALE
+from protos.plan.plan import Plan
+from protos.plan.weighting import EqualWeights, RowWeights
+from site_agent.trainer.disk import Json
+from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
 
 Rule: TypeAlias = Literal["latest", "local", "global"]
 
@@ -111,3 +117,47 @@ class Choice:
 
 def _finite_or_none(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
+
+
+class Measures:
+    """Computes the measurements that one site sends under a plan, weighted as the plan requires."""
+
+    def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
+        self._plan = plan
+        match plan.weighting:
+            case EqualWeights():
+                self.rows, self._weight = 0, 1.0
+                self._validation_rows, self._validation_weight = 1, 1.0
+            case RowWeights(largest_rows=largest) as weighting:
+                self.rows = weighting.counted(training_rows)
+                self._weight = self.rows / largest
+                self._validation_rows = round_rows(validation_rows, largest)
+                self._validation_weight = self._validation_rows / largest
+            case _:
+                assert_never(plan.weighting)
+
+    def sensitivities(self, found: Sequence[float]) -> tuple[int, ...]:
+        """Return the sensitivity F of every layer, for PLayer-FL. All sites have equal weight (algorithm 3)."""
+        return tuple(_integer(value, LARGEST_SENSITIVITY, SENSITIVITY_SCALE) for value in found)
+
+    def validation(self, choice: Choice) -> dict[str, int]:
+        """Return the newest validation loss, its weight, and whether this site's own loss is still falling."""
+        stopping = self._plan.early_stopping
+        improving = stopping is None or choice.is_improving(stopping.patience)
+        return self.validation_of(choice.curve[-1].loss, improving=improving)
+
+    def validation_of(self, loss: float, *, improving: bool) -> dict[str, int]:
+        """Return the numbers that this site sends about the validation loss of one model."""
+        return {
+            "validation weight": self._validation_rows,
+            "validation loss": _integer(self._validation_weight * _or_largest(loss), LARGEST_LOSS, LOSS_SCALE),
+            "still improving": int(improving),
+        }
+
+
+def _or_largest(loss: float) -> float:
+    return min(loss, LARGEST_LOSS) if math.isfinite(loss) else LARGEST_LOSS
+
+
+def _integer(value: float, largest: float, scale: int) -> int:
+    return round((min(value, largest) if math.isfinite(value) else largest) * scale)

@@ -35,21 +35,16 @@ from protos.plan.noisy_results import local_change
 from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.checkpoints import Json
-from site_agent.trainer.choice import Choice
+from site_agent.trainer.choice import Choice, Measures
 from site_agent.trainer.data.dataset import Dataset, align, input_columns
+from site_agent.trainer.disk import Json, SavedStudy
 from site_agent.trainer.failures import TrainingDiverged
 from site_agent.trainer.fitting import check_fit
-from site_agent.trainer.prior.concept_inputs import ConceptInputs, shared_count
-from site_agent.trainer.saves import SavedStudy
-from site_agent.trainer.scalars import Measures
-from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.site_training import SiteTraining, begin_training, rows_of
-from site_agent.trainer.training.bridge import Vector
-from site_agent.trainer.training.private_gradient import PrivateRows
-from site_agent.trainer.training.private_steps import private_sums
-from site_agent.trainer.training.sensitivity import sensitivities
-from site_agent.trainer.training.state import part_of, prefixed
+from site_agent.trainer.prior.concept_columns import ConceptInputs, shared_count
+from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, begin_training, rows_of
+from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
+from site_agent.trainer.training.local import sensitivities
+from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 
 
 @dataclass(frozen=True, kw_only=True)

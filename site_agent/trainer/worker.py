@@ -37,10 +37,9 @@ from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
-from site_agent.trainer.answered_rounds import AnsweredRounds
+from site_agent.trainer.disk import AnsweredRounds, keep_suspicions
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.trainer_files import keep_suspicions
 from site_agent.trainer_socket import (
     Agreed,
     Check,
@@ -56,8 +55,8 @@ from site_agent.trainer_socket import (
 
 if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
+    from site_agent.trainer.disk import Saves
     from site_agent.trainer.prior.prior_study import PriorStudy
-    from site_agent.trainer.saves import Saves
     from site_agent.trainer.study import Asked, Study
 
 
@@ -178,7 +177,7 @@ class Worker:
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.data.contract import require_answer
-        from site_agent.trainer.saves import Saves
+        from site_agent.trainer.disk import Saves
 
         if not is_run_name(run):
             raise MalformedMessage("a run whose name cannot name a folder")
@@ -201,7 +200,7 @@ class Worker:
         controls = 2 if plan.ingredients.has_controls else 1
         numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
-        self._saves = Saves(self._state / "saves" / run, plan, study.own)
+        self._saves = Saves(self._state / "saves" / run, plan, study.own.digest)
         self._next = 0 if self._saves.began is None else None
         held = self._saves.held
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=list(held))

@@ -25,7 +25,7 @@ from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, r
 from deploy.quickstart.ports import free_port
 from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_record, keep_record
 from protos.errors import OperatorError
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.disk import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
 from tests.chaos.in_process import plan_of, to_the_end

@@ -49,8 +49,8 @@ from protos.wire.messages import MOST_TOGETHER, Chunk, MalformedMessage
 from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest
 from site_agent.gate_socket import FRAMING as OF_GATE
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import load, save
 from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.disk import load, save
 from site_agent.trainer_socket import FRAMING as OF_TRAINER
 from tests.fuzz import frames
 from tests.protos.examples import (

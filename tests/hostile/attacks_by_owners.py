@@ -32,7 +32,7 @@ from site_agent.gate.run_admission import Admission
 from site_agent.gate_socket import WINDOW
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import agent_folder, approvals_folder
-from site_agent.trainer.answered_rounds import AnsweredRounds
+from site_agent.trainer.disk import AnsweredRounds
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared, Trained, TrainerEnd
 from tests.federation import MadeUpTrainer, hospital, masked_plan

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-import site_agent.trainer.own_statistics
+import site_agent.trainer.released_numbers
 from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
 from site_agent.desk.around_rounds import own_numbers
 from site_agent.hospital import read_hospital
-from site_agent.trainer.released_columns import ReleasedBefore
+from site_agent.trainer.released_numbers import ReleasedBefore
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.site_agent.trainer.sites import make_plan, make_site
 
@@ -35,7 +35,7 @@ def with_a_memory_of_tables() -> Iterator[None]:
             raise ReleasedBefore([str(AGE["name"])], smallest_cell)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.own_statistics, "remember", remember)
+        patch.setattr(site_agent.trainer.released_numbers, "remember", remember)
         yield
 
 

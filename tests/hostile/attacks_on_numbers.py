@@ -22,9 +22,9 @@ from protos.plan.manifest import manifest_of, slices_of
 from protos.wire.messages import Announcement, Join, Stage
 from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
-from site_agent.trainer.data.contract_columns import Feature
-from site_agent.trainer.prior import concept_mapping
-from site_agent.trainer.prior.concept_mapping import Mapped
+from site_agent.trainer.data.columns import Feature
+from site_agent.trainer.prior import concept_columns
+from site_agent.trainer.prior.concept_columns import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.study import Asked
 from tests.federation import Site, of_kind, settle
@@ -93,14 +93,14 @@ def without_comparing_columns() -> Iterator[None]:
 @contextmanager
 def with_concepts_that_are_nowhere() -> Iterator[None]:
     """A site that lacks a concept answers as if it had no value of it, and is counted for it."""
-    honest = concept_mapping._mapped
+    honest = concept_columns._mapped
 
     def lenient(concept: Concept, feature: Feature | None, site: str) -> Sequence[Mapped]:
         width = 1 if isinstance(concept, NumberConcept) else len(concept.codes) - 1
         return [None] * width if feature is None else honest(concept, feature, site)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concept_mapping, "_mapped", lenient)
+        patch.setattr(concept_columns, "_mapped", lenient)
         yield
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from protos.plan.weighting import RowWeights
 from site_agent.desk import around_rounds
-from site_agent.trainer import exact_rows
+from site_agent.trainer import released_numbers
 from tests.hostile.attack import Attack, in_copy, scratch
 
 ROWS_OF = {"a": 131, "b": 97, "c": 240, "d": 172}
@@ -26,7 +26,7 @@ CELL = 10
 def with_any_count() -> Iterator[None]:
     """A site that always uses the count of its table."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact_rows, "released_count", lambda folder, rows, cell: rows)
+        patch.setattr(released_numbers, "released_count", lambda folder, rows, cell: rows)
         yield
 
 
@@ -35,7 +35,7 @@ def one_patient_between_two_studies(weakened: bool) -> bool:
     later = ROWS_OF | {"d": ROWS_OF["d"] + 1}
     with scratch() as folder, in_copy(weakened, with_any_count):
         sums = [
-            sum(exact_rows.released_count(folder / site, rows, CELL) for site, rows in counts.items())
+            sum(released_numbers.released_count(folder / site, rows, CELL) for site, rows in counts.items())
             for counts in (ROWS_OF, later)
         ]
     return sums[1] - sums[0] == 1
@@ -48,7 +48,7 @@ def with_a_memory_of_exact_counts_alone() -> Iterator[None]:
     def count(study: CountedStudy, folder: Path, cell: int) -> None:
         rows = len(study.own.training)
         if study.is_exact:
-            rows = exact_rows.released_count(folder, rows, cell)
+            rows = released_numbers.released_count(folder, rows, cell)
         study.count_rows_as(rows, len(study.dataset.validation))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import site_agent.trainer.own_statistics
+import site_agent.trainer.released_numbers
 from protos.plan.federated_statistics import MOMENT_SCALE
 from site_agent.desk.around_rounds import own_numbers
 from tests.hostile.attack import Attack, in_copy, scratch
@@ -27,7 +27,7 @@ SMALLEST_CELL = 10
 def without_rows_within_the_range() -> Iterator[None]:
     """A site counts all its rows towards the smallest cell, also those that the range clips."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.own_statistics, "within", lambda values, column: np.asarray(values))
+        patch.setattr(site_agent.trainer.released_numbers, "within", lambda values, column: np.asarray(values))
         yield
 
 

@@ -22,7 +22,7 @@ ATTRIBUTES_OF_CODE = {
 }
 MODULES_OF_CODE = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 # The code that runs foreign code: the hospital's own network, from its own disk.
-OWN_CODE = {"site_agent.trainer.models.own_module": ["exec", "compile"]}
+OWN_CODE = {"site_agent.trainer.models.user_module": ["exec", "compile"]}
 SOURCES = [
     *FILES.values(),
     *(path for room in ("deploy", "tests", "benchmarks") for path in (HOUSE / room).rglob("*.py")),

@@ -21,13 +21,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.losses import TaskDefault
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.site_training import begin_training, rows_of
+from site_agent.trainer.site_network import Seeds, SiteNetworks, begin_training, rows_of
 from site_agent.trainer.study import Study
-from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining
-from site_agent.trainer.training.sensitivity import sensitivities
-from site_agent.trainer.training.state import part_of
+from site_agent.trainer.training.flat_network import FlatNetwork, part_of
+from site_agent.trainer.training.local import LocalTraining, sensitivities
 from site_agent.trainer.training.torch_losses import build_loss
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 from tests.protos.architectures import KINDS, drawn

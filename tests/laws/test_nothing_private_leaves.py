@@ -30,8 +30,8 @@ from site_agent.approving import approve
 from site_agent.desk import around_rounds
 from site_agent.desk.around_rounds import begin_study
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.disk import SECRET_BYTES, write_whole
 from site_agent.trainer.study import Study
-from site_agent.trainer.trainer_files import SECRET_BYTES, write_whole
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import FRAMING, Check, Conclude, Failed, Message, Prepare, Trained
 from tests.laws.catalogue import NAMES, catalogue_plan

@@ -21,8 +21,7 @@ from protos.plan.plan import Plan
 from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import Split, read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import Dataset, prepare_rows, split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.site_network import Seeds

@@ -20,8 +20,7 @@ from protos.plan.plan import Plan
 from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study

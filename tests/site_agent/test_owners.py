@@ -19,7 +19,7 @@ from host.secret_files import hold_directory, make_private_directory, read_secre
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
 from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.disk import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with
 
 NOBODY = 65_534

@@ -21,8 +21,8 @@ from benchmarks.experiments.data.recipes import Authors, Default, Recipe, Statis
 from benchmarks.experiments.data.sources import Sites, experiment_contract, public_table
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.contract import Contract, MultiClassTarget
-from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.splits import Rows, SplitRows
+from site_agent.trainer.data.dataset import Dataset, SplitRows, prepare_rows
+from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
 
 # In the order of the contract.

@@ -17,11 +17,10 @@ from sklearn.datasets import load_breast_cancer
 from benchmarks.experiments.data.sources import Sites
 from site_agent.hospital import Split
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.data.contract_columns import NumericFeature
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.formats import TableFormat
-from site_agent.trainer.data.splits import Rows, split_rows
+from site_agent.trainer.data.columns import NumericFeature
+from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
+from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
 
 FAMILIES: Final = {"ahus": ("mean", "error"), "berlin": ("mean", "worst"), "cluj": ("mean",)}

@@ -18,9 +18,8 @@ from sklearn.model_selection import train_test_split
 from benchmarks.experiments.data.covertype import both_files, targets_of
 from benchmarks.experiments.data.sources import Sites, experiment_contract
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows
 
 # The sun at the three times of the original, a clear summer solstice in the Roosevelt National Forest. The clock of the
 # original data is an hour before solar time, as the values in the data show.

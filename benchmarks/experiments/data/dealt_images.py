@@ -22,11 +22,9 @@ from deploy.quickstart.dirichlet_shares import deal
 from protos.errors import ConfigurationError
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.hospital import Split
-from site_agent.trainer.data.contract import Contract, MultiClassTarget
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.formats import TableFormat
-from site_agent.trainer.data.image_column import ImageColumn
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.columns import ImageColumn
+from site_agent.trainer.data.contract import Contract, MultiClassTarget, TableFormat
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.tables import Table
 
 Source: TypeAlias = Literal["digits", "mnist"]

@@ -19,10 +19,9 @@ from benchmarks.experiments.data.piecewise import piecewise_linear
 from benchmarks.experiments.data.recipes import Authors, Recipe, adapted, piecewise_columns
 from benchmarks.experiments.data.sources import Sites, hospital_contract, public_table
 from site_agent.hospital import Split
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows, split_rows
 
 FILES: Final = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
 SEEDS: Final = range(101)

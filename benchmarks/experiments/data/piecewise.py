@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.data.encodings import shares_of_bins
+from site_agent.trainer.data.preprocessing import shares_of_bins
 
 BINS: Final = 10
 

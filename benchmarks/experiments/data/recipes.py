@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias, assert_never
 
+from site_agent.trainer.data.columns import CategoricalFeature, Feature, IgnoredColumn, NumericFeature
 from site_agent.trainer.data.contract import Column, Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, IgnoredColumn, NumericFeature
 
 # Whole numbers that some rows lack ("?"). As codes 0, 1, 2, ... their positions equal their values, and a missing value
 # is -1, as in both interpretations of the paper.

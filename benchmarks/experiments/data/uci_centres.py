@@ -23,9 +23,9 @@ from sklearn.model_selection import train_test_split
 from benchmarks.experiments.data.sources import Sites, experiment_contract, public_table
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.dataset import Dataset, Examples
-from site_agent.trainer.data.splits import Rows, SplitRows
+from site_agent.trainer.data.columns import CategoricalFeature
+from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows
+from site_agent.trainer.data.preprocessing import Rows
 
 CENTRES: Final = ("cleveland", "hungarian", "switzerland", "va")
 PLAYER_SPLIT_SEED: Final = 42

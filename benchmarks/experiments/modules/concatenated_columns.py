@@ -54,7 +54,7 @@ class Concatenated(nn.Module):
 
 
 def build(columns: int, outputs: int) -> nn.Module:
-    """Build the network. The arguments are those of `site_agent.trainer.models.own_module`."""
+    """Build the network. The arguments are those of `site_agent.trainer.models.user_module`."""
     return Concatenated(columns, outputs)
 
 

@@ -37,11 +37,10 @@ from site_agent.desk.results.joined_model import JoinedModel, of_others
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
 from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models
-from site_agent.trainer.data.dataset import Dataset, Examples, prepare_rows
+from site_agent.trainer.data.dataset import Dataset, Examples, SplitRows, prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_mapping import mapped_columns, values_of
+from site_agent.trainer.prior.concept_columns import mapped_columns, values_of
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds
 

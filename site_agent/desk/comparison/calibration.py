@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import SplineTransformer
 
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
 
 BINS: Final = 10
 # The penalty is nearly zero, but large enough that the smooth curve exists if the score separates the classes.

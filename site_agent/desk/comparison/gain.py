@@ -25,7 +25,7 @@ from site_agent.desk.comparison.bootstrap_intervals import RESAMPLES, Compared, 
 from site_agent.desk.comparison.calibration import Calibration, calibrations
 from site_agent.desk.comparison.evaluation import METRIC_NAMES, HeldOutRows, Scores, headline_metric
 from site_agent.desk.results.simple_models import TITLES
-from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.disk import Json
 
 Verdict: TypeAlias = Literal["gained", "better, cause not shown", "lost", "no clear difference", "not comparable"]
 FEDERATED: Final = "federated"

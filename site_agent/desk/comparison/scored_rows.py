@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.trainer.checkpoints import Checkpoint, Json, load, save
 from site_agent.trainer.data.contract import Task
+from site_agent.trainer.disk import Checkpoint, Json, load, save
 
 _NAME: Final = "rows"
 _MODEL: Final = "model "  # no other array's name has a blank after "model"

@@ -28,7 +28,7 @@ from site_agent.desk.drafting.column_draft import (
 )
 from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.read_hints import guess_format
-from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import blocks_of
 from site_agent.trainer.data.sources.opening import open_blocks

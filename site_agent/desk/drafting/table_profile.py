@@ -18,7 +18,7 @@ import numpy as np
 from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS, seem_identifiers
 from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract_columns import check_patterns
+from site_agent.trainer.data.columns import check_patterns
 
 MOST_CODES: Final = 50
 MOST_LISTED: Final = 2048

@@ -29,9 +29,9 @@ from site_agent.desk.use.known_rows import known_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.pixel_store import temporary_folder
+from site_agent.trainer.data.image_folder import temporary_folder
+from site_agent.trainer.disk import Json
 
 FEWEST_ROWS: Final = 100
 _UNREAD: Final = (

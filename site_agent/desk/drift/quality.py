@@ -24,7 +24,7 @@ from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.drift.column_drift import LEVEL
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
-from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.disk import Json
 
 _SEED: Final = 20_261_122
 _RESAMPLES: Final = 1_000

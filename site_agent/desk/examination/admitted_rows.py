@@ -16,8 +16,8 @@ from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.mistakes import CORRECT_TABLE, as_sentences, refuse, where
-from site_agent.trainer.data.pixel_store import temporary_folder
 from site_agent.trainer.data.preprocessing import Preprocessing
 
 _SHOWN_WARNINGS = 5

@@ -37,10 +37,10 @@ from site_agent.desk.examination.finding import Finding
 from site_agent.desk.examination.table_one import Line, table_one
 from site_agent.hospital import Split
 from site_agent.trainer.data.cell_rules import MISSING
-from site_agent.trainer.data.formats import SqlFormat
-from site_agent.trainer.data.splits import SplitRows, split_rows
+from site_agent.trainer.data.contract import SqlFormat
+from site_agent.trainer.data.dataset import SplitRows, split_rows
 from site_agent.trainer.data.tables import Survey, Table
-from site_agent.trainer.trainer_files import array_digest
+from site_agent.trainer.disk import array_digest
 
 _ORDER: Final = ("error", "warning", "note")
 

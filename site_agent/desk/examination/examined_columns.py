@@ -18,8 +18,8 @@ from site_agent.desk.examination.suspicious_numbers import (
     seem_identifiers,
 )
 from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, Feature, NumericFeature
 from site_agent.trainer.data.contract import MultiClassTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, NumericFeature
 from site_agent.trainer.data.mistakes import KEPT_ROWS
 from site_agent.trainer.data.tables import Table
 

@@ -19,11 +19,10 @@ import numpy.typing as npt
 
 from site_agent.desk.examination.finding import Finding, Level, counted
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.codes import UNKNOWN
+from site_agent.trainer.data.columns import UNKNOWN, CategoricalFeature
 from site_agent.trainer.data.contract import RegressionTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature
+from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.mistakes import KEPT_ROWS
-from site_agent.trainer.data.splits import SplitRows
 from site_agent.trainer.data.tables import Table
 
 FEWEST_IN_GROUP: Final = 10

@@ -14,7 +14,7 @@ from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.tables import Table
 
 # The largest expected number of equal pairs of rows that is too small for chance.

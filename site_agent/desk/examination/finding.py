@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from protos.errors import DataError
 from protos.plan.documents import Document
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.disk import write_whole
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 

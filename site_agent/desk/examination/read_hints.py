@@ -18,8 +18,15 @@ from typing import Final
 from protos.errors import DataError
 from site_agent.desk.examination.suspicious_numbers import unit_hint
 from site_agent.trainer.data.cell_rules import MISSING, NOT_A_NUMBER
-from site_agent.trainer.data.contract import Contract, MaskTarget
-from site_agent.trainer.data.formats import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.contract import (
+    Contract,
+    ExcelFormat,
+    Format,
+    MaskTarget,
+    ParquetFormat,
+    SqlFormat,
+    TableFormat,
+)
 from site_agent.trainer.data.mistakes import refuse, unusable
 from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_rows, survey_table
 

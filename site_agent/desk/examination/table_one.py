@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.examination.examined_columns import absent_in
-from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature, MeasuredFeature
+from site_agent.trainer.data.cells import Counts, Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, Feature, MeasuredFeature, TermsFeature
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.data.terms import Counts, TermsFeature
 
 _MOST_CODES: Final = 20
 _MOST_FEATURES: Final = 500

@@ -6,12 +6,11 @@ from typing import Any, assert_never
 
 from site_agent.desk.export.export_inputs import other_day, other_days
 from site_agent.desk.results.saved_model import SavedModel
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cell_rules import MISSING, CodeRule, DateRule, NumberRule, TermsRule
 from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature, ImageColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
-from site_agent.trainer.data.image_column import ImageColumn
+from site_agent.trainer.disk import Json
 
 
 def description_of(model: SavedModel, run: str) -> dict[str, Json]:

@@ -40,7 +40,7 @@ from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data import cell_rules
-from site_agent.trainer.data.image_files import in_window
+from site_agent.trainer.data.image_formats import in_window
 from site_agent.trainer.data.tables import Table
 
 INPUT, OUTPUT = "values", "scores"

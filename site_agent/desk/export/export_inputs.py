@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.column_profile import Profile
-from site_agent.trainer.data.cells import Numbers, Parsed, interval_of, interval_rule
+from site_agent.trainer.data.cells import Counts, Numbers, Parsed, interval_of, interval_rule
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, DayColumn
-from site_agent.trainer.data.terms import Counts
 
 FIRST_DAY: Final = date(1970, 1, 1).toordinal()
 _MADE_UP_DAY: Final = date(2020, 1, 1).toordinal() - FIRST_DAY

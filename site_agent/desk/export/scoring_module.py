@@ -20,23 +20,22 @@ from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.own_models import BoostedTrees, OwnModel
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.trainer.data.cells import interval_rule
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.contract import Contract, Task
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, Feature
-from site_agent.trainer.data.encodings import (
+from site_agent.trainer.data.preprocessing import (
     EmbeddingEncoding,
     Encoding,
     NumericEncoding,
     OneHotEncoding,
     OrdinalEncoding,
     PiecewiseEncoding,
+    Preprocessing,
     QuantileEncoding,
+    TermWeights,
     encode,
 )
-from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.terms import TermWeights
-from site_agent.trainer.forest import DISTANCE, Forest, Lines
-from site_agent.trainer.prior.concept_inputs import ConceptEncoding
-from site_agent.trainer.prior.concept_mapping import MappedCode, MappedNumber
+from site_agent.trainer.plain_models import DISTANCE, Forest, Lines
+from site_agent.trainer.prior.concept_columns import ConceptEncoding, MappedCode, MappedNumber
 
 _FURTHEST: Final = 30.0  # as in joined_model.py
 

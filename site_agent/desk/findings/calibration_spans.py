@@ -22,7 +22,7 @@ from site_agent.desk.comparison.bootstrap_intervals import Counts, over_patients
 from site_agent.desk.comparison.calibration import logits
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.findings.thresholds import Happened, Patients
-from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.disk import Json
 
 _RESAMPLES: Final = 200
 _PERCENTILES: Final = (2.5, 97.5)

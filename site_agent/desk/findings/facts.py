@@ -39,12 +39,12 @@ from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, Feature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature, Feature
-from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.disk import Json
 
 RECEIVING: Final = "receiving"  # the key that a report has only at a site that received a model
 FEWEST_FOR_CALIBRATION: Final = 100
@@ -146,8 +146,7 @@ def _in_use(state: Path, run: str) -> str:
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
     """Return the test rows, or a sentence that explains why the table cannot be used for the report."""
     from site_agent.desk.examination.admitted_rows import admitted, is_accepted
-    from site_agent.trainer.data.dataset import prepare_rows
-    from site_agent.trainer.data.splits import steady_split
+    from site_agent.trainer.data.dataset import prepare_rows, steady_split
 
     try:
         examination = admitted(hospital)

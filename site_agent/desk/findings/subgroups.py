@@ -20,7 +20,7 @@ from site_agent.desk.comparison.calibration import calibration
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
 from site_agent.desk.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS
 from site_agent.desk.findings.calibration_spans import calibration_spans
-from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.disk import Json
 
 FEWEST_ROWS = 10
 MOST_VALUES = 20

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.trainer.checkpoints import Json
+from site_agent.trainer.disk import Json
 
 USUAL_THRESHOLDS: Final = (0.05, 0.1, 0.2, 0.3, 0.5)
 _RESAMPLES: Final = 1_000

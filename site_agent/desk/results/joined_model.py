@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from site_agent.desk.results.stored_arrays import FOREST_ARRAYS, Arrays, forest_arrays, forest_from, has_types
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.forest import Forest, Lines, on_bounded_scale
+from site_agent.trainer.plain_models import Forest, Lines, on_bounded_scale
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

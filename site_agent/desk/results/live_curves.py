@@ -23,7 +23,7 @@ from site_agent.state_folders import live_curves_path
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.site_training import SiteTraining
+from site_agent.trainer.site_network import SiteTraining
 from site_agent.trainer.training.batches import Rows
 from site_agent.trainer.training.local import predict, validation_loss
 

@@ -31,7 +31,7 @@ from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
 from site_agent.trainer.choice import Choice
 from site_agent.trainer.failures import TrainingDiverged
-from site_agent.trainer.site_training import begin_training, rows_of
+from site_agent.trainer.site_network import begin_training, rows_of
 from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
 
 Float32: TypeAlias = npt.NDArray[np.float32]

@@ -22,8 +22,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.results.stored_arrays import FOREST_ARRAYS, Arrays, forest_arrays, forest_from, has_types
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.forest import Forest, Lines, forest_of, lines_of
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import Forest, Lines, forest_of, lines_of, probabilities
 
 Float64: TypeAlias = npt.NDArray[np.float64]
 _Boosting: TypeAlias = (

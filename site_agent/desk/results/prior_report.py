@@ -20,9 +20,9 @@ from site_agent.desk.results.receiving import coefficient_facts
 from site_agent.desk.results.run_report import Ended, facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.prior.concept_inputs import ConceptEncoding
+from site_agent.trainer.disk import Json
+from site_agent.trainer.prior.concept_columns import ConceptEncoding
 from site_agent.trainer.prior.prior_study import KnownByOthers, PriorStudy
 from site_agent.trainer.site_network import Seeds
 

@@ -34,18 +34,15 @@ from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.encodings import Scale
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.preprocessing import Preprocessing, fit
+from site_agent.trainer.data.preprocessing import Preprocessing, Scale, fit
 from site_agent.trainer.data.tables import FEWEST_ROWS, Table
-from site_agent.trainer.forest import Forest, Lines
-from site_agent.trainer.prior.concept_inputs import ConceptEncoding
-from site_agent.trainer.prior.concept_mapping import Mapped, mapped_columns, values_of
+from site_agent.trainer.disk import Json, write_whole
+from site_agent.trainer.plain_models import Forest, Lines
+from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, mapped_columns, values_of
 from site_agent.trainer.prior.prior_study import outcomes_of
-from site_agent.trainer.prior.profiled_regression import profiled_intercept
-from site_agent.trainer.trainer_files import write_whole
+from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Float64: TypeAlias = npt.NDArray[np.float64]

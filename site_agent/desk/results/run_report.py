@@ -25,13 +25,12 @@ from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models, reads_simply
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.disk import Json, write_whole
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
-from site_agent.trainer.trainer_files import write_whole
 
 
 def make_report(hospital: Hospital, study: Study, preprocessing: Preprocessing, run: str) -> dict[str, Json]:

@@ -26,12 +26,11 @@ from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
-from site_agent.trainer.checkpoints import Json, Tensors, load, save
 from site_agent.trainer.data.dataset import input_columns
-from site_agent.trainer.data.preprocessing import Features, Preprocessing
-from site_agent.trainer.data.splits import Rows
+from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.prior.concept_inputs import ConceptEncoding, read_columns, read_places, shared_count
+from site_agent.trainer.disk import Json, Tensors, load, save
+from site_agent.trainer.prior.concept_columns import ConceptEncoding, read_columns, read_places, shared_count
 
 _JOINED: Final = "joined "
 _OWN: Final = "own "  # no tensor of a network has a blank in its name

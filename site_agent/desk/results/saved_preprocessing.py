@@ -5,10 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import RegressionTarget
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.encodings import EmbeddingEncoding
-from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.preprocessing import EmbeddingEncoding, Preprocessing
 
 
 def preprocessing_of(text: str) -> Preprocessing:

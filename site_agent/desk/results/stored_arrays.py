@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.forest import Forest
+from site_agent.trainer.plain_models import Forest
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 # The type in a file of each array of a forest.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from site_agent.desk.use.model_in_use import ModelInUse
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Hospital
-from site_agent.trainer.data.pixel_store import temporary_folder
+from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.data.tables import Table
 
 

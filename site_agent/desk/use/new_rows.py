@@ -24,8 +24,7 @@ from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.export.export_inputs import input_names
 from site_agent.desk.export.loader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
-from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.formats import ParquetFormat, TableFormat
+from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
 from site_agent.trainer.data.tables import Survey, Table
 

@@ -1,8 +1,10 @@
-"""Converts the text cells of a column to numbers, as the contract declares for this column.
+"""[data.cells] Converts the text cells of a column to numbers, as the contract declares for this column.
 
 cell_rules.py decides the meaning of a cell. Plain spellings in a block of cells are converted at once. Each different
 other spelling is read once by its rule, with the same result. A cell that does not fit becomes a `Flaw`, whose words
 have no part of the cell. No function here raises.
+
+[data.t2] rest
 """
 
 from __future__ import annotations
@@ -32,15 +34,17 @@ from site_agent.trainer.data.cell_rules import (
     IntervalRule,
     NumberRule,
 )
-from site_agent.trainer.data.contract import BinaryTarget, CellTarget, MultiClassTarget, RegressionTarget
-from site_agent.trainer.data.contract_columns import (
+from site_agent.trainer.data.columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
     GroupColumn,
     NumericFeature,
+    TermsFeature,
     patterns_of,
 )
+from site_agent.trainer.data.contract import BinaryTarget, CellTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.mistakes import Mistakes, unusable
 from site_agent.trainer.data.sources.blocks import texts_of
 
 DAYS_PER_YEAR: Final = 365.25
@@ -397,3 +401,52 @@ def interval_of(feature: DateFeature, own: Parsed, days: Mapping[str, Parsed]) -
         if absent.size:
             flaws[MISSING.words] = absent.tolist()
     return Parsed(values=values, flaws=flaws)
+
+
+# The limit is the same as for images. After encoding, this number of values needs 1 GiB.
+LARGEST_TABLE_COUNTS: Final = 1 << 28
+
+
+Counts: TypeAlias = npt.NDArray[np.uint16]
+
+
+class TermsReader:
+    """Reads the lists and notes of a table, block by block."""
+
+    def __init__(self, columns: Sequence[TermsFeature], markers: tuple[str, ...]) -> None:
+        self._rules = {column.name: column.rule(markers) for column in columns}
+        self._width = sum(rule.width for rule in self._rules.values())
+        self._blocks: dict[str, list[Counts]] = {name: [] for name in self._rules}
+
+    def reserve(self, rows: int) -> None:
+        """Raise DataError if a table with so many rows needs more memory than this program reserves."""
+        if rows * self._width > LARGEST_TABLE_COUNTS:
+            raise unusable(
+                what=f"The lists and notes become {self._width} columns, and the table has at least {rows} rows. With "
+                f"this number of columns, this program reads at most {LARGEST_TABLE_COUNTS // self._width} rows.",
+                remedy="Declare fewer buckets or codes in the contract, or use fewer rows.",
+            )
+
+    def take(self, name: str, cells: Sequence[str], rows: npt.NDArray[np.int64], mistakes: Mistakes) -> None:
+        """Count the terms in cells of a column, and record mistakes. `rows` has the row number of each cell."""
+        rule = self._rules[name]
+        counts = np.zeros((len(cells), rule.width), dtype=np.uint16)  # a cell has fewer terms than uint16 can count
+        flaws: dict[str, list[int]] = {}
+        for place, cell in enumerate(cells):
+            found = rule.read(cell)
+            if isinstance(found, Flaw):
+                flaws.setdefault(found.words, []).append(int(rows[place]))
+            else:
+                counts[place, list(found)] = list(found.values())
+        self._blocks[name].append(counts)
+        for words, numbers in flaws.items():
+            mistakes.add(words, numbers, column=name)
+
+    def counts(self, rows: int) -> dict[str, Counts]:
+        """Return the counts of each column, uint16 of shape (rows, columns). A missing column has zeros."""
+        found = {}
+        for name, blocks in self._blocks.items():
+            width = self._rules[name].width
+            found[name] = np.concatenate(blocks) if blocks else np.zeros((rows, width), dtype=np.uint16)
+            found[name].flags.writeable = False
+        return found

@@ -30,32 +30,33 @@ import numpy.typing as npt
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, UNKNOWN_POSITION
 from site_agent.trainer.data.cells import (
     BlockParser,
+    Counts,
     Numbers,
     Parsed,
     Spelling,
+    TermsReader,
     date_parser,
     feature_parser,
     group_parser,
     interval_of,
     target_parser,
 )
-from site_agent.trainer.data.contract import Column, Contract, MaskTarget
-from site_agent.trainer.data.contract_columns import (
+from site_agent.trainer.data.columns import (
     CategoricalFeature,
     DateFeature,
     DayColumn,
     GroupColumn,
     IgnoredColumn,
+    ImageColumn,
     MeasuredFeature,
     NumericFeature,
+    TermsFeature,
 )
-from site_agent.trainer.data.image_column import ImageColumn
-from site_agent.trainer.data.image_files import ImageFolder
+from site_agent.trainer.data.contract import Column, Contract, MaskTarget
+from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.pixel_store import Pixels
 from site_agent.trainer.data.sources.blocks import Block, blocks_of
 from site_agent.trainer.data.sources.opening import open_blocks
-from site_agent.trainer.data.terms import Counts, TermsFeature, TermsReader
 
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5

@@ -4,7 +4,7 @@ Source: Gorishniy et al. 2021. `protos.plan.networks.transformer_networks` descr
 those of `protos.plan.architecture.network_tensors`, and there are no buffers. A new network contains NaN. Tokens are
 (B, d + 1, w) with the output token first, or (S, B, d + 1, w) if parameters have a stack axis. With a note, d is the
 number of other columns and of the note's places. Places are the last columns of a row; see
-`site_agent.trainer.data.terms.in_order`.
+`site_agent.trainer.data.columns.in_order`.
 """
 
 from __future__ import annotations

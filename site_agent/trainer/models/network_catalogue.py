@@ -28,10 +28,9 @@ from protos.plan.architecture import (
 )
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.column_transformer import FeatureTokens
-from site_agent.trainer.models.convolutional_models import Convolutional, ParallelConvolutional, UNet
 from site_agent.trainer.models.dense_models import Columns, Dense, Parallel
-from site_agent.trainer.models.efficient_model import Efficient
 from site_agent.trainer.models.global_layers_model import GlobalLayers
+from site_agent.trainer.models.image_models import Convolutional, Efficient, ParallelConvolutional, UNet
 
 
 def build_network(architecture: Architecture, columns: int, outputs: int, common: int | None = None) -> nn.Module:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import ConceptColumn, NumberConcept
-from site_agent.trainer.prior.concept_mapping import Float64, Mapped, MappedNumber
+from site_agent.trainer.prior.concept_columns import Float64, Mapped, MappedNumber
 
 Found: TypeAlias = tuple[str, str]  # a suspicion's kind and words
 # Factors between units of common measurements, in both directions. A conversion of the plan is preferred.

@@ -41,19 +41,17 @@ from protos.plan.prior_sums import (
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage, Stage
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
-from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.data.splits import SplitRows
+from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
+from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.prior.compared_columns import OthersColumns, Relations, Suspicion, columns_here, suspicions
-from site_agent.trainer.prior.concept_mapping import Float64, Mapped, mapped_columns, values_of, without_rare
-from site_agent.trainer.prior.private_terms import clipped_terms
-from site_agent.trainer.prior.profiled_regression import Concentrated, Rows, own_sums, profiled_intercept
-from site_agent.trainer.saves import SavedStudy
+from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
+from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
 from site_agent.trainer.study import Answer, Asked
-from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.flat_network import Vector
 
 _SUMS: Final = "announced"
 

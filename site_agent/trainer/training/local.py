@@ -1,4 +1,4 @@
-"""Trains on batches with the local procedure of a method.
+"""Trains on batches with the local procedure of a method, predicts, and measures losses and sensitivities.
 
 An epoch is a number of equal batches that the plan fixes, whatever a site's size. The optimiser and all other training
 state are kept across rounds, and are not reset when shared values are loaded (docs/researcher.md, "Methods").
@@ -9,7 +9,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 
 from protos.errors import ConfigurationError
+from protos.plan.architecture import TensorSpec
 from protos.plan.learning_rates import RateSchedule, rate_factor
 from site_agent.trainer.arithmetic import usable_memory_bytes
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.models.convolutional_models import ReadsImages
+from site_agent.trainer.models.image_models import ReadsImages
 from site_agent.trainer.pulse import PULSE
-from site_agent.trainer.training.augmented import Augmenting
-from site_agent.trainer.training.batches import Batches, Rows
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.batches import Augmenting, Batches, Rows
+from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
 from site_agent.trainer.training.procedures import Phase, Procedure
-from site_agent.trainer.training.state import State, part_of, prefixed
 from site_agent.trainer.training.torch_losses import LossFunction
 from site_agent.trainer.training.training_model import Model, Recipe
 
@@ -202,3 +201,27 @@ def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:
 def validation_loss(flat: FlatNetwork, rows: Rows, loss: LossFunction) -> Tensor:
     """Return the mean loss over the rows, without penalties. If there are several copies, return one mean for each."""
     return loss.per_copy(torch.from_numpy(predict(flat, rows.features)), rows.targets)
+
+
+def sensitivities(flat: FlatNetwork, rows: Rows, loss: LossFunction, tensors: Sequence[TensorSpec]) -> Tensor:
+    """Return the sensitivity F of every layer, float64 of shape (layers,), never falling; (copies, layers) for a stack.
+
+    `flat` is the network after its first local epoch. `tensors` are all its tensors, in its order.
+    """
+    block = rows_at_once(flat, rows.features)
+    flat.zero_gradients()
+    flat.network.eval()
+    blocks = torch.split(rows.features, block, dim=-2), torch.split(rows.targets, block, dim=rows.features.dim() - 2)
+    for features, targets in zip(*blocks, strict=True):
+        share = features.shape[-2] / len(rows)
+        batch = Rows(features, targets).to(flat.device)
+        torch.autograd.backward(share * loss(flat.network(batch.features), batch.targets))
+    flat.network.train()  # training continues with this network
+    of_layers: dict[str, list[Tensor]] = {}
+    for tensor in tensors:
+        inner = flat.network.get_parameter(tensor.name)
+        assert inner.grad is not None
+        squared = (inner.data.double() * inner.grad.double()).square()
+        of_layers.setdefault(tensor.layer, []).append(squared.flatten(0 if flat.copies is None else 1))
+    means = [torch.cat(parts, dim=-1).mean(-1) for parts in of_layers.values()]
+    return torch.stack(means, dim=-1).cpu().cumsum(-1)

@@ -30,8 +30,7 @@ from protos.privacy.private_ring import LARGEST_NARROW, Ring
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from site_agent.gate.privacy_ledger import with_noise
-from site_agent.trainer.training.private_gradient import Layer, PrivateRows
-from site_agent.trainer.training.private_steps import private_sums
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, private_sums
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 
@@ -280,7 +279,7 @@ def test_no_patient_changes_a_trainers_sums_by_more_than_the_norm_1(
 ) -> None:
     """From rows to integers, with the noise left out: shared and private layers together, for each of the patients."""
     monkeypatch.setattr(
-        "site_agent.trainer.training.private_steps.discrete_gaussian", lambda count, *_: np.zeros(count, np.int64)
+        "site_agent.trainer.training.private_gradient.discrete_gaussian", lambda count, *_: np.zeros(count, np.int64)
     )
     kind = private_network_plan if noise == "shared" else local_plan
     keys = {"rounds": 3, **({"steps": 1} if noise == "local" else {})}

@@ -22,7 +22,7 @@ from protos.wire.messages import Stage
 from site_agent.gate.policy import refusals
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.own_statistics import numbers_of_table, private_numbers
+from site_agent.trainer.released_numbers import numbers_of_table, private_numbers
 from tests.for_each import for_each
 from tests.protos.examples import listed, plan_of_method
 from tests.protos.privacy.private_plans import PROMISE

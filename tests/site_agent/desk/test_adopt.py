@@ -28,7 +28,7 @@ from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.tables import read_table
 from tests.logged import facts_of
 from tests.site_agent.desk.export.test_parity import check

@@ -29,7 +29,7 @@ from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
 from site_agent.state_folders import live_curves_path
-from site_agent.trainer.site_training import rows_of
+from site_agent.trainer.site_network import rows_of
 from site_agent.trainer.training.local import predict
 from tests.chaos.disks import small_disk
 from tests.mask_images import U_NET, mask_contract, put_table

@@ -22,10 +22,10 @@ from site_agent.desk.examination.code_spellings import is_plain_number
 from site_agent.desk.prediction import harmless, predict_table
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
-from site_agent.trainer.checkpoints import load, save
+from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
-from site_agent.trainer.data.splits import split_rows
 from site_agent.trainer.data.tables import read_table
+from site_agent.trainer.disk import load, save
 from site_agent.trainer.study import Outcome, Study
 from tests.for_each import for_each
 from tests.site_agent.desk.terminal import typed

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from protos.wire.messages import Stage
-from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.flat_network import Vector
 from site_agent.trainer_socket import Conclude, GateEnd, Message, Train
 
 REPOSITORY = Path(__file__).parents[3]

@@ -24,7 +24,7 @@ from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Asked, Outcome, Study
-from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.flat_network import Vector
 
 LOOSE_POLICY: Final = {
     "methods": list(METHOD_NAMES),

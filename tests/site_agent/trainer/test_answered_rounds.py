@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.answered_rounds import AnsweredRounds
+from site_agent.trainer.disk import AnsweredRounds
 from site_agent.trainer_socket import Train
 from tests.federation import masked_plan
 from tests.for_each import for_each

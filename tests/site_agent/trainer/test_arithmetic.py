@@ -14,9 +14,9 @@ PROGRAM = """
 import sys
 from site_agent.trainer.arithmetic import prepare_arithmetic
 prepare_arithmetic(1)
-import site_agent.desk.results.live_curves, site_agent.trainer.saves, site_agent.trainer.study, torch
+import site_agent.desk.results.live_curves, site_agent.trainer.disk, site_agent.trainer.study, torch
 from protos.plan.optimisers import AdamW
-from site_agent.trainer.training.torch_optimisers import build_optimiser
+from site_agent.trainer.training.training_model import build_optimiser
 weights = torch.nn.Parameter(torch.linspace(-1, 1, 101))
 optimiser = build_optimiser(AdamW(name="adamw", learning_rate=0.1), [weights])
 for _ in range(3):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from protos.errors import ConfigurationError, UnavailableError
-from site_agent.trainer.checkpoints import Json, Tensors, load, save
+from site_agent.trainer.disk import Json, Tensors, load, save
 from tests.for_each import for_each
 
 FACTS: dict[str, Json] = {"round": 3, "loss": 0.1, "columns": ["age", "größe"], "nothing": None}

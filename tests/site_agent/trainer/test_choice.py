@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from site_agent.trainer.choice import Choice, Rule
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.flat_network import FlatNetwork
 from tests.for_each import for_each
 
 NAN = float("nan")

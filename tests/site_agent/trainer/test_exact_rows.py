@@ -14,8 +14,8 @@ from protos.plan.weighting import RowWeights
 from protos.wire.messages import SiteReason
 from site_agent.desk import around_rounds
 from site_agent.hospital import read_hospital
-from site_agent.trainer.exact_rows import released_count
-from site_agent.trainer.scalars import Measures
+from site_agent.trainer.choice import Measures
+from site_agent.trainer.released_numbers import released_count
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared
 from tests.site_agent.trainer.asked import ScriptedSocket

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from site_agent.trainer import forest as forests
-from site_agent.trainer.data import pixel_store
-from site_agent.trainer.forest import Forest, Lines, forest_of
+from site_agent.trainer import plain_models as forests
+from site_agent.trainer.data import image_folder
+from site_agent.trainer.plain_models import Forest, Lines, forest_of
 from tests.for_each import for_each
 
 
@@ -124,6 +124,6 @@ def test_lines_of_few_rows_at_a_time_are_those_of_all_rows(seed: int, monkeypatc
     whole = lines.of(features)
 
     for size in (4, 1000, 40_000):
-        monkeypatch.setattr(pixel_store, "_ROWS_BYTES", size)
+        monkeypatch.setattr(image_folder, "_ROWS_BYTES", size)
         np.testing.assert_array_equal(lines.of(features), whole)
     assert lines.of(features[:0]).shape == (0, outputs)

@@ -12,9 +12,9 @@ import torch
 
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
-from site_agent.trainer import trainer_files
+from site_agent.trainer import disk
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.saves import SavedStudy, Saves
+from site_agent.trainer.disk import SavedStudy, Saves
 from tests.for_each import for_each
 from tests.laws.catalogue import catalogue_plan, rows_at
 
@@ -24,7 +24,7 @@ ROWS: Dataset = rows_at("ahus")
 
 def saves_in(folder: Path, rows: Dataset = ROWS, plan: Plan = PLAN) -> Saves:
     """What a trainer that starts finds."""
-    return Saves(folder / "saves" / "run", plan, rows)
+    return Saves(folder / "saves" / "run", plan, rows.digest)
 
 
 def a_study(number: int) -> SavedStudy:
@@ -113,7 +113,7 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     saves.forget_after(10)
 
     assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
-    Saves(tmp_path / "saves" / "another", PLAN, ROWS)
+    Saves(tmp_path / "saves" / "another", PLAN, ROWS.digest)
     assert not (tmp_path / "saves" / "run").exists()
 
 
@@ -125,10 +125,10 @@ def test_a_full_disk_of_the_trainer_has_a_remedy_that_works_in_a_terminal(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(trainer_files, "require_room", full)
+    monkeypatch.setattr(disk, "require_room", full)
 
     with pytest.raises(UnavailableError) as refused:
-        trainer_files.write_whole(tmp_path / "state", b"x")
+        disk.write_whole(tmp_path / "state", b"x")
 
     assert "nothing more was sent" in refused.value.consequence
     assert "`site-agent join`" in refused.value.remedy

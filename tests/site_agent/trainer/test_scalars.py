@@ -16,9 +16,8 @@ from protos.plan.manifest import (
     manifest_of,
 )
 from protos.plan.plan import Plan
-from site_agent.trainer.choice import Choice
-from site_agent.trainer.scalars import Measures
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.choice import Choice, Measures
+from site_agent.trainer.training.flat_network import FlatNetwork
 from tests.site_agent.trainer.methods.tiny import tiny_plan
 
 ROWS: dict[str, Any] = {"name": "rows", "largest_rows": 512}

@@ -15,7 +15,7 @@ from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
 from site_agent.desk.around_rounds import own_numbers
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.released_columns import FILE, ReleasedBefore
+from site_agent.trainer.released_numbers import FILE, ReleasedBefore
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import make_plan
 

@@ -18,7 +18,7 @@ from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import around_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer import worker as worker_module
-from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.flat_network import Vector
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Agreed, Check, Failed, Message, Prepare, Prepared, Trained, TrainerGone
 from tests.protos.privacy.private_plans import private_network_plan, private_plan

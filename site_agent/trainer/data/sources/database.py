@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.trainer.data.formats import SqlFormat
+from site_agent.trainer.data.contract import SqlFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Record, text_of
 

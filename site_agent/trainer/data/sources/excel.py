@@ -17,7 +17,7 @@ from xml.etree.ElementTree import ParseError
 from openpyxl import load_workbook
 from openpyxl.utils.exceptions import InvalidFileException
 
-from site_agent.trainer.data.formats import ExcelFormat
+from site_agent.trainer.data.contract import ExcelFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Record, text_of
 

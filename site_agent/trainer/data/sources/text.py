@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from site_agent.trainer.data.formats import TableFormat
+from site_agent.trainer.data.contract import TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.sources.blocks import Block, Opened, Record, blocks_of
 from site_agent.trainer.data.sources.plain import plain_columns

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.experiments.data.dealt import breast_cancer
 from benchmarks.experiments.data.piecewise import piecewise_linear
-from site_agent.trainer.data.encodings import shares_of_bins
+from site_agent.trainer.data.preprocessing import shares_of_bins
 from tests.for_each import for_each
 
 

@@ -15,7 +15,7 @@ from benchmarks.experiments.data.recipes import (
     piecewise_columns,
 )
 from benchmarks.experiments.data.sources import hospital_contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, NumericFeature
+from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
 
 
 def kinds(site: str, recipe: Recipe) -> dict[str, str]:

@@ -21,7 +21,7 @@ from site_agent.desk.comparison.calibration import (
     smoothed,
 )
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
 from tests.for_each import for_each
 
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn import metrics
 
 from site_agent.desk.comparison.evaluation import HeldOutRows, measure
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
 from tests.for_each import for_each
 
 TWO = ("negative", "positive")

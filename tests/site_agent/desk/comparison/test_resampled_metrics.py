@@ -12,7 +12,7 @@ from sklearn import metrics
 from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.trainer.data.contract import Task
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
 from tests.for_each import for_each
 
 CLASSES = ("a", "b", "c", "d")

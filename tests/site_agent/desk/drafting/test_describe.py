@@ -20,8 +20,8 @@ from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.examine import examine
 from site_agent.desk.examination.suspicious_numbers import disguised_numbers
 from site_agent.hospital import Split
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.tables import survey_new_rows, survey_table
 from tests.for_each import for_each
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from site_agent.desk.examination.code_spellings import TwoSpellings, two_spellings
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
 
 CONTRACTS = sorted((Path(__file__).parents[4] / "deploy" / "data").glob("*.yaml"))
 

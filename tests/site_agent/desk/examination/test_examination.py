@@ -18,8 +18,8 @@ from site_agent.desk.examination.examine import Examination, examine
 from site_agent.desk.examination.examined_outcome import auroc, auroc_alone
 from site_agent.hospital import Split
 from site_agent.trainer.data.cell_rules import NOT_A_NUMBER
+from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.contract_columns import NumericFeature
 from site_agent.trainer.data.mistakes import Mistake
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each

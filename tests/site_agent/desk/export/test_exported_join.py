@@ -14,7 +14,7 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with, make_prior_report
 from site_agent.desk.results.saved_model import SavedModel
-from site_agent.trainer.prior.concept_inputs import ConceptEncoding
+from site_agent.trainer.prior.concept_columns import ConceptEncoding
 from tests.site_agent.desk.export.test_parity import check
 from tests.site_agent.trainer.prior.prior_federation import federate, heart_members, members_of, prior_plan
 

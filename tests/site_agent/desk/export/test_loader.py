@@ -12,7 +12,7 @@ from site_agent.desk.export.described_model import description_of, rule_facts
 from site_agent.desk.export.loader import RowReader, rule_of
 from site_agent.trainer.data.cell_rules import MISSING, UNDECLARED, UNKNOWN_POSITION, CodeRule, DateRule, NumberRule
 from site_agent.trainer.data.cells import Spelling, feature_parser, feature_rule
-from site_agent.trainer.data.contract_columns import CategoricalFeature
+from site_agent.trainer.data.columns import CategoricalFeature
 from tests.site_agent.desk.export.test_parity import model
 
 

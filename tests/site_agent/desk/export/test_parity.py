@@ -36,10 +36,9 @@ from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
+from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature, DayColumn, Feature, NumericFeature
-from site_agent.trainer.data.encodings import QuantileEncoding
-from site_agent.trainer.data.preprocessing import fit
+from site_agent.trainer.data.preprocessing import QuantileEncoding, fit
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import SMALL, make_plan

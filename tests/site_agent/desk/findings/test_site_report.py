@@ -21,8 +21,7 @@ from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.splits import steady_split
+from site_agent.trainer.data.dataset import prepare_rows, steady_split
 from site_agent.trainer.data.tables import read_table
 from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run

@@ -18,8 +18,8 @@ from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
-from site_agent.trainer.checkpoints import Json
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.disk import Json
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
 

@@ -18,8 +18,7 @@ from site_agent.desk.results.simple_models import TITLES, best_simple_model, fit
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import Task, read_contract
 from site_agent.trainer.data.dataset import Dataset, Examples, prepare
-from site_agent.trainer.data.encodings import Scale
-from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.preprocessing import Preprocessing, Scale
 from tests.site_agent.trainer.sites import Table, make_site
 
 

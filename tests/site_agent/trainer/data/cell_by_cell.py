@@ -29,15 +29,8 @@ from site_agent.trainer.data.cell_rules import (
     UNDECLARED,
     canonical_code,
 )
-from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.data.contract_columns import (
-    CategoricalFeature,
-    DateFeature,
-    DayColumn,
-    NumericFeature,
-    patterns_of,
-)
-from site_agent.trainer.data.formats import TableFormat
+from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn, NumericFeature, patterns_of
+from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 TIME = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)

@@ -9,8 +9,8 @@ import pytest
 from protos.errors import ConfigurationError
 from protos.plan.documents import parse_document
 from site_agent.trainer.data.cell_rules import canonical_code
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
 
 EXAMPLES = Path(__file__).parents[4] / "deploy" / "data"
 DAY = "{name: a, role: feature, type: date, since: '2020-01-01'"

@@ -15,9 +15,8 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.trainer.data.cells import Spelling, feature_parser
-from site_agent.trainer.data.contract import BinaryTarget, Contract
-from site_agent.trainer.data.contract_columns import NumericFeature
-from site_agent.trainer.data.formats import TableFormat
+from site_agent.trainer.data.columns import NumericFeature
+from site_agent.trainer.data.contract import BinaryTarget, Contract, TableFormat
 from site_agent.trainer.data.tables import read_table
 from tests.for_each import for_each
 

@@ -23,13 +23,12 @@ from protos.errors import ConfigurationError, DataError, UnavailableError
 from site_agent.desk.examination.examine import examine, table_digest
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
-from site_agent.trainer.data import image_files, image_flaws
+from site_agent.trainer.data import image_folder, image_formats
 from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.image_column import ImageColumn
-from site_agent.trainer.data.image_files import pixels_of
-from site_agent.trainer.data.splits import split_rows, steady_split
+from site_agent.trainer.data.dataset import prepare_rows, split_rows, steady_split
+from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 
@@ -174,30 +173,30 @@ def with_palette() -> Image.Image:
 PLAIN = encoded(Image.fromarray(drawn(0)))
 COLOUR = {"image": {"height": 4, "width": 6, "channels": 3}}
 WRONG: dict[str, tuple[bytes, dict[str, Any], Flaw | str]] = {
-    "no image": (b"who,scan,ill", {}, image_flaws.OTHER_FORMAT),
-    "another format": (encoded(Image.fromarray(drawn(0)), "GIF"), {}, image_flaws.OTHER_FORMAT),
-    "half a file": (PLAIN[: len(PLAIN) - 30], {}, image_flaws.DAMAGED),
-    "no pixels": (header(6, 4), {}, image_flaws.DAMAGED),
-    "two images in PNG": (several("PNG"), {}, image_flaws.SEVERAL),
-    "two images in JPEG": (several("MPO"), COLOUR, image_flaws.SEVERAL),
-    "transparency": (encoded(Image.new("RGBA", (6, 4))), COLOUR, image_flaws.TRANSPARENT),
-    "grey with transparency": (encoded(Image.new("LA", (6, 4))), {}, image_flaws.TRANSPARENT),
-    "one transparent colour": (encoded(Image.new("L", (6, 4)), transparency=0), {}, image_flaws.TRANSPARENT),
-    "palette": (encoded(with_palette()), {}, image_flaws.OTHER_PIXELS),
-    "black and white": (encoded(Image.new("1", (6, 4))), {}, image_flaws.OTHER_PIXELS),
-    "for print": (encoded(Image.new("CMYK", (6, 4)), "JPEG"), COLOUR, image_flaws.OTHER_PIXELS),
-    "colour for grey": (encoded(Image.new("RGB", (6, 4))), {}, image_flaws.COLOURED),
-    "grey for colour": (PLAIN, COLOUR, image_flaws.GREY),
-    "2 bits": (header(6, 4, depth=2), {}, image_flaws.FEW_BITS),
-    "4 bits": (header(6, 4, depth=4), {"resize": "stretch"}, image_flaws.FEW_BITS),
-    "16 bits for 8": (encoded(Image.fromarray(drawn(0, 4, 6, dtype=np.uint16))), {}, image_flaws.WIDE),
-    "16 bits of colour": (header(6, 4, depth=16, kind=2), COLOUR, image_flaws.WIDE),
-    "8 bits for 16": (PLAIN, {"bits": 16}, image_flaws.NARROW),
+    "no image": (b"who,scan,ill", {}, image_formats.OTHER_FORMAT),
+    "another format": (encoded(Image.fromarray(drawn(0)), "GIF"), {}, image_formats.OTHER_FORMAT),
+    "half a file": (PLAIN[: len(PLAIN) - 30], {}, image_formats.DAMAGED),
+    "no pixels": (header(6, 4), {}, image_formats.DAMAGED),
+    "two images in PNG": (several("PNG"), {}, image_formats.SEVERAL),
+    "two images in JPEG": (several("MPO"), COLOUR, image_formats.SEVERAL),
+    "transparency": (encoded(Image.new("RGBA", (6, 4))), COLOUR, image_formats.TRANSPARENT),
+    "grey with transparency": (encoded(Image.new("LA", (6, 4))), {}, image_formats.TRANSPARENT),
+    "one transparent colour": (encoded(Image.new("L", (6, 4)), transparency=0), {}, image_formats.TRANSPARENT),
+    "palette": (encoded(with_palette()), {}, image_formats.OTHER_PIXELS),
+    "black and white": (encoded(Image.new("1", (6, 4))), {}, image_formats.OTHER_PIXELS),
+    "for print": (encoded(Image.new("CMYK", (6, 4)), "JPEG"), COLOUR, image_formats.OTHER_PIXELS),
+    "colour for grey": (encoded(Image.new("RGB", (6, 4))), {}, image_formats.COLOURED),
+    "grey for colour": (PLAIN, COLOUR, image_formats.GREY),
+    "2 bits": (header(6, 4, depth=2), {}, image_formats.FEW_BITS),
+    "4 bits": (header(6, 4, depth=4), {"resize": "stretch"}, image_formats.FEW_BITS),
+    "16 bits for 8": (encoded(Image.fromarray(drawn(0, 4, 6, dtype=np.uint16))), {}, image_formats.WIDE),
+    "16 bits of colour": (header(6, 4, depth=16, kind=2), COLOUR, image_formats.WIDE),
+    "8 bits for 16": (PLAIN, {"bits": 16}, image_formats.NARROW),
     "larger": (encoded(Image.new("L", (12, 8))), {}, "an image of another size than 4 by 6 pixels"),
     "on its side": (encoded(Image.new("L", (4, 6))), {}, "an image of another size than 4 by 6 pixels"),
-    "a bomb": (header(60_000, 60_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
-    "a small bomb": (header(10_000, 9_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
-    "a bomb that the library lets pass": (header(8_000, 8_000), {"resize": "stretch"}, image_flaws.TOO_MANY_PIXELS),
+    "a bomb": (header(60_000, 60_000), {"resize": "stretch"}, image_formats.TOO_MANY_PIXELS),
+    "a small bomb": (header(10_000, 9_000), {"resize": "stretch"}, image_formats.TOO_MANY_PIXELS),
+    "a bomb that the library lets pass": (header(8_000, 8_000), {"resize": "stretch"}, image_formats.TOO_MANY_PIXELS),
 }
 
 
@@ -232,7 +231,7 @@ def test_a_damaged_exif_entry_does_not_turn_an_image_by_chance(form: str) -> Non
 
     found = pixels_of(longer, column(image={"height": 6, "width": 4}))
 
-    assert found == image_flaws.DAMAGED
+    assert found == image_formats.DAMAGED
 
 
 @for_each("seed", range(300))
@@ -313,7 +312,7 @@ def empty(folder: Path) -> str:
 def enormous(folder: Path) -> str:
     """A file that is too long, without a block on the disk."""
     with (folder / "scans" / SECRET).open("wb") as file:
-        file.truncate(image_flaws.LARGEST_FILE_BYTES + 1)
+        file.truncate(image_formats.LARGEST_FILE_BYTES + 1)
     return SECRET
 
 
@@ -324,17 +323,17 @@ def under_a_file(folder: Path) -> str:
 
 
 PLACES: list[tuple[Callable[[Path], str], Flaw]] = [
-    (outside, image_flaws.OUTSIDE),
-    (absolute, image_flaws.OUTSIDE),
-    (linked, image_flaws.OUTSIDE),
-    (through_a_linked_folder, image_flaws.OUTSIDE),
-    (lambda _: SECRET, image_flaws.NO_FILE),
-    (lambda _: SECRET * 100, image_flaws.NO_FILE),
-    (under_a_file, image_flaws.NO_FILE),
-    (a_pipe, image_flaws.NOT_PLAIN),
-    (a_folder, image_flaws.NOT_PLAIN),
-    (empty, image_flaws.EMPTY),
-    (enormous, image_flaws.TOO_LONG),
+    (outside, image_formats.OUTSIDE),
+    (absolute, image_formats.OUTSIDE),
+    (linked, image_formats.OUTSIDE),
+    (through_a_linked_folder, image_formats.OUTSIDE),
+    (lambda _: SECRET, image_formats.NO_FILE),
+    (lambda _: SECRET * 100, image_formats.NO_FILE),
+    (under_a_file, image_formats.NO_FILE),
+    (a_pipe, image_formats.NOT_PLAIN),
+    (a_folder, image_formats.NOT_PLAIN),
+    (empty, image_formats.EMPTY),
+    (enormous, image_formats.TOO_LONG),
 ]
 
 
@@ -405,7 +404,7 @@ def test_images_that_memory_should_not_hold_are_refused_before_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error has both figures."""
-    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", 24 * 11)
+    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", 24 * 11)
 
     both = r"at least 12 images\. For the size 4 by 6 pixels, grey, this program reads at most 11 images"
     with pytest.raises(DataError, match=both):

@@ -13,10 +13,9 @@ from PIL import Image
 from protos.errors import DataError
 from site_agent.desk.examination.examine import examine, table_digest
 from site_agent.hospital import Split
-from site_agent.trainer.data import image_files
+from site_agent.trainer.data import image_folder
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 from tests.site_agent.trainer.data.test_image_files import encoded, header
@@ -165,10 +164,10 @@ def test_a_path_out_of_the_folder_of_masks_is_refused(tmp_path: Path, cell: str,
 def test_masks_have_the_limit_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many masks as images are read, counted apart from them, and no more."""
     table = put(tmp_path, [drawn(number) for number in range(ROWS)])
-    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", ROWS * 32)
+    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", ROWS * 32)
     assert read_table(table, contract()).rows == ROWS
-    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", ROWS * 32 - 1)
-    folder = image_files.ImageFolder(contract().mask or pytest.fail("no mask"), table, (), has_masks=True)
+    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", ROWS * 32 - 1)
+    folder = image_folder.ImageFolder(contract().mask or pytest.fail("no mask"), table, (), has_masks=True)
 
     with pytest.raises(DataError, match=f"at least {ROWS} images"):
         folder.read([f"{number}.png" for number in range(ROWS)])

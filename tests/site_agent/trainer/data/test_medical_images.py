@@ -28,11 +28,12 @@ from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from protos.errors import DataError
 from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
 from site_agent.desk.results.simple_models import MOST_NUMBERS
-from site_agent.trainer.data import image_flaws
+from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import Flaw
+from site_agent.trainer.data.columns import LARGEST_INTENSITY, ImageColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.image_column import LARGEST_INTENSITY, ImageColumn
-from site_agent.trainer.data.image_files import LARGEST_TABLE_NUMBERS, pixels_of
+from site_agent.trainer.data.image_folder import LARGEST_TABLE_NUMBERS
+from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.tables import read_table
 from tests.for_each import for_each
 
@@ -119,7 +120,7 @@ def test_a_patient_in_a_nested_sequence_is_found() -> None:
         return file.getvalue()
 
     for holder in (tags, *nested):
-        assert pixels_of(content(), declared, None) is image_flaws.WITH_PATIENT
+        assert pixels_of(content(), declared, None) is image_formats.WITH_PATIENT
         for name in ("PatientName", "PatientID", "PatientBirthDate"):
             if name in holder:
                 del holder[name]
@@ -138,7 +139,7 @@ def test_a_patient_in_a_sequence_of_unknown_kind_is_found(tag: tuple[int, int], 
         del tags[name]
     named = pydicom.Dataset()
     named.PatientName = SECRET
-    for holder, found in ((named, image_flaws.WITH_PATIENT), (pydicom.Dataset(), None)):
+    for holder, found in ((named, image_formats.WITH_PATIENT), (pydicom.Dataset(), None)):
         inner = holder
         inner.TextValue = "x" * 70_000  # pydicom finds the kind of shorter ones itself
         for _ in range(levels):
@@ -155,7 +156,7 @@ def test_a_patient_in_a_sequence_of_unknown_kind_is_found(tag: tuple[int, int], 
 
         flaw = pixels_of(raw.getvalue(), column(128, 128, window=[-1000, 400], files=NAMED), None)
 
-        expected = image_flaws.DAMAGED if levels > 8 else found
+        expected = image_formats.DAMAGED if levels > 8 else found
         assert flaw is expected if expected else not isinstance(flaw, Flaw)
 
 
@@ -183,20 +184,20 @@ def test_colours_are_red_green_and_blue_however_they_are_stored(name: str) -> No
 
 
 WORDS: dict[str, Flaw] = {
-    "MR_small_RLE.dcm": image_flaws.PACKED,
-    "JPEG-lossy.dcm": image_flaws.PACKED,
-    "image_dfl.dcm": image_flaws.PACKED,
-    "MR_truncated.dcm": image_flaws.DAMAGED,
-    "rtdose.dcm": image_flaws.SEVERAL,
-    "badVR.dcm": image_flaws.DAMAGED,
-    "no_meta.dcm": image_flaws.NOT_DICOM,
-    "zipMR.gz": image_flaws.NOT_DICOM,
-    "reportsi.dcm": image_flaws.NO_PIXELS,
-    "waveform_ecg.dcm": image_flaws.NO_PIXELS,
-    "liver_1frame.dcm": image_flaws.UNSCALED,
-    "rtdose_1frame.dcm": image_flaws.NOT_GREY_OR_RGB,
-    "examples_palette.dcm": image_flaws.NOT_GREY_OR_RGB,
-    "examples_rgb_color.dcm": image_flaws.COLOURED,
+    "MR_small_RLE.dcm": image_formats.PACKED,
+    "JPEG-lossy.dcm": image_formats.PACKED,
+    "image_dfl.dcm": image_formats.PACKED,
+    "MR_truncated.dcm": image_formats.DAMAGED,
+    "rtdose.dcm": image_formats.SEVERAL,
+    "badVR.dcm": image_formats.DAMAGED,
+    "no_meta.dcm": image_formats.NOT_DICOM,
+    "zipMR.gz": image_formats.NOT_DICOM,
+    "reportsi.dcm": image_formats.NO_PIXELS,
+    "waveform_ecg.dcm": image_formats.NO_PIXELS,
+    "liver_1frame.dcm": image_formats.UNSCALED,
+    "rtdose_1frame.dcm": image_formats.NOT_GREY_OR_RGB,
+    "examples_palette.dcm": image_formats.NOT_GREY_OR_RGB,
+    "examples_rgb_color.dcm": image_formats.COLOURED,
 }
 
 
@@ -352,63 +353,63 @@ PLANE = {"kind": "dicom", "plane": "axial"}
 OTHER_NUMBER = Dataset()
 OTHER_NUMBER.PatientID = "7"
 WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
-    "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_flaws.BURNED_IN),
+    "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_formats.BURNED_IN),
     "burnt-in names, among other values": (dicom(drawn(0), BurnedInAnnotation=["YES", ""]), {}, None,
-                                           image_flaws.BURNED_IN),
-    "not said to be clean": (dicom(drawn(0)), {"files": CLEAN}, None, image_flaws.NOT_DECLARED_CLEAN),
-    "a name in its tags": (dicom(drawn(0)), {"files": NAMED}, None, image_flaws.WITH_PATIENT),
+                                           image_formats.BURNED_IN),
+    "not said to be clean": (dicom(drawn(0)), {"files": CLEAN}, None, image_formats.NOT_DECLARED_CLEAN),
+    "a name in its tags": (dicom(drawn(0)), {"files": NAMED}, None, image_formats.WITH_PATIENT),
     "a number in its tags": (dicom(drawn(0), PatientName="", PatientID="7"), {"files": NAMED}, None,
-                             image_flaws.WITH_PATIENT),
+                             image_formats.WITH_PATIENT),
     "an earlier name in its tags": (dicom(drawn(0), PatientName="", PatientBirthName=SECRET), {"files": NAMED}, None,
-                                    image_flaws.WITH_PATIENT),
+                                    image_formats.WITH_PATIENT),
     "another number in its tags": (dicom(drawn(0), PatientName="", OtherPatientIDsSequence=[OTHER_NUMBER]),
-                                   {"files": NAMED}, None, image_flaws.WITH_PATIENT),
+                                   {"files": NAMED}, None, image_formats.WITH_PATIENT),
     "a telephone number in its tags": (dicom(drawn(0), PatientName="", PatientTelecomInformation="221"),
-                                       {"files": NAMED}, None, image_flaws.WITH_PATIENT),
+                                       {"files": NAMED}, None, image_formats.WITH_PATIENT),
     "another modality": (dicom(drawn(0)), {"files": {"kind": "dicom", "modality": "CT"}}, None,
-                         image_flaws.OTHER_MODALITY),
-    "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_flaws.SEVERAL),
-    "a fourth frame of three": (dicom(drawn(0, 3, 4, 6)), {}, 4, image_flaws.NO_SUCH_SLICE),
-    "frame 0": (dicom(drawn(0, 3, 4, 6)), {}, 0, image_flaws.NO_SUCH_SLICE),
+                         image_formats.OTHER_MODALITY),
+    "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_formats.SEVERAL),
+    "a fourth frame of three": (dicom(drawn(0, 3, 4, 6)), {}, 4, image_formats.NO_SUCH_SLICE),
+    "frame 0": (dicom(drawn(0, 3, 4, 6)), {}, 0, image_formats.NO_SUCH_SLICE),
     "another size": (dicom(drawn(0, 8, 12)), {}, None, "an image of another size than 4 by 6 pixels"),
     "announces too much": (dicom(drawn(0), Rows=60_000, Columns=60_000), {"resize": "stretch"}, None,
-                           image_flaws.TOO_MANY_PIXELS),
+                           image_formats.TOO_MANY_PIXELS),
     "announces more than is there": (dicom(drawn(0), Rows=5_000, Columns=5_000), {"resize": "stretch"}, None,
-                                     image_flaws.DAMAGED),
+                                     image_formats.DAMAGED),
     "packed pixels that announce more than the tags": (
-        dicom(drawn(0).astype(np.uint8), syntax=JPEG, PixelData=packed(4000, 4000)), {}, None, image_flaws.DAMAGED),
-    "no orientation": (dicom(drawn(0)), {"files": PLANE}, None, image_flaws.OTHER_PLANE),
+        dicom(drawn(0).astype(np.uint8), syntax=JPEG, PixelData=packed(4000, 4000)), {}, None, image_formats.DAMAGED),
+    "no orientation": (dicom(drawn(0)), {"files": PLANE}, None, image_formats.OTHER_PLANE),
     "another plane": (dicom(drawn(0), ImageOrientationPatient=[1, 0, 0, 0, 0, -1]), {"files": PLANE}, None,
-                      image_flaws.OTHER_PLANE),
+                      image_formats.OTHER_PLANE),
     "between two planes": (dicom(drawn(0), ImageOrientationPatient=[1, 0, 0, 0, 0.7, -0.7]), {"files": PLANE}, None,
-                           image_flaws.OTHER_PLANE),
+                           image_formats.OTHER_PLANE),
     "a slope that is no number": (dicom(drawn(0), RescaleSlope="1e30", RescaleIntercept="0"), {}, None,
-                                  image_flaws.NO_NUMBERS),
+                                  image_formats.NO_NUMBERS),
     "many slopes": (dicom(drawn(0, 512, 512), RescaleSlope=["1"] * 500, RescaleIntercept="0"),
-                    {"image": {"height": 512, "width": 512}}, None, image_flaws.UNSCALED),
-    "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_flaws.PACKED),
-    "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_flaws.GREY),
-    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_flaws.NOT_DICOM),
-    "DICOM for NIfTI": (dicom(drawn(0)), {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
-    "nothing for NIfTI": (b"\x5c\x01", {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
-    "gzip of nothing": (gzip.compress(b""), {"files": AXIAL}, None, image_flaws.NOT_NIFTI),
-    "half a gzip": (gzip.compress(VOLUME)[:-80], {"files": AXIAL}, None, image_flaws.DAMAGED),
-    "half a volume": (VOLUME[:-9], {"files": AXIAL}, None, image_flaws.DAMAGED),
-    "volumes over time": (nifti(drawn(0, 6, 4, 3, 2), np.eye(4)), {"files": AXIAL}, None, image_flaws.SEVERAL),
-    "a fourth slice of three": (VOLUME, {"files": AXIAL}, 4, image_flaws.NO_SUCH_SLICE),
+                    {"image": {"height": 512, "width": 512}}, None, image_formats.UNSCALED),
+    "deflated": (dicom(drawn(0), syntax="1.2.840.10008.1.2.1.99"), {}, None, image_formats.PACKED),
+    "grey for colour": (dicom(drawn(0)), {"image": {"height": 4, "width": 6, "channels": 3}}, None, image_formats.GREY),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(200), {}, None, image_formats.NOT_DICOM),
+    "DICOM for NIfTI": (dicom(drawn(0)), {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "nothing for NIfTI": (b"\x5c\x01", {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "gzip of nothing": (gzip.compress(b""), {"files": AXIAL}, None, image_formats.NOT_NIFTI),
+    "half a gzip": (gzip.compress(VOLUME)[:-80], {"files": AXIAL}, None, image_formats.DAMAGED),
+    "half a volume": (VOLUME[:-9], {"files": AXIAL}, None, image_formats.DAMAGED),
+    "volumes over time": (nifti(drawn(0, 6, 4, 3, 2), np.eye(4)), {"files": AXIAL}, None, image_formats.SEVERAL),
+    "a fourth slice of three": (VOLUME, {"files": AXIAL}, 4, image_formats.NO_SUCH_SLICE),
     "complex numbers": (nifti(np.ones((6, 4, 3), np.complex64), np.eye(4)), {"files": AXIAL}, None,
-                        image_flaws.NOT_GREY_OR_RGB),
+                        image_formats.NOT_GREY_OR_RGB),
     "no numbers": (nifti(np.full((6, 4, 3), np.nan, np.float32), np.eye(4)), {"files": AXIAL}, None,
-                   image_flaws.NO_NUMBERS),
+                   image_formats.NO_NUMBERS),
     "no orientation in NIfTI": (with_header(VOLUME, sform_code=0, qform_code=0), {"files": AXIAL}, None,
-                                image_flaws.OTHER_PLANE),
+                                image_formats.OTHER_PLANE),
     "a volume that announces too much": (with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]),
-                                         {"files": AXIAL}, None, image_flaws.TOO_LARGE_VOLUME),
+                                         {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
     "a packed volume that announces too much": (
         gzip.compress(with_header(VOLUME, dim=[3, 30000, 30000, 30000, 1, 1, 1, 1]) + bytes(1 << 24)),
-        {"files": AXIAL}, None, image_flaws.TOO_LARGE_VOLUME),
+        {"files": AXIAL}, None, image_formats.TOO_LARGE_VOLUME),
     "extensions without end": (gzip.compress(with_header(VOLUME, vox_offset=1e12) + bytes(1 << 24)), {"files": AXIAL},
-                               None, image_flaws.TOO_LARGE_VOLUME),
+                               None, image_formats.TOO_LARGE_VOLUME),
 }  # fmt: skip
 
 
@@ -432,14 +433,14 @@ def test_a_file_that_the_contract_does_not_allow_has_one_exact_reason(case: str)
 def test_a_slice_with_too_many_pixels_is_refused_before_it_is_converted() -> None:
     """A packed file of 36 kB may hold one slice that would need gigabytes as numbers."""
     content = gzip.compress(nifti(np.zeros((6000, 6000, 1), np.uint8), np.diag([-1, -1, 1, 1])))
-    assert image_flaws.LARGEST_FILE_PIXELS < 6000 * 6000
+    assert image_formats.LARGEST_FILE_PIXELS < 6000 * 6000
 
     tracemalloc.start()
     found = pixels_of(content, column(files=AXIAL, resize="stretch"))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert found == image_flaws.TOO_MANY_PIXELS
+    assert found == image_formats.TOO_MANY_PIXELS
     assert most < 5 * 6000 * 6000
 
 
@@ -511,7 +512,8 @@ def test_the_data_managers_page_has_these_contracts_and_limits() -> None:
     assert limits is not None
     numbers = [int(found.replace(",", "")) for found in re.findall(r"\| (?:between -)?([\d,]+)", limits[1])]
     assert numbers == [
-        image_flaws.LARGEST_FILE_BYTES >> 20, image_flaws.LARGEST_FILE_PIXELS, image_flaws.LARGEST_VOLUME_BYTES >> 20,
+        image_formats.LARGEST_FILE_BYTES >> 20, image_formats.LARGEST_FILE_PIXELS,
+        image_formats.LARGEST_VOLUME_BYTES >> 20,
         LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS,
     ]  # fmt: skip
     words = " ".join(page.split())

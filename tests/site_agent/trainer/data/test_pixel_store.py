@@ -16,7 +16,7 @@ import torch
 
 from protos.errors import UnavailableError
 from site_agent.hospital import Split
-from site_agent.trainer.data import image_files, pixel_store
+from site_agent.trainer.data import image_folder
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare
 from site_agent.trainer.data.tables import read_table
@@ -44,7 +44,7 @@ def test_a_file_gives_the_bits_that_memory_gives(tmp_path: Path, seed: int, monk
     found = []
     for scratch in (None, tmp_path / "saves"):
         for size in (1 << 24, 700):
-            monkeypatch.setattr(pixel_store, "_ROWS_BYTES", size)
+            monkeypatch.setattr(image_folder, "_ROWS_BYTES", size)
             dataset, preprocessing = prepare(tmp_path / "table.csv", declared(), SPLIT, scratch)
             found.append((dataset, preprocessing.pixel_scales[0]))
 
@@ -78,7 +78,7 @@ def test_the_file_has_no_name_and_goes_with_its_last_array(tmp_path: Path) -> No
 
 def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 600 images in a file, memory holds less than half of what the pixels need."""
-    monkeypatch.setattr(pixel_store, "_ROWS_BYTES", 1 << 14)
+    monkeypatch.setattr(image_folder, "_ROWS_BYTES", 1 << 14)
     large = {"resize": "stretch", "image": {"height": 64, "width": 64, "channels": 1}}
     put_table(tmp_path / "table.csv", tmp_path, [*range(600)])
     content = json.loads(declared(**large).model_dump_json())
@@ -103,8 +103,8 @@ def test_little_memory_is_needed_whatever_the_number_of_images(tmp_path: Path, m
 def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has both figures, and no image was opened."""
     put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
-    monkeypatch.setattr(pixel_store, "MODELS_RESERVE_BYTES", 1 << 60)
-    monkeypatch.setattr(image_files, "_content", lambda *_: pytest.fail("an image was opened"))
+    monkeypatch.setattr(image_folder, "MODELS_RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(image_folder, "_content", lambda *_: pytest.fail("an image was opened"))
 
     both = r"images of the table: its disk has [0-9.]+ MB free, and 1152921504606\.9 MB are needed there"
     with pytest.raises(UnavailableError, match=both):
@@ -114,7 +114,7 @@ def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypat
 def test_a_file_may_hold_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest number of pixels in memory is no limit of a file; the disk is."""
     put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
-    monkeypatch.setattr(image_files, "LARGEST_TABLE_NUMBERS", 64)
+    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", 64)
 
     assert read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves").rows == ROWS
 
@@ -124,12 +124,12 @@ def test_temporary_files_are_on_a_disk_unless_a_person_names_a_folder(
 ) -> None:
     """/tmp may be memory. A name without a folder is not created."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert pixel_store.temporary_folder() == tmp_path
+    assert image_folder.temporary_folder() == tmp_path
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    assert pixel_store.temporary_folder().is_dir()
+    assert image_folder.temporary_folder().is_dir()
     assert not (tmp_path / "missing").exists()
     monkeypatch.delenv("TMPDIR")
-    assert pixel_store.temporary_folder() == Path("/var/tmp")
+    assert image_folder.temporary_folder() == Path("/var/tmp")
 
 
 def test_a_table_without_images_opens_no_file(tmp_path: Path) -> None:

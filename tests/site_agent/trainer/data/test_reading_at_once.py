@@ -12,8 +12,8 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.trainer.data.cell_rules import UNKNOWN_POSITION
+from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.contract_columns import CategoricalFeature
 from site_agent.trainer.data.sources import text
 from site_agent.trainer.data.tables import survey_table
 from tests.for_each import for_each

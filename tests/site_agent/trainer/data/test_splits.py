@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from protos.errors import DataError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.splits import split_rows
+from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.tables import Table
 
 FIRST_TEST_ROWS = [225, 152, 228, 201, 52]

@@ -23,13 +23,13 @@ from site_agent.desk.examination.examine import examine, table_digest
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
-from site_agent.trainer.data import terms
+from site_agent.trainer.data import cells
 from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, MOST_ACCENTS, TOO_LONG, TOO_MANY_ACCENTS, Flaw
+from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.preprocessing import fit
-from site_agent.trainer.data.splits import steady_split
+from site_agent.trainer.data.dataset import steady_split
+from site_agent.trainer.data.preprocessing import fit, fit_terms, weighted
 from site_agent.trainer.data.tables import Table, read_table, survey_table
-from site_agent.trainer.data.terms import TermsFeature, fit_terms, weighted
 from tests.for_each import for_each
 
 SECRET = "Mrs Smith of Baker Street"
@@ -264,7 +264,7 @@ def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both figures of the limit are named."""
-    monkeypatch.setattr(terms, "LARGEST_TABLE_COUNTS", 8 * 20)
+    monkeypatch.setattr(cells, "LARGEST_TABLE_COUNTS", 8 * 20)
 
     read(tmp_path, ["a"] * 20)
     with pytest.raises(DataError, match=r"8 columns, and the table has at least 33 rows.*at most 20 rows"):
@@ -411,7 +411,7 @@ def test_the_documented_limits_are_those_of_the_code() -> None:
 
     assert f"{LONGEST_CELL:,}" in page
     assert f"| accents on one letter | {MOST_ACCENTS} |" in page
-    assert f"{terms.LARGEST_TABLE_COUNTS:,}" in page
+    assert f"{cells.LARGEST_TABLE_COUNTS:,}" in page
     assert "2,048" in page
     assert TermsFeature.model_fields["buckets"].metadata[1].le == 2048
 

@@ -21,7 +21,7 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Answer, Asked, Study
-from site_agent.trainer.training.bridge import Vector
+from site_agent.trainer.training.flat_network import Vector
 
 prepare_arithmetic(1)  # as every trainer does before it trains
 

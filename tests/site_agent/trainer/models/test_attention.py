@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from site_agent.trainer.models import attention
-from site_agent.trainer.models.attention import attend, attend_backward
+from site_agent.trainer.models import transformer
+from site_agent.trainer.models.transformer import attend, attend_backward
 
 
 def library(projections: Tensor, heads: int) -> Tensor:
@@ -41,9 +41,9 @@ def check(projections: Tensor, heads: int) -> None:
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     # The three ways are chosen by size; small sizes go through each of them here.
     if request.param != "few":
-        monkeypatch.setattr(attention, "_FEW", 0)
+        monkeypatch.setattr(transformer, "_FEW", 0)
     if request.param == "many groups":
-        monkeypatch.setattr(attention, "_IN_A_GROUP", 150)
+        monkeypatch.setattr(transformer, "_IN_A_GROUP", 150)
 
 
 @pytest.mark.usefixtures("_way")

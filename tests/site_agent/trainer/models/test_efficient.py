@@ -19,8 +19,8 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.architecture import EfficientNetwork, network_tensors
 from protos.plan.networks.convolutional_networks import ImageSize
-from site_agent.trainer.models import efficient_model
-from site_agent.trainer.models.efficient_model import Efficient, load_torchvision
+from site_agent.trainer.models import image_models
+from site_agent.trainer.models.image_models import Efficient, load_torchvision
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks
 from site_agent.trainer.training import local
@@ -182,7 +182,7 @@ def test_a_torchvision_for_another_pytorch_is_named(monkeypatch: pytest.MonkeyPa
     def stops() -> None:
         raise RuntimeError("PyTorch and torchvision were compiled with different CUDA versions.")
 
-    monkeypatch.setattr(efficient_model, "_declare_operators", stops)
+    monkeypatch.setattr(image_models, "_declare_operators", stops)
 
     with pytest.raises(ConfigurationError, match=re.escape(f"does not fit PyTorch {torch.__version__}")):
         load_torchvision()
@@ -199,9 +199,9 @@ def test_operators_are_declared_only_without_torchvisions_own(monkeypatch: pytes
 
     operators = SimpleNamespace(torchvision=SimpleNamespace(), load_library=load)
     library = SimpleNamespace(define=lambda name, _: declared.append(name))
-    monkeypatch.setattr(efficient_model, "torch", SimpleNamespace(ops=operators, library=library))
+    monkeypatch.setattr(image_models, "torch", SimpleNamespace(ops=operators, library=library))
 
-    efficient_model._declare_operators()
+    image_models._declare_operators()
 
     assert declared == ([] if is_loaded else ["torchvision::nms", "torchvision::qnms"])
 

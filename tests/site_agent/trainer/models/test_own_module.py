@@ -11,7 +11,7 @@ from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, network_tensors
 from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.layers import Represents
-from site_agent.trainer.models.own_module import build_own_module, check_batch
+from site_agent.trainer.models.user_module import build_own_module, check_batch
 
 GOOD = """
 from __future__ import annotations

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.prior.prior_gain import CONCEPTS, uci_tables
 from benchmarks.prior.swapped_columns import MISTAKES, found_in, with_mistake
 from protos.plan.concepts import CodedConcept, Conversion, NumberConcept, columns_of
+from site_agent.trainer.disk import find_suspicions, keep_suspicions
 from site_agent.trainer.prior.compared_columns import OthersColumns, OwnColumn, Suspicion, suspicions
-from site_agent.trainer.trainer_files import find_suspicions, keep_suspicions
 from tests.for_each import for_each, in_turns
 
 _TABLES = uci_tables(CONCEPTS.parent)

@@ -24,9 +24,9 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
+from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
-from site_agent.trainer.data.terms import TermsFeature
-from site_agent.trainer.prior.concept_inputs import concept_inputs, read_columns, read_places
+from site_agent.trainer.prior.concept_columns import concept_inputs, read_columns, read_places
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.for_each import for_each, some

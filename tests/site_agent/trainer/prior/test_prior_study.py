@@ -22,7 +22,7 @@ from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
 from site_agent.trainer.study import Asked
 from tests.site_agent.trainer.prior.prior_federation import (
     SITES,

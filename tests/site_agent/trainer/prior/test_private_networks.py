@@ -19,8 +19,7 @@ from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.desk.results.network_baselines import has_placebo
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.training.private_gradient import PrivateRows
-from site_agent.trainer.training.private_steps import private_sums
+from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
 from tests.protos.privacy.test_patient_privacy import PRIVATE, WITH_LAYERS
 
 

@@ -20,12 +20,11 @@ from protos.wire.messages import Stage
 from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import Split, read_hospital
 from site_agent.trainer.data.contract import read_contract
-from site_agent.trainer.data.dataset import prepare_rows
-from site_agent.trainer.data.splits import SplitRows, split_rows, steady_split
+from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows, steady_split
 from site_agent.trainer.data.tables import Table, read_table
-from site_agent.trainer.prior.concept_inputs import concept_inputs
+from site_agent.trainer.prior.concept_columns import concept_inputs
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.prior.private_terms import clipped_terms
+from site_agent.trainer.prior.site_sums import clipped_terms
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.for_each import for_each

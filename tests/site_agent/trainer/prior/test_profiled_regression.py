@@ -9,14 +9,8 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_breast_cancer
 
 from protos.numbers.newton_sums import NewtonSums, has_converged
-from site_agent.trainer.prior.profiled_regression import (
-    Concentrated,
-    Rows,
-    own_sums,
-    profiled_intercept,
-    require_spread,
-)
-from site_agent.trainer.probabilities import probabilities
+from site_agent.trainer.plain_models import probabilities
+from site_agent.trainer.prior.site_sums import Concentrated, Rows, own_sums, profiled_intercept, require_spread
 from tests.for_each import for_each
 
 RIDGE = 10.0

@@ -12,9 +12,9 @@ from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import CodedConcept, columns_of
 from protos.plan.prior_sums import FEWEST_ROWS, AnnouncedSums, Prior, place_sums
 from protos.wire.messages import Stage
-from site_agent.trainer.prior.concept_mapping import Mapped, MappedCode, values_of, without_rare
+from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, values_of, without_rare
 from site_agent.trainer.prior.prior_study import PriorStudy
-from site_agent.trainer.prior.profiled_regression import Rows, own_sums
+from site_agent.trainer.prior.site_sums import Rows, own_sums
 from site_agent.trainer.study import Asked
 from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import heart_members

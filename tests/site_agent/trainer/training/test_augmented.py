@@ -14,11 +14,9 @@ from protos.plan.learning_rates import ConstantRate
 from protos.plan.manifest import manifest_of
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.plan_review import as_lines, review_sections
-from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.site_training import _augmenting
-from site_agent.trainer.training.augmented import Augmenting
-from site_agent.trainer.training.batches import Batches, Rows
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.site_network import Seeds, _augmenting
+from site_agent.trainer.training.batches import Augmenting, Batches, Rows
+from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace
 from site_agent.trainer.training.procedures import Phase
 from tests.mask_images import U_NET

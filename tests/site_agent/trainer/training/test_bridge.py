@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.flat_network import FlatNetwork
 from tests.for_each import for_each
 
 FEDERATED = ("1.bias", "1.weight")

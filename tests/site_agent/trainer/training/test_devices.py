@@ -17,9 +17,9 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.training import local
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import check_memory
-from site_agent.trainer.training.torch_optimisers import build_optimiser
+from site_agent.trainer.training.training_model import build_optimiser
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 from tests.protos.architectures import drawn
 

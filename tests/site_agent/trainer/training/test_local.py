@@ -19,10 +19,9 @@ from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
-from site_agent.trainer.training.bridge import FlatNetwork
+from site_agent.trainer.training.flat_network import FlatNetwork, State
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.procedures import Phase, Procedure, build_procedure
-from site_agent.trainer.training.state import State
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 from tests.for_each import for_each

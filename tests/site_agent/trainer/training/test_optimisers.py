@@ -22,7 +22,7 @@ from protos.plan.optimisers import (
     StochasticGradientDescent,
     is_plain_descent,
 )
-from site_agent.trainer.training.torch_optimisers import (
+from site_agent.trainer.training.training_model import (
     build_optimiser,
     load_optimiser_tensors,
     optimiser_tensors,

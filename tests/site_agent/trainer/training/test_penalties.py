@@ -13,8 +13,8 @@ from protos.plan.losses import TaskDefault
 from protos.plan.optimisers import StochasticGradientDescent
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Rows
-from site_agent.trainer.training.bridge import FlatNetwork
-from site_agent.trainer.training.penalties import Penalties, contrast
+from site_agent.trainer.training.flat_network import FlatNetwork
+from site_agent.trainer.training.procedures import Penalties, contrast
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
 from tests.for_each import for_each

@@ -11,8 +11,7 @@ from protos.plan.noisy_results import local_change, mean_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
-from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients
-from site_agent.trainer.training.private_steps import private_sums
+from site_agent.trainer.training.private_gradient import Layer, PrivateRows, clipped_gradients, private_sums
 from tests.for_each import for_each
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 

@@ -1,42 +1,148 @@
-"""Reads the images that a table names, and refuses everything that the contract does not declare.
+"""Reads the images of a table from their folder, and stores their pixels in memory or in a temporary file.
 
-The rules:
+A mapped file gives the same arrays as memory, to the bit. The rules:
 
 * a path stays in the declared folder: no absolute path, no "..", no link on the way;
-* the file's size and the size in its header are checked before memory is reserved;
-* a file must match the declaration: kind of pixels, bits, size. Nothing is converted silently;
+* the file's size is checked before memory is reserved, and the disk's free space before pixels are written;
 * an unusable file is a `Flaw` of its row, whose words have no part of the path. A single file never raises an error;
-* only the pixels of a file are stored: no name, no EXIF entry, no text.
+* the temporary file has no name, and only its user may open it. Its disk space is free again when its last array is
+  deleted, also after a crash. No backup contains it. A table without images opens no file;
+* a command that a person types uses the folder for temporary files, because this person may not be allowed to write to
+  the state folder.
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import mmap
 import os
 import re
 import stat
-import warnings
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
+import numpy.typing as npt
 
+from host.durable import MODELS_RESERVE_BYTES, make_folder, require_room
 from protos.errors import ConfigurationError, UnavailableError, to_install
-from site_agent.trainer.data import image_flaws
+from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import MISSING, Flaw
-from site_agent.trainer.data.image_column import DicomFiles, ImageColumn, NiftiFiles
-from site_agent.trainer.data.medical_images import dicom_image, nifti_slice
+from site_agent.trainer.data.columns import DicomFiles, ImageColumn, NiftiFiles
 from site_agent.trainer.data.mistakes import unusable
-from site_agent.trainer.data.pixel_store import GrowingPixels, Pixels
 
 if TYPE_CHECKING:
-    from PIL import Image
+    pass
+
+
+Pixels: TypeAlias = npt.NDArray[np.float32]
+
+_BYTES: Final = 4
+_ROWS_BYTES: Final = 1 << 24  # size of the rows that are computed at once
+
+
+class GrowingPixels:
+    """Collects rows of pixels until the last row was read.
+
+    Every function raises UnavailableError if the disk cannot be written or has too little space. The error has the
+    space needed and the free space.
+    """
+
+    def __init__(self, folder: Path | None, numbers: int) -> None:
+        """Create an empty store of pixels: a new file in `folder`, or memory if `folder` is None."""
+        self._folder, self._numbers = folder, numbers
+        try:
+            self._rows = io.BytesIO() if folder is None else _file(folder)
+        except OSError as cause:
+            raise _unavailable(folder, cause) from cause
+
+    def reserve(self, rows: int) -> None:
+        """Check that the disk has enough space for the pixels of this number of further rows."""
+        if self._folder is not None:
+            _require(self._folder, rows * self._numbers)
+
+    def add(self, pixels: Pixels) -> None:
+        """Add the pixels of one row of the table, shape (numbers,)."""
+        try:
+            self._rows.write(np.ascontiguousarray(pixels, dtype=np.float32).data)
+        except OSError as cause:
+            raise _unavailable(self._folder, cause) from cause
+
+    def finished(self) -> Pixels:
+        """Return the pixels of all rows, float32 of shape (rows, numbers), read-only."""
+        try:
+            self._rows.flush()
+            if not isinstance(self._rows, io.BytesIO):
+                os.fsync(self._rows.fileno())  # without this, a disk that becomes full later would end the process
+            buffer = self._rows.getbuffer() if isinstance(self._rows, io.BytesIO) else _mapped(self._rows.fileno())
+        except OSError as cause:
+            raise _unavailable(self._folder, cause) from cause
+        pixels = np.frombuffer(buffer, np.float32).reshape(-1, self._numbers)
+        pixels.flags.writeable = False
+        return pixels
+
+
+def temporary_folder() -> Path:
+    """Return the folder for temporary files: TMPDIR, else /var/tmp, because /tmp may be a part of the memory."""
+    folder = Path(os.environ.get("TMPDIR") or "/var/tmp")  # noqa: S108  # files there have no name
+    return folder if folder.is_dir() else Path(tempfile.gettempdir())
+
+
+def reserved(folder: Path | None, rows: int, numbers: int) -> Pixels:
+    """Return an uninitialised array, float32 (rows, numbers), in memory or in a file. Errors as for GrowingPixels."""
+    if folder is None or not rows * numbers:
+        return np.empty((rows, numbers), dtype=np.float32)
+    _require(folder, rows * numbers)
+    try:
+        with _file(folder) as file:
+            # If the file had a gap, the process would end when the disk becomes full.
+            os.posix_fallocate(file.fileno(), 0, rows * numbers * _BYTES)
+            return np.frombuffer(_mapped(file.fileno()), np.float32).reshape(rows, numbers)
+    except OSError as cause:
+        raise _unavailable(folder, cause) from cause
+
+
+def blocks(rows: int, numbers: int) -> list[slice]:
+    """Return slices that together cover all rows, in order. Each has at most 16 MiB, or only one row."""
+    step = max(1, _ROWS_BYTES // max(1, numbers * _BYTES))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _file(folder: Path) -> io.BufferedRandom:
+    make_folder(folder)
+    return tempfile.TemporaryFile(dir=folder)
+
+
+def _mapped(descriptor: int) -> mmap.mmap | bytes:
+    return mmap.mmap(descriptor, 0) if os.fstat(descriptor).st_size else b""
+
+
+def _require(folder: Path, numbers: int) -> None:
+    try:
+        require_room(folder, numbers * _BYTES, MODELS_RESERVE_BYTES)
+    except OSError as cause:
+        raise _unavailable(folder, cause) from cause
+
+
+def _unavailable(folder: Path | None, cause: OSError) -> UnavailableError:
+    return UnavailableError(
+        what=f"The folder {folder} cannot be used to prepare the images of the table: {cause.strerror}.",
+        consequence="Nothing was trained or predicted, and nothing was sent.",
+        remedy="Free disk space, declare a smaller image size with `resize: stretch` in the contract, or let this user "
+        "write to this folder. For a command that you type, set the environment variable TMPDIR to another folder. "
+        "Then start again.",
+    )
+
 
 LARGEST_TABLE_NUMBERS: Final = 1 << 28  # 1 GiB of float32 for all images of a table that is read into memory
 
+
 _NUMBERED: Final = re.compile(r"(.+)#([0-9]{1,6})")
+
+
 _NO_FILE: Final = frozenset(
     (
         errno.ENOENT,
@@ -49,9 +155,9 @@ _NO_FILE: Final = frozenset(
         errno.ENODEV,
     )
 )
+
+
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-_FORMATS: Final = ("PNG", "JPEG")
-_MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
 
 
 class ImageFolder:
@@ -124,10 +230,10 @@ class ImageFolder:
             path, number = found[1], int(found[2])
         content = _content(self._root, path)
         if self._has_masks and not isinstance(content, Flaw) and not content.startswith(_PNG):
-            return image_flaws.MASK_NOT_PNG
-        image = content if isinstance(content, Flaw) else pixels_of(content, self._column, number)
+            return image_formats.MASK_NOT_PNG
+        image = content if isinstance(content, Flaw) else image_formats.pixels_of(content, self._column, number)
         if self._has_masks and not isinstance(image, Flaw) and not np.isin(image, (0.0, 1.0)).all():
-            return image_flaws.NOT_A_MASK
+            return image_formats.NOT_A_MASK
         return image
 
 
@@ -156,45 +262,11 @@ def _require_libraries(column: ImageColumn) -> None:
         ) from cause
 
 
-def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Pixels | Flaw:
-    """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
-    match column.files:
-        case DicomFiles():
-            found = dicom_image(content, column, column.files, number)
-        case NiftiFiles():
-            found = nifti_slice(content, column.files, number)
-        case None:
-            return _picture(content, column)
-        case _:
-            assert_never(column.files)
-    return found if isinstance(found, Flaw) else _fitted(found, column)
-
-
-def _picture(content: bytes, column: ImageColumn) -> Pixels | Flaw:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.simplefilter("error", UserWarning)  # a damaged EXIF entry could turn the image wrongly
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-                flaw = _flaw_before_decoding(image, column)
-                return _decoded(image, column) if flaw is None else flaw
-    except UnidentifiedImageError:
-        return image_flaws.OTHER_FORMAT
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return image_flaws.TOO_MANY_PIXELS
-    except MemoryError:  # the image may be good
-        raise
-    except Exception:  # the decoders raise many kinds of errors for damaged bytes
-        return image_flaws.DAMAGED
-
-
 def _content(root: Path, path: str) -> bytes | Flaw:
     """Return a file's bytes. Each folder on its path is opened in turn, so that nobody can swap a folder meanwhile."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        return image_flaws.OUTSIDE
+        return image_formats.OUTSIDE
     descriptors: list[int] = []
     try:
         descriptors.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -204,17 +276,17 @@ def _content(root: Path, path: str) -> bytes | Flaw:
             descriptors.append(os.open(part, flags, dir_fd=descriptors[-1]))
         found = os.fstat(descriptors[-1])
         if not stat.S_ISREG(found.st_mode):
-            return image_flaws.NOT_PLAIN
+            return image_formats.NOT_PLAIN
         if not found.st_size:
-            return image_flaws.EMPTY
-        if found.st_size > image_flaws.LARGEST_FILE_BYTES:
-            return image_flaws.TOO_LONG
+            return image_formats.EMPTY
+        if found.st_size > image_formats.LARGEST_FILE_BYTES:
+            return image_formats.TOO_LONG
         with os.fdopen(os.dup(descriptors[-1]), "rb") as file:
             return file.read(found.st_size)
     except OSError as error:
         return _flaw_of(error)
     except ValueError:  # the path has half of a character
-        return image_flaws.NO_FILE
+        return image_formats.NO_FILE
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -223,11 +295,11 @@ def _content(root: Path, path: str) -> bytes | Flaw:
 def _flaw_of(error: OSError) -> Flaw:
     """Convert an error of opening a file to a flaw of the image. Raise an error if disk or process failed."""
     if error.errno == errno.ELOOP:
-        return image_flaws.OUTSIDE
+        return image_formats.OUTSIDE
     if isinstance(error, PermissionError):
-        return image_flaws.UNREADABLE
+        return image_formats.UNREADABLE
     if error.errno in _NO_FILE:
-        return image_flaws.NO_FILE
+        return image_formats.NO_FILE
     raise UnavailableError(
         what=f"The images of the table cannot be read now: {error.strerror}.",
         consequence="The table was not used and nothing was sent.",
@@ -236,55 +308,3 @@ def _flaw_of(error: OSError) -> Flaw:
             "Then start again."
         ),
     ) from error
-
-
-def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
-    if getattr(image, "n_frames", 1) != 1:
-        return image_flaws.SEVERAL
-    if (flaw := image_flaws.of_size(column, *image.size)) is not None:
-        return flaw
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        return image_flaws.TRANSPARENT
-    if image.mode not in _MODES:
-        return image_flaws.OTHER_PIXELS
-    channels, bits = _MODES[image.mode]
-    if (flaw := image_flaws.of_channels(column, channels)) is not None:
-        return flaw
-    stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
-    if ";2" in stored or ";4" in stored:
-        return image_flaws.FEW_BITS  # the library would silently stretch them to 8
-    if bits == 8 and ";16" in stored:
-        bits = 16  # for a colour image the library would drop the lower 8 bits without an error
-    if bits != column.bits:
-        return image_flaws.WIDE if bits == 16 else image_flaws.NARROW
-    return None
-
-
-def _decoded(image: Image.Image, column: ImageColumn) -> Pixels | Flaw:
-    from PIL import ImageOps
-
-    image.load()
-    turned = ImageOps.exif_transpose(image) if column.orientation == "exif" else image
-    values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
-    return _fitted(values, column)
-
-
-def _fitted(values: Pixels, column: ImageColumn) -> Pixels | Flaw:
-    """Convert an upright image, (height, width, channels), to the declared size and window."""
-    from PIL import Image as Images
-
-    wanted = column.image
-    if column.resize == "refuse" and values.shape[:2] != (wanted.height, wanted.width):
-        return image_flaws.other_size(column)
-    planes = [values[:, :, channel] for channel in range(wanted.channels)]
-    if column.resize == "stretch":
-        size = (wanted.width, wanted.height)
-        planes = [np.asarray(Images.fromarray(plane).resize(size, Images.Resampling.BILINEAR)) for plane in planes]
-    return in_window(np.stack(planes).reshape(-1), column)
-
-
-def in_window(intensities: Pixels, column: ImageColumn) -> Pixels:
-    """Convert a file's intensities, of any shape, to numbers in [0, 1]."""
-    low, high = column.limits
-    scaled: Pixels = np.clip((intensities - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
-    return scaled

@@ -8,11 +8,13 @@ optimiser makes one step for each flat tensor. The rules:
 * every returned array is a copy, so later training cannot change it.
 
 One object can have several copies of a network with different values. Then every tensor has a first axis of that
-length, and one step trains all copies.
+length, and one step trains all copies. The state of a training is named tensors; the names of a part begin with its
+prefix, so that the states of several parts can be joined and separated again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,7 +25,30 @@ from torch import Tensor, nn
 
 from protos.plan.architecture import TensorSpec
 from protos.plan.initial_values import initial_values, secret_values
-from site_agent.trainer.training.state import State, part_of, prefixed
+
+State: TypeAlias = dict[str, Tensor]
+
+
+def prefixed(prefix: str, state: State) -> State:
+    """Return the same tensors under new names: the prefix, a slash and the old name."""
+    return {f"{prefix}/{name}": tensor for name, tensor in state.items()}
+
+
+def part_of(state: State, prefix: str) -> State:
+    """Return the tensors whose names have this prefix, under their names without it. Undoes `prefixed`."""
+    start = prefix + "/"
+    return {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
+
+
+def generator_state(generator: np.random.Generator) -> Tensor:
+    """Return a random generator's state: uint8 of shape (bytes,)."""
+    return torch.tensor(list(json.dumps(generator.bit_generator.state, sort_keys=True).encode()), dtype=torch.uint8)
+
+
+def restore_generator(generator: np.random.Generator, state: Tensor) -> None:
+    """Set a random generator to a state that `generator_state` returned."""
+    generator.bit_generator.state = json.loads(bytes(state.tolist()))
+
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 

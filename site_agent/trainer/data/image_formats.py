@@ -1,12 +1,13 @@
-"""Reads one image of a DICOM file or one slice of a NIfTI volume, and refuses what the contract does not allow.
+"""Reads the content of one image file (PNG, JPEG, DICOM, NIfTI), and refuses what the contract does not declare.
 
-Both formats state the position of the patient, so an image is turned to the usual view of its plane: the patient's
+DICOM and NIfTI state the position of the patient, so an image is turned to the usual view of its plane: the patient's
 right at the left of an axial or coronal image, the face at the left of a sagittal one. The rules:
 
 * sizes are checked in the header. Nothing is unpacked beyond the size in the header or the limits;
-* intensities are in the file's own unit, after its one slope and intercept;
+* a file must match the declaration: kind of pixels, bits, size. Nothing is converted silently;
+* only the pixels are stored, in the file's own unit, after its one slope and intercept: no name, no EXIF entry, no tag;
 * of a DICOM file only the tags in `_READ` and the pixels are parsed. If the contract refuses tags of a patient, every
-  sequence is searched for them. No tag leaves this module;
+  sequence is searched for them;
 * an image with burnt-in names according to its own tags is refused. The pixels themselves are not searched.
 """
 
@@ -17,20 +18,174 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data import image_flaws
 from site_agent.trainer.data.cell_rules import Flaw
-from site_agent.trainer.data.image_column import LARGEST_INTENSITY, DicomFiles, ImageColumn, NiftiFiles, Plane
+from site_agent.trainer.data.columns import LARGEST_INTENSITY, DicomFiles, ImageColumn, NiftiFiles, Plane
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Header
+    from PIL import Image
     from pydicom import DataElement, Dataset
 
-Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels)
+
+LARGEST_FILE_BYTES: Final = 64 << 20
+# The limit of pixels in a file; with three channels, such a file needs 0.8 GB for a moment.
+LARGEST_FILE_PIXELS: Final = 1 << 25
+LARGEST_VOLUME_BYTES: Final = 1 << 28  # for a NIfTI volume without its compression
+
+OUTSIDE: Final = Flaw("a path that leaves the images' folder or follows a link")
+NO_FILE: Final = Flaw("no such file in the images' folder")
+UNREADABLE: Final = Flaw("a file that this user may not read")
+NOT_PLAIN: Final = Flaw("a folder or a device instead of a file")
+EMPTY: Final = Flaw("an empty file")
+TOO_LONG: Final = Flaw(f"a file of more than {LARGEST_FILE_BYTES >> 20} MiB")
+OTHER_FORMAT: Final = Flaw("a file that is neither PNG nor JPEG")
+DAMAGED: Final = Flaw("a damaged image file")
+SEVERAL: Final = Flaw("a file with several images")
+TRANSPARENT: Final = Flaw("an image with transparency (save it without transparency)")
+GREY: Final = Flaw("a grey image, and the contract declares channels: 3")
+COLOURED: Final = Flaw("an image in colour, and the contract declares channels: 1")
+FEW_BITS: Final = Flaw("an image with 2 or 4 bits (save it with 8 bits)")
+WIDE: Final = Flaw("an image with 16 bits, and the contract declares bits: 8")
+NARROW: Final = Flaw("an image with 8 bits, and the contract declares bits: 16")
+OTHER_PIXELS: Final = Flaw("an image with a palette, with black and white only, or for print (save it as grey or RGB)")
+TOO_MANY_PIXELS: Final = Flaw(f"an image of more than {LARGEST_FILE_PIXELS} pixels")
+
+MASK_NOT_PNG: Final = Flaw("a mask that is not a PNG file")
+NOT_A_MASK: Final = Flaw("a mask with other intensities than 0 and 255")
+
+NOT_DICOM: Final = Flaw("a file that is not DICOM")
+NOT_NIFTI: Final = Flaw("a file that is not NIfTI in one part (.nii or .nii.gz)")
+NO_PIXELS: Final = Flaw("a DICOM file without an image")
+BURNED_IN: Final = Flaw("an image whose BurnedInAnnotation is YES (remove the text in its pixels)")
+NOT_DECLARED_CLEAN: Final = Flaw("an image without BurnedInAnnotation NO, which the contract requires")
+WITH_PATIENT: Final = Flaw("a file with tags of the patient, which the contract refuses (remove these tags)")
+PACKED: Final = Flaw("a file with an unsupported compression (decompress it, for example with `gdcmconv --raw`)")
+OTHER_MODALITY: Final = Flaw("an image of another modality than the contract declares")
+OTHER_PLANE: Final = Flaw("an image in another plane than the contract declares, or without its orientation")
+UNSCALED: Final = Flaw("an image with intensities that are not converted by one slope and intercept")
+NOT_GREY_OR_RGB: Final = Flaw("an image of another kind than grey or RGB with 8 or 16 bits (export it as grey or RGB)")
+NO_SUCH_SLICE: Final = Flaw("a slice or frame that the file does not have")
+TOO_LARGE_VOLUME: Final = Flaw(f"a volume of more than {LARGEST_VOLUME_BYTES >> 20} MiB without its compression")
+NO_NUMBERS: Final = Flaw(f"an image with intensities that are not finite or beyond {LARGEST_INTENSITY}")
+
+
+def of_size(column: ImageColumn, width: int, height: int) -> Flaw | None:
+    """Return the flaw of a file whose width and height are not allowed, or None. Its image is not yet turned."""
+    if column.resize == "refuse" and sorted((width, height)) != sorted((column.image.width, column.image.height)):
+        return other_size(column)
+    return TOO_MANY_PIXELS if width * height > LARGEST_FILE_PIXELS else None
+
+
+def of_channels(column: ImageColumn, channels: int) -> Flaw | None:
+    """Return the flaw of a file whose number of channels differs from the contract, or None."""
+    if channels == column.image.channels:
+        return None
+    return GREY if channels == 1 else COLOURED
+
+
+def other_size(column: ImageColumn) -> Flaw:
+    """Return the flaw of an image whose size differs from the size in the contract."""
+    return Flaw(f"an image of another size than {column.image.height} by {column.image.width} pixels")
+
+
+_FORMATS: Final = ("PNG", "JPEG")
+
+
+_MODES: Final = {"L": (1, 8), "I;16": (1, 16), "RGB": (3, 8)}
+
+
+def pixels_of(content: bytes, column: ImageColumn, number: int | None = None) -> Intensities | Flaw:
+    """Return one file's image, float32 (numbers,) in [0, 1], or why it is refused. Frames are numbered from 1."""
+    match column.files:
+        case DicomFiles():
+            found = dicom_image(content, column, column.files, number)
+        case NiftiFiles():
+            found = nifti_slice(content, column.files, number)
+        case None:
+            return _picture(content, column)
+        case _:
+            assert_never(column.files)
+    return found if isinstance(found, Flaw) else _fitted(found, column)
+
+
+def _picture(content: bytes, column: ImageColumn) -> Intensities | Flaw:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.simplefilter("error", UserWarning)  # a damaged EXIF entry could turn the image wrongly
+            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+                flaw = _flaw_before_decoding(image, column)
+                return _decoded(image, column) if flaw is None else flaw
+    except UnidentifiedImageError:
+        return OTHER_FORMAT
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return TOO_MANY_PIXELS
+    except MemoryError:  # the image may be good
+        raise
+    except Exception:  # the decoders raise many kinds of errors for damaged bytes
+        return DAMAGED
+
+
+def _flaw_before_decoding(image: Image.Image, column: ImageColumn) -> Flaw | None:
+    if getattr(image, "n_frames", 1) != 1:
+        return SEVERAL
+    if (flaw := of_size(column, *image.size)) is not None:
+        return flaw
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        return TRANSPARENT
+    if image.mode not in _MODES:
+        return OTHER_PIXELS
+    channels, bits = _MODES[image.mode]
+    if (flaw := of_channels(column, channels)) is not None:
+        return flaw
+    stored = " ".join(str(tile) for tile in getattr(image, "tile", ()))
+    if ";2" in stored or ";4" in stored:
+        return FEW_BITS  # the library would silently stretch them to 8
+    if bits == 8 and ";16" in stored:
+        bits = 16  # for a colour image the library would drop the lower 8 bits without an error
+    if bits != column.bits:
+        return WIDE if bits == 16 else NARROW
+    return None
+
+
+def _decoded(image: Image.Image, column: ImageColumn) -> Intensities | Flaw:
+    from PIL import ImageOps
+
+    image.load()
+    turned = ImageOps.exif_transpose(image) if column.orientation == "exif" else image
+    values = np.asarray(turned, dtype=np.float32).reshape(turned.height, turned.width, column.image.channels)
+    return _fitted(values, column)
+
+
+def _fitted(values: Intensities, column: ImageColumn) -> Intensities | Flaw:
+    """Convert an upright image, (height, width, channels), to the declared size and window."""
+    from PIL import Image as Images
+
+    wanted = column.image
+    if column.resize == "refuse" and values.shape[:2] != (wanted.height, wanted.width):
+        return other_size(column)
+    planes = [values[:, :, channel] for channel in range(wanted.channels)]
+    if column.resize == "stretch":
+        size = (wanted.width, wanted.height)
+        planes = [np.asarray(Images.fromarray(plane).resize(size, Images.Resampling.BILINEAR)) for plane in planes]
+    return in_window(np.stack(planes).reshape(-1), column)
+
+
+def in_window(intensities: Intensities, column: ImageColumn) -> Intensities:
+    """Convert a file's intensities, of any shape, to numbers in [0, 1]."""
+    low, high = column.limits
+    scaled: Intensities = np.clip((intensities - np.float32(low)) / np.float32(high - low), 0.0, 1.0)
+    return scaled
+
+
+Intensities: TypeAlias = npt.NDArray[np.float32]  # (height, width, channels), or (numbers,) once fitted
 Direction: TypeAlias = tuple[int, int]  # the patient's axis (left, back, head) and its sign
 
 # The directions down, right and across in the usual view of a plane, in DICOM's axes: 0 leads to the patient's left, 1
@@ -79,13 +234,13 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
             if isinstance(found, Flaw):
                 return found
             if files.patient_tags == "refuse" and _names_patient(content):
-                return image_flaws.WITH_PATIENT
+                return WITH_PATIENT
             flaw = _dicom_flaw(found, column, files, number)
             return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
     except MemoryError:  # the image may be good
         raise
     except Exception:  # the decoders raise many kinds of errors for damaged bytes
-        return image_flaws.DAMAGED
+        return DAMAGED
 
 
 def _dicom_tags(content: bytes) -> Dataset | Flaw:
@@ -93,13 +248,13 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
     from pydicom.filereader import read_dataset, read_preamble
 
     if content[128:132] != b"DICM":
-        return image_flaws.NOT_DICOM
+        return NOT_DICOM
     file = io.BytesIO(content)
     read_preamble(file, force=False)
     # Group 2 alone names the compression. A deflated file would be unpacked completely before its first tag.
     meta = read_dataset(file, False, True, stop_when=lambda tag, _kind, _length: tag.group != 2)
     if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
-        return image_flaws.PACKED
+        return PACKED
     return pydicom.dcmread(io.BytesIO(content), specific_tags=list(_READ))
 
 
@@ -131,30 +286,30 @@ def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: i
 
     burned_in = str(tags.get("BurnedInAnnotation") or "").strip().upper()
     if "YES" in burned_in:  # also one of several values
-        return image_flaws.BURNED_IN
+        return BURNED_IN
     if burned_in != "NO" and files.burned_in == "require-no":
-        return image_flaws.NOT_DECLARED_CLEAN
+        return NOT_DECLARED_CLEAN
     if files.modality is not None and tags.get("Modality") != files.modality:
-        return image_flaws.OTHER_MODALITY
+        return OTHER_MODALITY
     if "PixelData" not in tags:
-        return image_flaws.NO_PIXELS
+        return NO_PIXELS
     if any(name in tags for name in _SEVERAL_SCALES):
-        return image_flaws.UNSCALED
+        return UNSCALED
     frames = int(tags.get("NumberOfFrames") or 1)
     if not 1 <= (1 if number is None else number) <= frames:
-        return image_flaws.NO_SUCH_SLICE
+        return NO_SUCH_SLICE
     if number is None and frames != 1:
-        return image_flaws.SEVERAL
+        return SEVERAL
     if any(isinstance(tags.get(name), MultiValue) for name in ("RescaleSlope", "RescaleIntercept")):
-        return image_flaws.UNSCALED  # numpy would compute one image for each value
+        return UNSCALED  # numpy would compute one image for each value
     height, width = int(tags.Rows), int(tags.Columns)
-    if (flaw := image_flaws.of_size(column, width, height)) is not None:
+    if (flaw := of_size(column, width, height)) is not None:
         return flaw
     kind, bits = str(tags.PhotometricInterpretation), int(tags.BitsAllocated)
     channels = 1 if kind.startswith("MONOCHROME") else 3
     if bits not in (8, 16) or kind == "PALETTE COLOR" or int(tags.SamplesPerPixel) != channels:
-        return image_flaws.NOT_GREY_OR_RGB
-    return image_flaws.of_channels(column, channels)
+        return NOT_GREY_OR_RGB
+    return of_channels(column, channels)
 
 
 def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int) -> Intensities | Flaw:
@@ -167,7 +322,7 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
         frame = get_frame(tags.PixelData, number - 1, number_of_frames=frames)
         with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as packed:
             if packed.size != (int(tags.Columns), int(tags.Rows)):  # the tags were checked, and pixel_array unpacks
-                return image_flaws.DAMAGED
+                return DAMAGED
     stored = pixel_array(tags, index=number - 1).astype(np.float32)
     values = stored.reshape(int(tags.Rows), int(tags.Columns), column.image.channels)
     slope, intercept = tags.get("RescaleSlope"), tags.get("RescaleIntercept")
@@ -179,7 +334,7 @@ def _dicom_pixels(tags: Dataset, column: ImageColumn, files: DicomFiles, number:
         return _finite(values)
     towards = np.array([float(part) for part in tags.get("ImageOrientationPatient") or ()])
     if towards.shape != (6,):
-        return image_flaws.OTHER_PLANE
+        return OTHER_PLANE
     return _upright(values, (_nearest(towards[3:]), _nearest(towards[:3])), files.plane)
 
 
@@ -205,7 +360,7 @@ def nifti_slice(content: bytes, files: NiftiFiles, number: int | None) -> Intens
     except MemoryError:  # the image may be good
         raise
     except Exception:  # see dicom_image
-        return image_flaws.DAMAGED
+        return DAMAGED
 
 
 def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
@@ -215,7 +370,7 @@ def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
     sizes = int.from_bytes(start[:4], "little"), int.from_bytes(start[:4], "big")
     size = next((size for size in _HEADER_BYTES if size in sizes), 0)
     if not size or len(start) < size or b"n+" not in (start[4:6], start[344:346]):
-        return image_flaws.NOT_NIFTI
+        return NOT_NIFTI
     kind = Nifti1Header if _HEADER_BYTES[size] == "nifti1" else Nifti2Header
     return kind(start[:size], check=False)  # type: ignore[no-untyped-call]  # the check would write to the screen
 
@@ -223,16 +378,16 @@ def _nifti_header(start: bytes) -> Nifti1Header | Flaw:
 def _nifti_flaw(header: Nifti1Header) -> Flaw | None:
     shape, kind = header.get_data_shape(), header.get_data_dtype()
     if len(shape) < 2 or min(shape) < 1:
-        return image_flaws.DAMAGED
+        return DAMAGED
     if int(np.prod(shape[3:], dtype=object)) != 1:
-        return image_flaws.SEVERAL
+        return SEVERAL
     if kind.kind not in "iuf":
-        return image_flaws.NOT_GREY_OR_RGB
+        return NOT_GREY_OR_RGB
     size = header.get_data_offset() + kind.itemsize * int(np.prod(shape, dtype=object))
-    if not 0 <= header.get_data_offset() < size <= image_flaws.LARGEST_VOLUME_BYTES:
-        return image_flaws.TOO_LARGE_VOLUME
+    if not 0 <= header.get_data_offset() < size <= LARGEST_VOLUME_BYTES:
+        return TOO_LARGE_VOLUME
     if not (header["sform_code"] or header["qform_code"]):
-        return image_flaws.OTHER_PLANE  # left and right could be exchanged
+        return OTHER_PLANE  # left and right could be exchanged
     return None
 
 
@@ -245,14 +400,14 @@ def _nifti_plane(
     across, sign = _VIEWS[files.plane][2]
     places = [place for place, direction in enumerate(directions) if direction is not None and direction[0] == across]
     if len(places) != 1:
-        return image_flaws.OTHER_PLANE
+        return OTHER_PLANE
     (place,), count = places, volume.shape[places[0]]
     # Halves are rounded down, so that the middle slice of four slices is the second slice.
     index = number - 1 if number is not None else int(np.ceil(files.at * (count - 1) - 0.5))
     if not 0 <= index < count:
-        return image_flaws.NO_SUCH_SLICE
-    if volume.size // count > image_flaws.LARGEST_FILE_PIXELS:
-        return image_flaws.TOO_MANY_PIXELS
+        return NO_SUCH_SLICE
+    if volume.size // count > LARGEST_FILE_PIXELS:
+        return TOO_MANY_PIXELS
     found = directions[place]
     assert found is not None
     chosen = np.moveaxis(volume, place, 0)[index if found[1] == sign else count - 1 - index]
@@ -284,7 +439,7 @@ def _upright(
     down, right = directions
     wanted = _VIEWS[plane][:2]
     if down is None or right is None or {down[0], right[0]} != {axis for axis, _ in wanted}:
-        return image_flaws.OTHER_PLANE
+        return OTHER_PLANE
     if down[0] != wanted[0][0]:
         values, down, right = values.transpose(1, 0, 2), right, down
     values = values[:: 1 if down == wanted[0] else -1, :: 1 if right == wanted[1] else -1]
@@ -293,4 +448,4 @@ def _upright(
 
 def _finite(values: Intensities) -> Intensities | Flaw:
     found: Intensities = np.ascontiguousarray(values)
-    return found if (np.abs(found) <= LARGEST_INTENSITY).all() else image_flaws.NO_NUMBERS
+    return found if (np.abs(found) <= LARGEST_INTENSITY).all() else NO_NUMBERS

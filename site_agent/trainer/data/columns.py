@@ -1,0 +1,507 @@
+"""Defines the columns of a table other than the outcome, and the rules for their codes and names.
+
+A measured feature is a number, or a date that is counted from or to another date. A coded feature is one of several
+declared codes. A list of codes or a note has several terms in each cell, and an image is a path. The encoded columns of
+a feature follow only from its declaration, so no site's codes or words are in a name that leaves the site. No cell of a
+list or note is stored, shown or logged, because a note may name its patient.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date, datetime
+from itertools import permutations
+from pathlib import PurePosixPath
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StringConstraints, model_validator
+
+from protos.plan.concepts import ConceptName
+from protos.plan.documents import Document
+from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.networks.transformer_networks import LONGEST_NOTE, NoteSize
+from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
+
+UNKNOWN: Final = "unknown"
+
+
+def _as_text(value: object) -> object:
+    # YAML reads an unquoted 3 as a number and an unquoted true as a truth value. The number can be written as text
+    # again. From a truth value, the spelling of the code in the table cannot be restored.
+    if isinstance(value, bool):
+        raise ValueError("write this code in quotes, as in the table, because YAML reads it as true or false")
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _name(value: str) -> str:
+    if not value or value != value.strip() or not value.isprintable():
+        raise ValueError("a column's name is printable text without blanks at its ends")
+    return value
+
+
+Code = Annotated[str, BeforeValidator(_as_text), AfterValidator(canonical_code)]
+Name = Annotated[str, AfterValidator(_name)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+def check_codes(codes: Sequence[str], *, fewest: int) -> None:
+    """Raise ValueError if a column declares too few codes, an empty code, or the same code twice."""
+    if len(codes) < fewest:
+        raise ValueError(f"at least {fewest} code{'s are' if fewest > 1 else ' is'} needed")
+    if "" in codes:
+        raise ValueError("a code cannot be empty; an empty cell is a missing value")
+    check_distinct(codes, "these codes are the same (numbers compare by value)")
+
+
+def check_labels(labels: Sequence[str] | None, codes: Sequence[str]) -> None:
+    """Raise ValueError if a column does not have exactly one label for each code."""
+    if labels is not None and len(labels) != len(codes):
+        raise ValueError(f"labels name each code once, in the order of codes: {len(codes)}, not {len(labels)}")
+
+
+def check_distinct(names: Sequence[str], words: str) -> None:
+    """If a name occurs more than once, raise a ValueError that lists the first of these names."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(f"{words}: {', '.join(twice[:5])}")
+
+
+def _quoted(value: object) -> object:
+    # YAML reads 250.00 as a number. Then the spelling of the code in the table is lost.
+    if not isinstance(value, str):
+        raise ValueError("put this code in quotes, as it is in the table")
+    return value.strip()
+
+
+Term = Annotated[str, BeforeValidator(_quoted)]
+
+
+class TermsFeature(Document):
+    """A column with a list of codes in each cell, or with a note.
+
+    Attributes:
+        type: `codes` is a list with a separator; `text` is read as words of two or more letters and digits.
+        separator: the character between two codes of a list.
+        codes: the declared codes of a list. Each has a column, and one column counts all others.
+        buckets: the number of columns of hashed terms. A list has either codes or buckets. A note has buckets.
+        longest: how many words of a note are also read in their order. Without this key words are only counted.
+        missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
+    """
+
+    name: Name
+    role: Literal["feature"]
+    type: Literal["codes", "text"]
+    separator: Literal[";", "|", ",", " "] = ";"
+    codes: tuple[Term, ...] | None = None
+    buckets: int | None = Field(default=None, ge=2, le=2048)
+    longest: int | None = Field(default=None, ge=2, le=LONGEST_NOTE)
+    missing: Literal["empty", "refuse"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    required: bool = True
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> TermsFeature:
+        if (self.codes is None) == (self.buckets is None):
+            raise ValueError("a list has either codes or buckets, and a note has buckets")
+        if self.type == "text" and (self.codes is not None or self.separator != ";"):
+            raise ValueError("a note has words: codes and separator are for a list, with type: codes")
+        if self.type == "codes" and self.longest is not None:
+            raise ValueError("the codes of a list have no order: longest is for a note, with type: text")
+        if self.codes is not None:
+            check_codes(self.codes, fewest=1)
+            check_distinct([folded(code) for code in self.codes], "these codes differ only in capital letters")
+            if any(self.separator in code for code in self.codes):
+                raise ValueError("a code contains the separator")
+            if UNKNOWN in map(folded, self.codes):
+                raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
+            if len(self.codes) >= 2048:
+                raise ValueError("at most 2,047 codes can be declared; use buckets")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent cannot refuse missing values")
+        return self
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns into which this list or note is encoded for a network."""
+        name = self.name.lower()
+        if self.codes is not None:
+            return tuple(f"{name}={code}" for code in (*self.codes, UNKNOWN))
+        return (
+            *(f"{name} in bucket {place} of {self.buckets}" for place in range(1, (self.buckets or 0) + 1)),
+            *(f"{name} at place {place} of {self.longest}" for place in range(1, (self.longest or 0) + 1)),
+        )
+
+    @property
+    def counted(self) -> int:
+        """The number of columns that count terms. Columns for words in order come after these columns."""
+        return len(self.encoded_columns) - (self.longest or 0)
+
+    @property
+    def note_size(self) -> NoteSize | None:
+        """The size limits of this note if a neural network reads it in word order. Otherwise None."""
+        if self.buckets is None or self.longest is None:
+            return None
+        return NoteSize(buckets=self.buckets, longest=self.longest)
+
+    def rule(self, markers: tuple[str, ...]) -> TermsRule:
+        """Return the rule for reading a cell of this column. `markers` are texts that mean a missing value."""
+        return TermsRule(
+            {"", *markers, *self.missing_markers},
+            refuses_missing=self.missing == "refuse",
+            separator=self.separator if self.type == "codes" else None,
+            codes=self.codes,
+            buckets=self.buckets,
+            longest=self.longest,
+        )
+
+
+LARGEST_INTENSITY: Final = 1 << 24  # float32 holds every whole number up to here
+CHANNEL_NAMES: Final = {1: ("grey",), 3: ("red", "green", "blue")}
+
+
+def _beside_the_table(folder: str) -> str:
+    path = PurePosixPath(folder)
+    if not folder.isprintable() or path.is_absolute() or ".." in path.parts:
+        raise ValueError('folder is the path of a folder from the table\'s folder, without ".."; "." is that folder')
+    return folder
+
+
+Folder = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_beside_the_table)]
+Intensity = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Plane = Literal["axial", "coronal", "sagittal"]
+
+
+class DicomFiles(Document):
+    """One DICOM file for each row. If a file has several frames, its path ends in `#` and the frame's number from 1.
+
+    Attributes:
+        modality: the required modality, such as CT; None accepts any.
+        plane: turns each image to the usual view of this plane; None uses the pixels as they are stored.
+        burned_in: `refuse-yes` refuses files with YES in BurnedInAnnotation. `require-no` also refuses files without
+            NO.
+        patient_tags: `refuse` refuses files that still have the patient's name, number, birth date or address.
+    """
+
+    kind: Literal["dicom"]
+    modality: Annotated[str, Field(pattern=r"^[A-Z]{2,16}$")] | None = None
+    plane: Plane | None = None
+    burned_in: Literal["refuse-yes", "require-no"] = "refuse-yes"
+    patient_tags: Literal["allow", "refuse"] = "allow"
+
+
+class NiftiFiles(Document):
+    """One slice of a NIfTI volume for each row: the declared slice, or the slice whose number follows `#` in the path.
+
+    Attributes:
+        plane: the slice's plane. Slices are counted from the feet to the head, from the front to the back, or from the
+            patient's right to the left.
+        at: the slice's place between the first (0) and the last (1), if the path has no number. Numbers start from 1.
+    """
+
+    kind: Literal["nifti"]
+    plane: Plane
+    at: float = Field(default=0.5, ge=0, le=1)
+
+
+class ImageColumn(Document):
+    """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG, DICOM or NIfTI.
+
+    Attributes:
+        folder: the path of the images' folder, from the table's folder.
+        image: the size that the network reads; the plan's `architecture.image` must be equal.
+        files: None for PNG and JPEG.
+        bits: the bits of one channel of a pixel in the files; 16 is for grey PNG files.
+        window: the intensities that become 0 and 1, others in between; None uses all that `bits` allows. DICOM and
+            NIfTI need a window, in the unit of the files after their slope and intercept.
+        orientation: for PNG and JPEG; `exif` turns an image as its EXIF entry requires; `stored` ignores the entry.
+        resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
+    """
+
+    name: Name
+    role: Literal["image"]
+    folder: Folder
+    image: ImageSize
+    files: Annotated[DicomFiles | NiftiFiles, Field(discriminator="kind")] | None = None
+    bits: Literal[8, 16] = 8
+    window: tuple[Intensity, Intensity] | None = None
+    orientation: Literal["exif", "stored"] = "exif"
+    resize: Literal["refuse", "stretch"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> ImageColumn:
+        low, high = self.limits
+        if not self.lowest <= low < high <= self.highest:
+            between = f"between {self.lowest} and {self.highest}"
+            raise ValueError(f"window is the lowest and the highest intensity, {between}")
+        if self.files is not None and (self.window is None or self.bits != 8 or self.orientation != "exif"):
+            raise ValueError("DICOM and NIfTI files need a window; bits and orientation are for PNG and JPEG")
+        if isinstance(self.files, NiftiFiles) and self.image.channels != 1:
+            raise ValueError("a slice of a NIfTI volume is grey, with channels: 1")
+        if self.bits == 16 and self.image.channels != 1:
+            raise ValueError("bits: 16 is for grey images, with channels: 1")
+        return self
+
+    @property
+    def highest(self) -> int:
+        """The highest intensity that a pixel of an image file can have."""
+        return (1 << self.bits) - 1 if self.files is None else LARGEST_INTENSITY
+
+    @property
+    def lowest(self) -> int:
+        """The lowest intensity that a pixel of an image file can have."""
+        return 0 if self.files is None else -LARGEST_INTENSITY
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The two intensities of a pixel that are converted to 0 and to 1."""
+        return self.window or (0, self.highest)
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns for the pixels of an image, ordered by channel, then by row of pixels."""
+        name = self.name.lower()
+        return tuple(
+            f"{name} {channel} row {row} column {column}"
+            for channel in CHANNEL_NAMES[self.image.channels]
+            for row in range(1, self.image.height + 1)
+            for column in range(1, self.image.width + 1)
+        )
+
+
+_PATTERN: Final = re.compile(r"(%[YmdHMS]|[-./ :T])+")
+_DATE: Final = date(2001, 12, 31)
+# The first 28 days of each month, in two years whose digits could be a day and a month: 1012 as 10.12.
+_DAYS: Final = tuple(date(year, month, day) for year in (1012, 2011) for month in range(1, 13) for day in range(1, 29))
+
+
+Pattern = str | tuple[str, ...]
+
+
+def patterns_of(pattern: Pattern) -> tuple[str, ...]:
+    """Return the date formats of a column as a tuple."""
+    return (pattern,) if isinstance(pattern, str) else pattern
+
+
+def check_patterns(pattern: Pattern) -> None:
+    """Raise ValueError if a pattern is unusable, or if two patterns read one text as different days."""
+    patterns = patterns_of(pattern)
+    if not patterns:
+        raise ValueError("pattern needs at least one date format")
+    for one in patterns:
+        written = datetime(_DATE.year, _DATE.month, _DATE.day).strftime(one) if _PATTERN.fullmatch(one) else ""
+        if any(one.count(part) != 1 for part in ("%Y", "%m", "%d")) or not written:
+            raise ValueError("a pattern has %Y, %m and %d once, and between them no more than -./ :T and %H, %M, %S")
+    check_distinct(patterns, "these patterns are named more than once")
+    for one, other in permutations(patterns, 2):
+        for day in _DAYS:
+            read = _read(day.strftime(one), other)
+            if read is not None and read != day:
+                text = f"{day.strftime(one)} is {day} by {one}, and {read} by {other}"
+                raise ValueError(f"two patterns read one text as different days: {text}")
+
+
+def _read(text: str, pattern: str) -> date | None:
+    try:
+        return datetime.strptime(text, pattern).date()
+    except ValueError:
+        return None
+
+
+class MeasuredFeature(Document):
+    """The settings that numeric features and date features have in common.
+
+    `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
+    that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
+    by the training rows' quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
+    """
+
+    name: Name
+    role: Literal["feature"]
+    range: tuple[float, float] | None = None
+    missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
+    missing_markers: tuple[Code, ...] = ()
+    encoding: Literal["standard", "quantile", "piecewise-linear"] = "standard"
+    bins: int = Field(default=10, ge=2, le=100)
+    required: bool = True
+    same_for_patient: bool = False
+    concept: ConceptName | None = None
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MeasuredFeature:
+        if self.range and not self.range[0] < self.range[1]:
+            raise ValueError("range is the lowest and the highest possible value, lowest first")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent needs missing: median or median-and-flag")
+        return self
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns into which this feature is encoded for a network."""
+        name = self.name.lower()
+        values: tuple[str, ...] = (name,)
+        if self.encoding == "piecewise-linear":
+            values = tuple(f"{name} in bin {place} of {self.bins}" for place in range(1, self.bins + 1))
+        return (*values, f"{name} is missing") if self.missing == "median-and-flag" else values
+
+
+class NumericFeature(MeasuredFeature):
+    """A column with a measured number."""
+
+    type: Literal["numeric"]
+    unit: Words | None = None
+
+
+class DateFeature(MeasuredFeature):
+    """A column with a date, read as a time in days, or in years of 365.25 days.
+
+    The time is from `since` to the date, or from the date to `until`. Each of the two names another date column, or a
+    day such as 2020-01-31. `pattern` is the format of the dates. It can be a list of formats, if no two of them read
+    one text as different days.
+    """
+
+    type: Literal["date"]
+    pattern: Pattern = "%Y-%m-%d"
+    since: Name | None = None
+    until: Name | None = None
+    unit: Literal["days", "years"] = "days"
+    future: Literal["refuse", "allow"] = "refuse"
+
+    @model_validator(mode="after")
+    def _counted(self) -> DateFeature:
+        check_patterns(self.pattern)
+        if (self.since is None) == (self.until is None):
+            raise ValueError("give either since or until: a date is read as the time between two days")
+        return self
+
+    @property
+    def other(self) -> str:
+        """The column or day to which the time from this column's date is measured."""
+        return self.since or self.until or ""
+
+
+class CategoricalFeature(Document):
+    """A column whose cells each contain one of several declared codes.
+
+    The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
+    gives one z-scored column: the code's position among the declared ones, and -1 for unknown. `one-hot` gives one
+    column of 0 and 1 for each code and one for unknown. `embedding` gives `width` columns, in which codes are near each
+    other if their training rows are alike in the other features.
+
+    A code with fewer than `fewest_rows` training rows counts as unknown. `missing` decides what unknown becomes: a
+    value of its own, the most common code with or without a column that marks it, or an error. `concept` names the
+    concept of a plan that this column records. `concept_codes` has the concept's code for each own code, if they are
+    written differently.
+    """
+
+    name: Name
+    role: Literal["feature"]
+    type: Literal["categorical", "ordinal", "binary"]
+    codes: tuple[Code, ...]
+    labels: tuple[Words, ...] | None = None
+    encoding: Literal["ordinal", "one-hot", "embedding"] = "ordinal"
+    width: int = Field(default=4, ge=1, le=64)
+    missing: Literal["unknown", "refuse", "most-common", "most-common-and-flag"] = UNKNOWN
+    missing_markers: tuple[Code, ...] = ()
+    fewest_rows: int = Field(default=1, ge=1)
+    required: bool = True
+    same_for_patient: bool = False
+    group: bool = False
+    concept: ConceptName | None = None
+    concept_codes: tuple[Words | None, ...] | None = None
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> CategoricalFeature:
+        check_codes(self.codes, fewest=1)
+        check_labels(self.labels, self.codes)
+        if UNKNOWN in self.codes:
+            raise ValueError(f'the code "{UNKNOWN}" is reserved; declare it as one of missing_markers instead')
+        if self.type == "binary" and len(self.codes) != 2:
+            raise ValueError("a binary column has exactly two codes")
+        if self.type == "ordinal" and self.encoding != "ordinal":
+            raise ValueError(f"an ordinal column keeps its order; declare it categorical for {self.encoding}")
+        if not self.required and self.missing == "refuse":
+            raise ValueError("a column that may be absent cannot refuse missing values")
+        if self.concept_codes is not None and (self.concept is None or len(self.concept_codes) != len(self.codes)):
+            raise ValueError("concept_codes needs concept, and one entry for each code: the concept's code, or null")
+        return self
+
+    @property
+    def has_unknown(self) -> bool:
+        """Whether an unknown code gets its own value in the encoding."""
+        return self.missing in ("unknown", "refuse")
+
+    @property
+    def encoded_columns(self) -> tuple[str, ...]:
+        """The names of the columns into which this feature is encoded for a network."""
+        name = self.name.lower()
+        values: tuple[str, ...] = (name,)
+        if self.encoding == "one-hot":
+            values = tuple(f"{name}={code}" for code in (*self.codes, *([UNKNOWN] if self.has_unknown else [])))
+        elif self.encoding == "embedding":
+            values = tuple(f"{name} at {place} of {self.width}" for place in range(1, self.width + 1))
+        return (*values, f"{name} is missing") if self.missing == "most-common-and-flag" else values
+
+
+class PatientColumn(Document):
+    """The column that identifies the patient of a row. All rows of one patient are in the same part of the split."""
+
+    name: Name
+    role: Literal["patient"]
+    one_row_per_patient: bool = False
+    note: Words | None = None
+
+
+class GroupColumn(Document):
+    """A column by which results are divided, not read by the model. A feature has `group: true` instead."""
+
+    name: Name
+    role: Literal["group"]
+    codes: tuple[Code, ...]
+    labels: tuple[Words, ...] | None = None
+    missing_markers: tuple[Code, ...] = ()
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _usable(self) -> GroupColumn:
+        check_codes(self.codes, fewest=1)
+        check_labels(self.labels, self.codes)
+        return self
+
+
+class DayColumn(Document):
+    """A column with a date, to which the dates of other columns are compared. The model does not read this column.
+
+    In a row without this date, the interval is missing. `pattern` as for DateFeature.
+    """
+
+    name: Name
+    role: Literal["date"]
+    pattern: Pattern = "%Y-%m-%d"
+    missing_markers: tuple[Code, ...] = ()
+    future: Literal["refuse", "allow"] = "refuse"
+    note: Words | None = None
+
+    @model_validator(mode="after")
+    def _readable(self) -> DayColumn:
+        check_patterns(self.pattern)
+        return self
+
+
+class IgnoredColumn(Document):
+    """A column of the table that is never read."""
+
+    name: Name
+    role: Literal["ignore"]
+    note: Words | None = None
+
+
+# Columns with one value in each row. Lists and notes have several terms, which are counted separately.
+Feature = NumericFeature | DateFeature | CategoricalFeature
+FeatureChoice = Annotated[Feature | TermsFeature, Field(discriminator="type")]

@@ -1,0 +1,388 @@
+"""Writes and reads the trainer's files: the site's secret, saved models and states, and the rounds that were answered.
+
+A file is written completely or not at all, with mode 0600. A saved model (checkpoint) is a safetensors file, whose
+header has facts as JSON and a digest of all content. So a damaged file is refused, and nothing is unpickled. The rules:
+
+* the site's secret is made once from the operating system's random numbers. It is the source of the private random
+  draws, and it is in no message, log, report or export. A secret that others may read is refused and never replaced;
+* the state of a run is written completely before the trainer sends anything of its round;
+* a damaged state is ignored. Training never continues from a state of other rows than the table's current ones;
+* a return to a round deletes the states saved after it, because those rounds are made again;
+* a round is answered for one set of shared values. The request is recorded before it is answered, so a gate that an
+  attacker controls gets only the updates of an approved plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from blake3 import blake3
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as serialise_tensors
+
+from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
+from protos.errors import ConfigurationError, DataError, UnavailableError
+from protos.plan.plan import Plan
+from protos.wire.messages import MalformedMessage
+from site_agent.trainer_socket import Train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+from site_agent.trainer.failures import START_AGAIN, unfit
+
+SECRET_BYTES: Final = 32
+_DRAWS_FILE: Final = "site.secret"
+SUSPICIONS: Final = Path("data") / "suspicions.json"
+_LARGEST_SUSPICIONS_BYTES: Final = 1 << 16
+
+
+def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace the file `path` with this content and mode. After a crash, the old or the new file is complete.
+
+    The content is written to a temporary file in the same folder, which is synchronised and renamed. Then the folder's
+    entry is synchronised. Temporary files of an earlier crash are removed first. Only one process may write a file.
+    Files that the administrator writes belong to the owner of the folder (`give_to_owner`).
+
+    Raises:
+        ConfigurationError: root would follow another user's link (`opened_folder`).
+        UnavailableError: the disk cannot be written; the old file is unchanged.
+    """
+    partial = f".{path.name}.partial"
+    try:
+        make_folder(path.parent)
+        with opened_folder(path.parent) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+            require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
+            replace_in(folder, path.name, content, partial=partial, mode=mode)
+    except OSError as cause:
+        raise UnavailableError(
+            what=f"{path.name} cannot be written: {cause.strerror}.",
+            consequence="Earlier saved states are unchanged, and nothing more was sent.",
+            remedy=f"Free disk space, or let the trainer's user account write into {path.parent}. {START_AGAIN}",
+        ) from cause
+
+
+def array_digest(subject: str, arrays: Iterable[tuple[str, npt.NDArray[np.generic]]]) -> str:
+    """Return the BLAKE3 digest, in hexadecimal, of a subject and of names, types, shapes and bytes, in order."""
+    digest = blake3()
+    for part in (subject.encode(), *(piece for name, array in arrays for piece in _pieces(name, array))):
+        # Each piece is written after its length, so that two different lists never have the same bytes.
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _pieces(name: str, array: npt.NDArray[np.generic]) -> tuple[bytes, bytes, bytes, memoryview]:
+    # A view is hashed, because a copy could need too much memory.
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return name.encode(), array.dtype.str.encode(), repr(array.shape).encode(), content
+
+
+def keep_suspicions(state: Path, run: str, sentences: Sequence[str]) -> None:
+    """Write the findings of a run about its columns, and replace those of an earlier run. They stay at this site."""
+    write_whole(state / SUSPICIONS, json.dumps({"run": run, "sentences": list(sentences)}).encode())
+
+
+def find_suspicions(state: Path) -> tuple[str, ...]:
+    """Return the newest findings about suspicious columns. Return none if this user account may not read the file."""
+    try:
+        with (state / SUSPICIONS).open("rb") as file:
+            found = json.loads(file.read(_LARGEST_SUSPICIONS_BYTES))
+        return tuple(f"In the run {found['run']}, {sentence}" for sentence in found["sentences"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def site_secret(folder: Path) -> bytes:
+    """Return this site's secret number of 32 bytes from the trainer's folder. The first call creates the secret.
+
+    Raises:
+        ConfigurationError: others may read the file, or the file is not a secret of 32 bytes.
+        UnavailableError: the disk cannot be written.
+    """
+    path = folder / _DRAWS_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        write_whole(path, secrets.token_bytes(SECRET_BYTES))
+        return site_secret(folder)
+    except OSError as cause:
+        raise _refused(path, f"cannot be read: {cause.strerror}") from cause
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_mode & 0o077:
+            raise _refused(path, "can be read by other accounts, or is not a regular file")
+        content = file.read(SECRET_BYTES + 1)
+    if len(content) != SECRET_BYTES:
+        raise _refused(path, f"has another length than {SECRET_BYTES} bytes")
+    return content
+
+
+def _refused(path: Path, because: str) -> ConfigurationError:
+    return unfit(
+        what=f"The file with this site's secret number, {path}, {because}.",
+        remedy=(
+            f"If you trust the content of this file, run `chmod 600 {path}`. Otherwise restore the file from the "
+            "newest backup."
+        ),
+    )
+
+
+LARGEST_CHECKPOINT_BYTES: Final = 1 << 33
+_CHECKPOINT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_KEY: Final = "global-layers"
+
+Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+Tensors: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A saved model: arrays by name, facts about the run, and the digest of both in hexadecimal."""
+
+    tensors: Tensors
+    facts: Mapping[str, Json]
+    digest: str
+
+
+def save(directory: Path, name: str, tensors: Tensors, facts: Mapping[str, Json]) -> Path:
+    """Write a checkpoint. An earlier file of the same name is replaced only when the new file is complete.
+
+    `directory` is created with mode 0700 if absent. `name` has lower-case letters, digits, dots, underscores and
+    hyphens. `facts` are values that JSON can store, with finite numbers.
+
+    Raises:
+        UnavailableError: the disk cannot be written; earlier checkpoints are unchanged.
+    """
+    text = json.dumps(facts, allow_nan=False, sort_keys=True, ensure_ascii=True)
+    arrays = {key: np.asarray(value, order="C") for key, value in tensors.items()}
+    if any(array.dtype.kind not in "fiub" for array in arrays.values()):
+        raise ValueError("a checkpoint holds numbers only")
+    header = json.dumps({"version": 1, "facts": text, "digest": _digest(arrays, text)})
+    path = _path(directory, name)
+    write_whole(path, serialise_tensors(arrays, metadata={_KEY: header}))
+    return path
+
+
+def load(directory: Path, name: str) -> Checkpoint:
+    """Read a checkpoint. Raise ConfigurationError if there is none, or if it is damaged or of another version."""
+    path = _path(directory, name)
+    try:
+        with path.open("rb") as file:
+            # The size of the file is checked, because this much memory will be reserved. The largest size could be too
+            # much.
+            raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_CHECKPOINT_BYTES) + 1)
+    except OSError as cause:
+        raise ConfigurationError(
+            what=f"The checkpoint {path.name} cannot be read: {cause.strerror}.",
+            consequence="No model was loaded and nothing was sent.",
+            remedy="First train a model, or name a state folder with a checkpoint that your user account may read.",
+        ) from cause
+    try:
+        return _parse(raw)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise ConfigurationError(
+            what=f"The checkpoint {path.name} is damaged or from another version of this program.",
+            consequence="No model was loaded and nothing was sent.",
+            remedy="Restore the file from a backup, use another checkpoint, or train again.",
+        ) from cause
+
+
+def _parse(raw: bytes) -> Checkpoint:
+    if len(raw) > LARGEST_CHECKPOINT_BYTES:
+        raise ValueError("larger than any checkpoint")
+    tensors = parse_tensors(raw)
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
+    if header["version"] != 1 or header["digest"] != _digest(tensors, header["facts"]):
+        raise ValueError("another version, or not the bytes that were saved")
+    return Checkpoint(tensors=tensors, facts=json.loads(header["facts"]), digest=header["digest"])
+
+
+def _digest(tensors: Tensors, facts: str) -> str:
+    return array_digest(f"global-layers checkpoint 1 {facts}", sorted(tensors.items()))
+
+
+def _path(directory: Path, name: str) -> Path:
+    if not _CHECKPOINT_NAME.fullmatch(name):
+        raise ValueError("a checkpoint's name has lower-case letters, digits, dots, underscores and hyphens only")
+    return directory / f"{name}.safetensors"
+
+
+FORMAT: Final = 1
+_MOST: Final = 8  # limited, so that a coordinator that requires a saved state in every round cannot fill the disk
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedStudy:
+    """The state of a study before a round: its tensors, and all other values as JSON."""
+
+    tensors: dict[str, Tensor] = field(repr=False)
+    facts: Mapping[str, Json]
+
+
+class Saves:
+    """The saved states of one run. If the disk cannot be written, functions raise UnavailableError."""
+
+    def __init__(self, folder: Path, plan: Plan, rows: str) -> None:
+        """Read which rounds have a saved state, and delete the states of other runs.
+
+        `rows` is the digest of this site's data set.
+
+        Raises:
+            DataError: the run began with other rows.
+            ConfigurationError: the record of this site's first round cannot be read.
+        """
+        self._folder, self._plan, self._rows = folder, plan.digest.hex(), rows
+        for other in folder.parent.glob("*"):
+            if other != folder and other.is_dir():
+                shutil.rmtree(other)
+        self.began: int | None = self._read_began()
+        numbers = [int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors")]
+        self._held = {number for number in numbers if self._is_ours(number)}
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The rounds from whose saved state this site can continue, including the round in which it began."""
+        return tuple(sorted(self._held | ({self.began} if self.began is not None else set())))
+
+    def begin(self, number: int) -> None:
+        """Store on disk in which round this site begins. Only the first call for a study has an effect."""
+        if self.began is None:
+            facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
+            write_whole(self._folder / "began.json", json.dumps(facts).encode())
+            self.began = number
+
+    def write(self, number: int, study: SavedStudy) -> None:
+        """Store on disk the state before a round. After an UnavailableError, earlier states are unchanged."""
+        arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
+        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows}
+        save(self._folder, _name(number), arrays, facts | {"study": study.facts})
+        self._held.add(number)
+        for earlier in sorted(self._held)[:-_MOST]:
+            self._remove(earlier)
+
+    def read(self, number: int) -> SavedStudy | None:
+        """Return the state before a round, or None for the first round. A damaged file is a ConfigurationError."""
+        if number not in self._held:
+            return None
+        from torch import from_numpy  # an idle trainer does not load torch
+
+        found = load(self._folder, _name(number))
+        study = found.facts["study"]
+        assert isinstance(study, Mapping)
+        tensors: dict[str, Tensor] = {name: from_numpy(array.copy()) for name, array in found.tensors.items()}
+        return SavedStudy(tensors=tensors, facts=study)
+
+    def forget_before(self, oldest: int) -> None:
+        """Delete the states of rounds before `oldest`, because the federation never repeats these rounds."""
+        for number in [number for number in self._held if number < oldest]:
+            self._remove(number)
+
+    def forget_after(self, newest: int) -> None:
+        """Delete the states of rounds after `newest`, because the study continues again from this round."""
+        for number in [number for number in self._held if number > newest]:
+            self._remove(number)
+
+    def _remove(self, number: int) -> None:
+        self._held.remove(number)
+        (self._folder / f"{_name(number)}.safetensors").unlink(missing_ok=True)
+
+    def _is_ours(self, number: int) -> bool:
+        """Return whether training can continue from a saved state."""
+        try:
+            facts = load(self._folder, _name(number)).facts
+            if (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows):
+                return True
+        except (ConfigurationError, KeyError):
+            pass
+        structlog.get_logger().warning("saved_state_damaged", round=number + 1)
+        return False
+
+    def _read_began(self) -> int | None:
+        try:
+            facts = json.loads((self._folder / "began.json").read_bytes())
+            rows, began = str(facts["rows"]), int(facts["round"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as cause:
+            # Otherwise this site would start from the beginning in the middle of a run.
+            raise unfit(
+                what="The file that stores this site's first round in the study cannot be read.",
+                remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
+            ) from cause
+        if rows != self._rows:
+            raise DataError(
+                what="This site's table, contract or split has changed since the start of this study.",
+                consequence="Nothing was sent since this change. The study waits for this site.",
+                remedy=(
+                    "Restore the earlier table, contract and split, then start the site agent again. If the change "
+                    "must stay, ask the federation office to end the run and to issue a new version of the plan."
+                ),
+            )
+        return began
+
+
+def _name(number: int) -> str:
+    return f"before-{number:010d}"
+
+
+# Round, stage, layers, digest of the received values.
+Question: TypeAlias = tuple[int, int, str, str]
+_FOLDER: Final = "answered"
+
+
+class AnsweredRounds:
+    """The requests that the trainer has answered for one plan, with their rounds."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        """Read the record of a plan."""
+        self._path = folder / _FOLDER / f"{plan.digest.hex()}.jsonl"
+        self._known: dict[int, Question] = {question[0]: question for question in self._read()}
+
+    def admit(self, train: Train) -> None:
+        """Check that the trainer may answer this request of the gate, and record the request on disk.
+
+        Raises:
+            MalformedMessage: another request was answered for this round.
+        """
+        question = (train.round, train.stage, train.layers, blake3(train.payload).hexdigest())
+        known = self._known.get(train.round)
+        if known is None:
+            self._write(question)
+            self._known[train.round] = question
+        elif known != question:
+            raise MalformedMessage("another question for a round that was answered")
+
+    def _read(self) -> list[Question]:
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        return [tuple(json.loads(line)) for line in lines]
+
+    def _write(self, question: Question) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # The file is not synced, because written data survive the end of the process, and an attacker in the gate
+            # process cannot cut the power.
+            with self._path.open("a") as file:
+                file.write(json.dumps(question) + "\n")
+        except OSError as cause:
+            raise UnavailableError(
+                what=f"The file that lists the answered rounds cannot be written: {cause.strerror}.",
+                consequence="Nothing more was trained or sent.",
+                remedy=f"Free space on the disk of the state directory. {START_AGAIN}",
+            ) from cause

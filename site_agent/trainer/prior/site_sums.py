@@ -1,0 +1,204 @@
+"""Computes one site's sums for a regression that all sites fit together, or its sums over clipped patients.
+
+The site's own intercept never leaves the site. It is solved there for all received coefficients. H and g are those of
+the likelihood with this intercept profiled out (Murphy, van der Vaart 2000). For several classes, a separate regression
+distinguishes each class from all others. The rules against a coordinator that chooses coefficients:
+
+* many rows must contribute to H: (sum w)^2 / sum w^2 >= rows / 4, and no weight above 10 times their mean;
+* a site with one class only, or without an outcome, contributes zeros.
+
+The private form has one term for each patient (protos/plan/private_prior.py). The rules:
+
+* a patient with many rows has one term: the sum of the rows' terms, shortened to the norm 1;
+* each term is rounded to integers by itself, after it was shortened, so that rounding adds nothing to what one patient
+  can change;
+* a sum beyond the plan's bound is clipped. A refusal would depend on one patient, and no noise would hide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.numbers.newton_sums import NewtonSums
+from protos.plan.private_prior import PrivateSums
+from protos.privacy.accounting import PRIVATE_SCALE
+from site_agent.trainer.plain_models import probabilities
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+
+# The least effective number of rows, as a fraction of all rows; honest runs have at least .43.
+_SMALLEST_SHARE: Final = 0.25
+_LARGEST_RATIO: Final = 10.0  # the largest weight divided by the mean weight; honest runs have at most 4.8
+_STEPS: Final = 200
+
+
+class Concentrated(ValueError):
+    """Raised if the Hessian H at the received coefficients would depend mainly on a few rows of this site."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Rows:
+    """One site's standardised training rows: `design`, float64 (rows, columns), 0 if a value is missing.
+
+    Targets are float64 (rows, outputs): 0 and 1, or, if `is_number`, standardised numbers of a linear regression.
+    """
+
+    design: Float64
+    targets: Float64
+    is_number: bool = False
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight that one row can have in the Hessian H."""
+        return 1.0 if self.is_number else 0.25
+
+
+def own_sums(rows: Rows, coefficients: Float64) -> NewtonSums:
+    """Return the Hessian H and the gradient g of a site's rows, for intercepts that maximise the likelihood.
+
+    Coefficients are float64 (outputs, columns). Raise Concentrated if too few rows would determine H.
+    """
+    outputs, columns = coefficients.shape
+    found = NewtonSums.zeros(columns, outputs)
+    for output in range(outputs):
+        targets, line = rows.targets[:, output], rows.design @ coefficients[output]
+        if not len(targets) or targets.min() == targets.max():
+            continue  # the intercept would be infinite, and every weight 0
+        fitted, weights = _fitted(line, targets, is_number=rows.is_number)
+        require_spread(weights)
+        centred = rows.design - (weights @ rows.design) / weights.sum()
+        found.hessian[output] = centred.T @ (centred * weights[:, None])
+        found.gradient[output] = rows.design.T @ (fitted - targets)
+    # A matrix product can differ from its transpose in the last bit.
+    return NewtonSums(hessian=(found.hessian + found.hessian.transpose(0, 2, 1)) / 2, gradient=found.gradient)
+
+
+def require_spread(weights: Float64) -> None:
+    """Raise Concentrated if a few rows have most of the weight. Weights are float64 (rows,). See the module's rules."""
+    total = float(weights.sum())
+    if total <= 0.0:
+        raise Concentrated("no row has a weight")
+    if total**2 / float(weights @ weights) < _SMALLEST_SHARE * len(weights):
+        raise Concentrated("the weights of few rows are as large as those of all others")
+    if float(weights.max()) * len(weights) > _LARGEST_RATIO * total:
+        raise Concentrated("one row has more than ten times the mean weight")
+
+
+def profiled_intercept(line: Float64, targets: Float64, *, is_number: bool) -> float:
+    """Return the intercept with the largest likelihood for the linear part `line` and targets, both float64 (rows,)."""
+    if is_number:
+        return float((targets - line).mean())
+    share = float(targets.mean())
+    centre = float(np.log(share / (1.0 - share)))
+    low, high = centre - float(line.max()), centre - float(line.min())
+    guess = (low + high) / 2
+    for _ in range(_STEPS):
+        fitted = probabilities("binary", guess + line)
+        error, slope = float((fitted - targets).sum()), float((fitted * (1.0 - fitted)).sum())
+        low, high = (low, guess) if error > 0 else (guess, high)
+        step = guess - error / slope if slope > 0 else low - 1.0
+        following = step if low <= step <= high else (low + high) / 2
+        if following == guess:
+            break
+        guess = following
+    return guess
+
+
+def _fitted(line: Float64, targets: Float64, *, is_number: bool) -> tuple[Float64, Float64]:
+    """Return each row's prediction and each row's weight in the Hessian, two arrays of shape (rows,)."""
+    values = profiled_intercept(line, targets, is_number=is_number) + line
+    if is_number:
+        return values, np.ones_like(values)
+    fitted = probabilities("binary", values)
+    return fitted, fitted * (1.0 - fitted)
+
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+
+_NUMBERS_AT_ONCE: Final = 1 << 21
+
+
+def clipped_terms(
+    private: PrivateSums, site: str, design: Float64, outcomes: Float64, patients: Integers | None
+) -> tuple[int, ...]:
+    """Return this site's sums over its patients, in the order of `private.names`.
+
+    Args:
+        design: standardised columns, float64 of shape (rows, columns), 0 if a value is missing.
+        outcomes: 0 or 1, float64 of shape (rows,).
+        patients: int64 of shape (rows,), equal for rows of one patient; None if each row counts as a patient.
+    """
+
+    def terms_of(rows: Integers) -> Float64:
+        return _terms_of(private, site, design[rows], outcomes[rows])
+
+    return summed_terms(terms_of, len(outcomes), len(private.names), patients, largest=private.bound)
+
+
+def summed_terms(
+    terms_of: Callable[[Integers], Float64],
+    rows: int,
+    numbers: int,
+    patients: Integers | None,
+    unit: float = 1.0,
+    *,
+    largest: int,
+) -> tuple[int, ...]:
+    """Return the sum over patients of their terms. Each term is shortened to the norm 1 and rounded to integers.
+
+    `terms_of` returns a new array with the terms of the rows with these numbers, float64 (rows, numbers). A row's term
+    must be the same whatever other rows are requested. `patients` are as in `clipped_terms`. `unit` is the size of the
+    norm 1 in the terms. A sum is clipped to `largest`, which never increases the distance between two sums.
+    """
+    owners = np.arange(rows) if patients is None else patients
+    order = np.argsort(owners, kind="stable")
+    starts = np.flatnonzero(np.diff(owners[order], prepend=-1))
+    total = np.zeros(numbers, np.int64)
+    for first, last in _blocks(starts, len(order), max(1, _NUMBERS_AT_ONCE // numbers)):
+        terms, mine = terms_of(order[first:last]), starts[(starts >= first) & (starts < last)] - first
+        if len(mine) < len(terms):
+            terms = np.add.reduceat(terms, mine, axis=0)
+        total += rounded_sum(terms, unit)
+    return tuple(min(largest, max(-largest, int(number))) for number in total)
+
+
+def _blocks(starts: Integers, rows: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield each block's first row and end. A block has about `most` rows, and no patient's rows are divided."""
+    first = 0
+    for start in (*starts[1:].tolist(), rows):
+        if start - first >= most or start == rows:
+            yield first, start
+            first = start
+
+
+def _terms_of(private: PrivateSums, site: str, design: Float64, outcomes: Float64) -> Float64:
+    """Return a term for each row, float64 of shape (rows, numbers). The rows of a patient are not yet added up."""
+    intercepts = np.zeros((len(outcomes), len(private.sites)))
+    intercepts[:, private.sites.index(site)] = 1.0
+    wide = np.concatenate([design, intercepts], axis=1)
+    norms = np.sqrt((wide * wide).sum(axis=1))  # at least 1, because of the intercept
+    wide *= np.minimum(1.0, private.promise.clip / norms)[:, None]
+    one, other = private.pairs
+    hessian = wide[:, one] * wide[:, other] / 4
+    gradient = wide * (0.5 - outcomes)[:, None]
+    return np.asarray(np.concatenate([hessian, gradient], axis=1) / private.units)
+
+
+def rounded_sum(terms: Float64, unit: float, room: float = 1.0) -> Integers:
+    """Round each term to integers, limit its norm, and return the sum of all terms: int64 of shape (numbers,).
+
+    Terms are float64 (patients, numbers), and changed in place. `unit` is the size of the norm 1 in the terms, and
+    `room` the largest norm of the integers, as a part of PRIVATE_SCALE.
+    """
+    # Rounding moves a term by at most half the root of its length. The 1 allows for float64's own rounding.
+    largest = unit * (room - (sqrt(terms.shape[1]) / 2 + 1) / PRIVATE_SCALE)
+    norms = np.sqrt((terms * terms).sum(axis=1))
+    terms *= (np.minimum(1.0, largest / np.maximum(norms, largest)) * (PRIVATE_SCALE / unit))[:, None]
+    np.rint(terms, out=terms)
+    return np.asarray(terms.sum(axis=0).astype(np.int64))  # exact: a block's integers are at most 2**30
