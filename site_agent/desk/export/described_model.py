@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from site_agent.desk.export.export_inputs import other_day, other_days
 from site_agent.desk.results.saved_model import SavedModel
 from site_agent.trainer.data.cell_rules import MISSING, CodeRule, DateRule, NumberRule, TermsRule
-from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule
+from site_agent.trainer.data.cells import Spelling, date_rule, feature_rule, interval_rule, spelling_of
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature, ImageColumn
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.disk import Json
@@ -16,7 +16,7 @@ from site_agent.trainer.disk import Json
 def description_of(model: SavedModel, run: str) -> dict[str, Json]:
     """Return the content of the file model.json, which describes the model's inputs and outputs."""
     contract = model.preprocessing.contract
-    target, spelling = contract.target, Spelling(contract.format.decimal, contract.missing_markers)
+    target, spelling = contract.target, spelling_of(contract)
     return {
         "format": "global-layers export 4",
         "run": run,
@@ -94,9 +94,10 @@ def rule_facts(rule: NumberRule | CodeRule | DateRule | TermsRule) -> dict[str, 
         case CodeRule(codes=places):
             codes = sorted(places, key=places.__getitem__)
             return {"kind": "code", "missing": missing, "refuses_missing": rule.missing is MISSING, "codes": codes}
-        case DateRule(patterns=patterns, refuses_future=refuses):
+        case DateRule(patterns=patterns, refuses_future=refuses, zone=zone):
             pattern = patterns[0] if len(patterns) == 1 else list(patterns)
-            return {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": refuses}
+            facts = {"kind": "date", "missing": missing, "pattern": pattern, "refuses_future": refuses}
+            return facts if zone is None else {**facts, "zone": zone}
         case TermsRule():
             return {
                 "kind": "terms",

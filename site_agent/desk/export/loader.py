@@ -56,7 +56,7 @@ def rule_of(facts: Mapping[str, Any]) -> NumberRule | CodeRule | DateRule:
         return CodeRule(codes, markers, missing=MISSING if facts["refuses_missing"] else UNKNOWN_POSITION)
     pattern = facts["pattern"]  # a text, or a list of several
     patterns = [pattern] if isinstance(pattern, str) else pattern
-    return DateRule(markers, patterns, refuses_future=facts["refuses_future"])
+    return DateRule(markers, patterns, refuses_future=facts["refuses_future"], zone=facts.get("zone"))
 
 
 def terms_rule_of(facts: Mapping[str, Any]) -> TermsRule:

@@ -18,12 +18,16 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 LARGEST_MAGNITUDE: Final = 1e100
 LONGEST_NUMBER: Final = 400
 UNKNOWN_POSITION: Final = -1.0
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
+_ZONED: Final = re.compile(
+    r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
+)
 # The exponent is limited, so that no cell can require a number of a million digits. Longer cells stay text.
 _PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
 
@@ -41,6 +45,7 @@ PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("a text that is not a date of the declared pattern")
+ZONED: Final = Flaw("a time with a distance from UTC, whose day depends on the place; declare `zone` in the format")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
 LONGEST_CELL: Final = 100_000  # below the 131,072 characters that Python's reader of text files accepts
@@ -123,19 +128,34 @@ class CodeRule:
 class DateRule:
     """The rule for a cell with a date: its patterns, and whether a date in the future is allowed."""
 
-    def __init__(self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool) -> None:
-        """Store the rule. `patterns` are strptime formats. A time may follow a date, because spreadsheets add times."""
+    def __init__(
+        self, markers: Iterable[str], patterns: Sequence[str], *, refuses_future: bool, zone: str | None = None
+    ) -> None:
+        """Store the rule. `patterns` are strptime formats. A time may follow a date, because spreadsheets add times.
+
+        `zone` is the place whose day a time with a distance from UTC has.
+        """
         self.markers, self.patterns, self.refuses_future = frozenset(markers), tuple(patterns), refuses_future
+        self.zone = zone
 
     def read(self, cell: str, today: date) -> float | Flaw:
         """Return the date in a cell as days since the year 1, or NaN if the cell means a missing date."""
         text = cell.strip()
         if text in self.markers:
             return math.nan
+        if _ZONED.fullmatch(text):
+            return ZONED if self.zone is None else self._zoned(text, ZoneInfo(self.zone), today)
         found = {day for pattern in self.patterns if (day := _written_day(text, pattern)) is not None}
         if len(found) != 1:  # two patterns of a contract never read one text as different days
             return NOT_A_DATE
         return self.judged(float(found.pop().toordinal()), today)
+
+    def _zoned(self, text: str, zone: ZoneInfo, today: date) -> float | Flaw:
+        try:
+            day = datetime.fromisoformat(text.replace(" ", "T", 1).replace(" ", "")).astimezone(zone).date()
+        except (ValueError, OverflowError):
+            return NOT_A_DATE
+        return self.judged(float(day.toordinal()), today)
 
     def judged(self, day: float, today: date) -> float | Flaw:
         """Return a day, counted from the year 1, or a flaw if it is in the future and the contract forbids this."""

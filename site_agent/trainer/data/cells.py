@@ -43,7 +43,7 @@ from site_agent.trainer.data.columns import (
     TermsFeature,
     patterns_of,
 )
-from site_agent.trainer.data.contract import BinaryTarget, CellTarget, MultiClassTarget, RegressionTarget
+from site_agent.trainer.data.contract import BinaryTarget, CellTarget, Contract, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.mistakes import Mistakes, unusable
 from site_agent.trainer.data.sources.blocks import texts_of
 
@@ -75,10 +75,16 @@ BlockParser: TypeAlias = Callable[[arrow.Array], Parsed]
 
 @dataclass(frozen=True)
 class Spelling:
-    """The spelling of numbers and of missing values, which is the same for all columns of a table."""
+    """The spelling of numbers and missing values, and the place of times, which are the same for a whole table."""
 
     decimal: str
     markers: tuple[str, ...]
+    zone: str | None = None
+
+
+def spelling_of(contract: Contract) -> Spelling:
+    """Return the spelling that a contract declares."""
+    return Spelling(contract.format.decimal, contract.missing_markers, contract.format.zone)
 
 
 def feature_parser(feature: NumericFeature | CategoricalFeature, spelling: Spelling) -> BlockParser:
@@ -130,7 +136,8 @@ def target_parser(target: CellTarget, spelling: Spelling) -> BlockParser:
 def date_rule(column: DateFeature | DayColumn, spelling: Spelling) -> DateRule:
     """Return the rule by which a cell with a date is read and checked."""
     markers = {"", *spelling.markers, *column.missing_markers}
-    return DateRule(markers, patterns_of(column.pattern), refuses_future=column.future == "refuse")
+    refuses_future = column.future == "refuse"
+    return DateRule(markers, patterns_of(column.pattern), refuses_future=refuses_future, zone=spelling.zone)
 
 
 def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date) -> BlockParser:

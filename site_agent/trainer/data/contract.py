@@ -15,6 +15,7 @@ import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -54,7 +55,25 @@ def _one_reading_query(text: str) -> str:
     return text
 
 
-class TableFormat(Document):
+def _place(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        raise ValueError("the name of a time zone, such as Europe/Berlin") from None
+    return name
+
+
+class _Format(Document):
+    """What every format declares.
+
+    `zone` is the place whose days are meant where a time has a distance from UTC, such as 2019-12-31 23:00:00+00.
+    Without it such a time is a mistake, because another place has another day.
+    """
+
+    zone: Annotated[str, StringConstraints(max_length=100), AfterValidator(_place)] | None = None
+
+
+class TableFormat(_Format):
     """The format of a text file. The encoding utf-8 accepts a byte order mark."""
 
     kind: Literal["text"] = "text"
@@ -70,7 +89,7 @@ class TableFormat(Document):
         return self
 
 
-class ExcelFormat(Document):
+class ExcelFormat(_Format):
     """A sheet of an Excel workbook (xlsx), with the names in its first row. Without `sheet` the first sheet is read.
 
     `decimal` is for numbers that were typed as text. For a formula, the value that Excel saved is read.
@@ -82,7 +101,7 @@ class ExcelFormat(Document):
     header: ClassVar[Literal[True]] = True
 
 
-class ParquetFormat(Document):
+class ParquetFormat(_Format):
     """A Parquet file, which contains its column names."""
 
     kind: Literal["parquet"]
@@ -90,7 +109,7 @@ class ParquetFormat(Document):
     decimal: ClassVar[Literal["."]] = "."  # the file does not store numbers as text
 
 
-class SqlFormat(Document):
+class SqlFormat(_Format):
     """One query to a database. The query can only read.
 
     The table in hospital.yaml is an SQLite file, or a file with one line: the URL. The database itself refuses to write

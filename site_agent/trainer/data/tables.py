@@ -33,12 +33,12 @@ from site_agent.trainer.data.cells import (
     Counts,
     Numbers,
     Parsed,
-    Spelling,
     TermsReader,
     date_parser,
     feature_parser,
     group_parser,
     interval_of,
+    spelling_of,
     target_parser,
 )
 from site_agent.trainer.data.columns import (
@@ -303,7 +303,7 @@ class _Reading:
         return {name: place for place, name in enumerate(names)}
 
     def _parsers(self, positions: Mapping[str, int]) -> dict[str, BlockParser]:
-        spelling = Spelling(self.contract.format.decimal, self.contract.missing_markers)
+        spelling = spelling_of(self.contract)
         parsers: dict[str, BlockParser] = {}
         for column in self.contract.columns:
             if column.name not in positions:

@@ -16,13 +16,16 @@ import pyarrow as arrow
 
 from site_agent.trainer.data.mistakes import refuse
 
-Record: TypeAlias = tuple[int, list[str]]
+# The number of a row and its cells; None for a value that no text file could contain.
+Record: TypeAlias = tuple[int, Sequence[str | None]]
+Names: TypeAlias = tuple[int, list[str]]
 
 
 def text_of(value: object) -> str | None:
     """Return a cell's value as a text file would contain it. Return None for bytes, lists and other types.
 
-    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with a time if they have one.
+    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with a time if they have one,
+    and with the distance from UTC if they have one.
     """
     match value:
         case None:
@@ -38,9 +41,9 @@ def text_of(value: object) -> str | None:
         case Decimal():
             return "" if value.is_nan() else f"{value:f}"
         case datetime():
-            plain = value.replace(tzinfo=None)
-            return plain.date().isoformat() if plain.time() == time() else plain.isoformat(sep=" ", timespec="seconds")
-        case date():
+            is_day = value.tzinfo is None and value.time() == time()
+            return value.date().isoformat() if is_day else value.isoformat(sep=" ", timespec="seconds")
+        case date() | time():
             return value.isoformat()
         case _:
             return None
@@ -77,14 +80,17 @@ class Opened:
     `rest` returns them from the table's width and the places of the wanted columns.
     """
 
-    first: Record | None
+    first: Names | None
     rest: Callable[[int, Sequence[int]], Iterator[Block]]
 
 
 def opened_records(records: Iterator[Record]) -> Opened:
     """Open a table whose rows are read one at a time."""
     first = next(records, None)
-    return Opened(first=first, rest=lambda width, places: blocks_of(records, width, places))
+    names = None if first is None else (first[0], [name for name in first[1] if name is not None])
+    if first is not None and names is not None and len(names[1]) < len(first[1]):
+        refuse([f"row {first[0]}: the name of a column is not text, a number or a date"])
+    return Opened(first=names, rest=lambda width, places: blocks_of(records, width, places))
 
 
 def blocks_of(records: Iterator[Record], width: int, places: Sequence[int]) -> Iterator[Block]:
@@ -118,11 +124,14 @@ def texts_of(cells: arrow.Array) -> arrow.StringArray | None:
     return arrow.array([*texts, ""], arrow.string()).take(places.fill_null(len(texts)))
 
 
-def _texts(cells: list[str], records: Sequence[Record]) -> arrow.StringArray:
+def _texts(cells: list[str | None], records: Sequence[Record]) -> arrow.StringArray:
+    if None in cells:
+        wrong = [row for cell, (row, _) in zip(cells, records, strict=True) if cell is None]
+        refuse([f"row {row}: a cell has a value that is not text, a number or a date" for row in wrong])
     try:
         return arrow.array(cells, arrow.string())
     except (UnicodeEncodeError, arrow.ArrowException):
-        found = [row for cell, (row, _) in zip(cells, records, strict=True) if not _is_text(cell)]
+        found = [row for cell, (row, _) in zip(cells, records, strict=True) if not _is_text(cell or "")]
     return refuse([f"row {row}: a cell is not text, as in a damaged file" for row in found])
 
 

@@ -5,60 +5,108 @@ socket on this machine (PostgreSQL). If it runs on another machine, its operator
 rules:
 
 * the URL is in a file of its own, which only the trainer's user may read, because it may have a password;
-* no word of a driver's error is shown, because it may quote the URL or a patient;
+* no word of a driver's error is shown, because it may quote the URL or a patient; its code selects a sentence of ours;
+* a server or a lock that is not free yet is no mistake of the configuration: services try again;
+* PostgreSQL writes times, intervals and all its rarer types as text, because Python's own types lose some of them;
 * rows are read a few thousand at a time, and the transaction is rolled back at the end.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
 
-from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from protos.errors import ConfigurationError, DataError
+from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat
-from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.sources.blocks import Record, text_of
 
+if TYPE_CHECKING:
+    from psycopg.abc import Buffer
+    from psycopg.adapt import AdaptersMap
+
 _SQLITE: Final = b"SQLite format 3\0"
+_WAL_VERSIONS: Final = b"\2\2"  # bytes 18 and 19 of an SQLite file in WAL mode
 _ROWS_AT_ONCE: Final = 5000
 _LARGEST_URL_BYTES: Final = 4096
+_LOCK_SECONDS: Final = 15.0
+# The password may have any character, also @ : / # and %, as it is or written %XX.
+_POSTGRES_URL: Final = re.compile(
+    r"postgres(?:ql)?(?:\+psycopg)?://(?:(?P<user>[^:@/?]*)(?::(?P<password>.*))?@)?(?P<host>[^@:/?]*)(?::(?P<port>\d+))?"
+    r"(?:/(?P<database>[^?@/]*))?(?:\?(?P<query>[^@]*))?"
+)
+# Types whose values Python holds without a loss. All others stay the text that the server writes.
+_EXACT_TYPES: Final = frozenset({"bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric"})
+_SPELLINGS: Final = "-c datestyle=ISO -c intervalstyle=iso_8601"
+_NOTHING: Final = "Nothing was read or changed and nothing was sent."
+_BY_HAND: Final = "Run the contract's query by hand, and correct the query or the database."
+# The first codes of an SQLSTATE, or the name of SQLite's error: what happened, and what to do.
+_REJECTIONS: Final = {
+    "42P01": ("The query names a table that the database does not have.", _BY_HAND),
+    "42703": ("The query names a column that the database does not have.", _BY_HAND),
+    "42601": ("The query has a mistake in its syntax.", _BY_HAND),
+    "42501": (
+        "The database's user may not read what the query names.",
+        "Ask the database's administrator for the right to read it.",
+    ),
+    "25006": ("The query writes, and it may only read.", "Let the contract's query only read."),
+    "57014": ("The database stopped the query, for example after a time limit.", "Ask the database's administrator."),
+    "22": (
+        "The query computes with a value that its type cannot have.",
+        "Run the contract's query by hand and look for casts, divisions and dates.",
+    ),
+    "SQLITE_NOTADB": ("The SQLite file is encrypted or damaged.", "Give a sound copy of the file without a password."),
+    "SQLITE_CORRUPT": ("The SQLite file is damaged.", "Make a new copy with the program that writes it."),
+    "SQLITE_READONLY": (
+        "The query writes, or the SQLite file has an unfinished transaction.",
+        "Let the query only read. Open and close the file once with the program that writes it, or make a copy with: "
+        "sqlite3 FILE '.backup COPY'",
+    ),
+    "SQLITE_CANTOPEN": (
+        "The SQLite file cannot be opened.",
+        "The user account of the trainer must be allowed to read the file and its folder.",
+    ),
+    "SQLITE_ERROR": ("The query names a table or column that the file does not have, or has a mistake.", _BY_HAND),
+}
+# The database may answer the same query later: its server starts, ends, is full, or another program holds a lock.
+_LATER: Final = ("08", "40", "53", "55", "57P", "58", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL")
 
 
 def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     """Yield the query's column names as row 1, and then the rows of its result, numbered from 2.
 
     Raises:
-        DataError: the query fails, or returns a value that cannot be a cell.
+        DataError: the database rejects the query, or is damaged.
+        UnavailableError: the database cannot be reached, or is locked. It may answer later.
         ConfigurationError: the file is not SQLite and has no PostgreSQL URL. Other databases are not known to be
             read-only.
         OSError: the file cannot be read.
     """
-    engine = _engine(path)
+    with path.open("rb") as file:
+        start = file.read(_LARGEST_URL_BYTES)
+    is_wal = start.startswith(_SQLITE) and start[18:20] == _WAL_VERSIONS
+    engine = _sqlite(path) if start.startswith(_SQLITE) else _postgres(start)
+    is_connected = False
     try:
         with engine.connect() as connection:
+            is_connected = True
             if engine.dialect.name == "postgresql":
                 connection = connection.execution_options(postgresql_readonly=True)
             yield from _rows(connection, form)
         return
-    except SQLAlchemyError:
-        pass  # the error's text quotes the query, and can quote a value
+    except SQLAlchemyError as error:  # its text quotes the query, and can quote a value
+        told = _told(getattr(error, "orig", None), is_connected=is_connected, is_wal=is_wal)
     finally:
         engine.dispose()
-    raise DataError(
-        what="The database cannot be reached, or it rejects the query in the contract.",
-        consequence="Nothing was read or changed and nothing was sent.",
-        remedy=(
-            "Run the contract's query by hand to test it. The database server must listen on a Unix socket of this "
-            "computer."
-        ),
-    )
+    raise told
 
 
 def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, None]:
@@ -66,31 +114,80 @@ def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, No
     result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
     yield 1, list(result.keys())
     for row, values in enumerate(result, start=2):
-        cells = [text_of(value) for value in values]
-        texts = [cell for cell in cells if cell is not None]
-        if len(texts) < len(cells):
-            refuse([f"row {row}: the query returns a value that is not text, a number or a date"])
-        yield row, texts
+        yield row, [text_of(value) for value in values]
     connection.rollback()
 
 
-def _engine(path: Path) -> Engine:
-    with path.open("rb") as file:
-        start = file.read(_LARGEST_URL_BYTES)
-    if start.startswith(_SQLITE):
-        place = f"{path.resolve().as_uri()}?mode=ro"
-        engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(place, uri=True), poolclass=NullPool)
-        event.listen(engine, "connect", lambda handle, _: handle.execute("PRAGMA query_only = ON"))
-        return engine
-    try:
-        url = make_url(start.decode("ascii").strip())
-        if url.drivername in ("postgresql", "postgresql+psycopg"):
-            return create_engine(url.set(drivername="postgresql+psycopg"), poolclass=NullPool)
-    except (ArgumentError, UnicodeDecodeError):
-        pass
-    raise ConfigurationError(
-        what="The contract declares a database query, but the table is not an SQLite file and has no PostgreSQL URL.",
-        consequence="Nothing was read and nothing was sent.",
-        remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file as "
-        "the table.",
+def _sqlite(path: Path) -> Engine:
+    place = f"{path.resolve().as_uri()}?mode=ro"
+    engine = create_engine(
+        "sqlite://", creator=lambda: sqlite3.connect(place, uri=True, timeout=_LOCK_SECONDS), poolclass=NullPool
     )
+    event.listen(engine, "connect", lambda handle, _: handle.execute("PRAGMA query_only = ON"))
+    return engine
+
+
+def _postgres(line: bytes) -> Engine:
+    try:
+        found = _POSTGRES_URL.fullmatch(line.decode("utf-8").strip())
+    except UnicodeDecodeError:
+        found = None
+    if found is None:
+        raise ConfigurationError(
+            what="The contract declares a query, but the table is not an SQLite file and has no PostgreSQL URL.",
+            consequence="Nothing was read and nothing was sent.",
+            remedy="Write one line such as postgresql:///hospital?host=/run/postgresql into a file, and name this file "
+            "as the table.",
+        )
+    user, password, host, database = (
+        None if part is None else unquote(part) or None for part in found.group("user", "password", "host", "database")
+    )
+    query = dict(parse_qsl(found["query"] or ""))
+    query["options"] = f"{query.get('options', '')} {_SPELLINGS}".strip()
+    port = int(found["port"]) if found["port"] else None
+    engine = create_engine(
+        URL.create("postgresql+psycopg", user, password, host, port, database, query=query), poolclass=NullPool
+    )
+    event.listen(engine, "connect", lambda handle, _: _keep_texts(handle.adapters))
+    return engine
+
+
+def _keep_texts(adapters: AdaptersMap) -> None:
+    from psycopg.types.string import TextLoader
+
+    class _Time(TextLoader):
+        def load(self, data: Buffer) -> str | bytes:
+            found = super().load(data)
+            return found.removesuffix(" 00:00:00") if isinstance(found, str) else found
+
+    for kind in adapters.types:
+        if kind.name not in _EXACT_TYPES:
+            adapters.register_loader(kind.oid, _Time if kind.name == "timestamp" else TextLoader)
+        if kind.array_oid:
+            adapters.register_loader(kind.array_oid, TextLoader)
+
+
+def _told(error: BaseException | None, *, is_connected: bool, is_wal: bool) -> OperatorError:
+    code = str(getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
+    if code.startswith(_LATER):
+        return UnavailableError(
+            what="The database is busy: it starts or ends, it is full, or another program has locked it.",
+            consequence=_NOTHING,
+            remedy="A service tries again by itself. Otherwise wait until the other program has ended its work.",
+        )
+    if is_wal and code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        return unusable(
+            what="The SQLite file is in WAL mode, and it can only be read where files may be made beside it.",
+            remedy="Make a copy in another mode: sqlite3 FILE \"VACUUM INTO 'COPY'\"",
+        )
+    for start, (what, remedy) in _REJECTIONS.items():
+        if code.startswith(start):
+            return unusable(what=what, remedy=remedy)
+    if not is_connected:
+        return UnavailableError(
+            what="The database cannot be reached, or it rejects the user, the password or the database's name.",
+            consequence=_NOTHING,
+            remedy="The server must listen on a Unix socket of this computer. Try the URL in the table's file by hand, "
+            "with psql.",
+        )
+    return unusable(what="The database rejects the query in the contract.", remedy=_BY_HAND)

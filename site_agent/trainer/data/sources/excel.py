@@ -84,10 +84,7 @@ def _rows(rows: Iterator[tuple[object, ...]]) -> Generator[Record, None, None]:
         if not cells:
             continue
         width = width or len(cells)
-        texts = [cell for cell in cells if cell is not None]
-        if len(texts) < len(cells):
-            refuse([f"row {row}: a cell has a value that is not text, a number or a date"])
-        yield row, texts + [""] * (width - len(texts))
+        yield row, cells + [""] * (width - len(cells))
 
 
 def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import assert_never
 
+from protos.errors import UnavailableError
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.sources.blocks import Opened, opened_records
@@ -49,8 +50,14 @@ def open_blocks(path: Path, form: Format) -> Iterator[Opened]:
 def _telling(path: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as cause:
+    except (PermissionError, IsADirectoryError) as cause:
         raise unusable(
-            what=f"The table {path} cannot be read: {cause.strerror or type(cause).__name__}.",
-            remedy="Give the path of an existing file that the user account of the trainer may read.",
+            what=f"The table {path} cannot be read: {cause.strerror}.",
+            remedy="Give the path of a file that the user account of the trainer may read.",
+        ) from cause
+    except OSError as cause:  # a disk or a network drive may be there later
+        raise UnavailableError(
+            what=f"The table {path} cannot be read now: {cause.strerror or type(cause).__name__}.",
+            consequence="The table was not used and nothing was sent.",
+            remedy="A service tries again by itself. If the file will not be there, correct its path in hospital.yaml.",
         ) from cause

@@ -18,7 +18,7 @@ import numpy as np
 
 from site_agent.trainer.data.contract import TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import Block, Opened, Record, blocks_of
+from site_agent.trainer.data.sources.blocks import Block, Names, Opened, blocks_of
 from site_agent.trainer.data.sources.plain import plain_columns
 
 LONGEST_LINE: Final = 1 << 24
@@ -74,7 +74,7 @@ class _Pieces:
         self._started = 0
         self.row = self.line = 0
 
-    def first(self) -> Record | None:
+    def first(self) -> Names | None:
         return next(self._records(), None)
 
     def rest(self, width: int, places: Sequence[int]) -> Iterator[Block]:
@@ -120,12 +120,12 @@ class _Pieces:
             _check(line, self.line)
             yield line
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[Names]:
         for row, cells in _records(self._read_lines(), self._delimiter, self.row):
             self.row = row
             yield row, cells
 
-    def _records_of_piece(self) -> Iterator[Record]:
+    def _records_of_piece(self) -> Iterator[Names]:
         """Yield the records that begin in the current piece. The last record can end in the next piece."""
         started = self._started
         # A blank record is not returned. So the end of the piece is noticed only after the next record, which can be in
@@ -156,7 +156,7 @@ def _pieces(read_some: Callable[[int], bytes], *, is_marked: bool) -> Iterator[b
         yield rest
 
 
-def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Record]:
+def _records(lines: Iterator[str], delimiter: str, row: int) -> Iterator[Names]:
     """Yield the records that are not blank, counted from row + 1."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:

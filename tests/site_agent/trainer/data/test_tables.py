@@ -163,11 +163,6 @@ def test_a_damaged_file_is_refused(tmp_path: Path, small_contract: Contract, con
     assert words in _refused(path, small_contract)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path, small_contract: Contract) -> None:
-    """The reason of the operating system is reported."""
-    assert "No such file" in _refused(tmp_path / "absent.csv", small_contract)
-
-
 def test_the_size_of_a_block_changes_nothing(
     write: Write, small_contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
