@@ -119,6 +119,17 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
+@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.stem)
+def test_a_service_is_never_given_up_and_never_takes_the_whole_memory(unit: Path) -> None:
+    """What is missing may be there in an hour; and it needs no program that a minimal system lacks."""
+    lines = unit.read_text().splitlines()
+
+    assert "Type=oneshot" in lines or "StartLimitIntervalSec=0" in lines
+    assert [line for line in lines if re.fullmatch(r"MemoryMax=[1-9]\d%", line)]
+    programs = re.findall(r"^Exec\w+=[-+!@:]*(\S+)", unit.read_text(), re.MULTILINE)
+    assert {one for one in programs if not one.startswith("/usr/lib/global-layers/")} <= {"/bin/sh"}
+
+
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_no_service_opens_a_device(unit: Path) -> None:
     """Without the drop-in for a graphics card no unit shows a real device to a program."""

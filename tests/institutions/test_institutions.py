@@ -292,6 +292,18 @@ def test_a_full_disk_stops_what_leaves_until_there_is_room(under_way: Federation
     under_way.goes_on()
 
 
+def test_a_table_that_is_not_there_yet_is_waited_for(under_way: Federation) -> None:
+    """As when a drive is mounted after the services have started: no unit stays down, and nobody has to do anything."""
+    hospital = under_way.machines[HOSPITALS[1]]
+    hospital.run("mv", "/var/lib/global-layers/patients", "/var/lib/global-layers/later")
+
+    hospital.run("systemctl", "restart", "--no-block", "site-trainer", "site-gate", "site-agent")
+    wait_until(lambda: int(hospital.property("site-gate", "NRestarts")) > 1, "the gate was started again")
+    hospital.run("mv", "/var/lib/global-layers/later", "/var/lib/global-layers/patients")
+
+    under_way.goes_on()
+
+
 def test_nothing_of_it_broke_an_audit_log(under_way: Federation) -> None:
     """Through kills, hangs, a reboot, an upgrade and a full disk, every hospital's log is unbroken."""
     for name in HOSPITALS:
