@@ -30,8 +30,7 @@ from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.read_hints import guess_format
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
-from site_agent.trainer.data.sources.blocks import blocks_of
-from site_agent.trainer.data.sources.opening import open_blocks
+from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows
 
 MOST_ROWS: Final = 100_000
 _MOST_CELLS: Final = 10_000_000
@@ -98,7 +97,7 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
     what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
     remedy = "Export the table again with the rows of the patients and all their columns."
     if isinstance(form, ExcelFormat):
-        from site_agent.trainer.data.sources.excel import sheet_names
+        from site_agent.trainer.data.table_sources import sheet_names
 
         names = sheet_names(path)
         read = form.sheet or names[0]
@@ -114,24 +113,23 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
 
 def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    with open_blocks(path, form) as opened:
-        if opened.first is None:
-            refuse(["the file has no rows"])
-        width = len(opened.first[1])
+    with open_rows(path, form) as rest:
+        first = first_row(rest)
+        width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
-        names = [cell.strip() for cell in opened.first[1]] if form.header else numbered
+        names = [cell.strip() for cell in first[1]] if form.header else numbered
         columns = {place: ColumnDraft(name, form.decimal) for place, name in enumerate(names) if name}
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
-        own = iter(()) if form.header else blocks_of(iter([opened.first]), width, range(width))
+        rest = rest if form.header else itertools.chain([first], rest)
         most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0
-        for block in itertools.chain(own, opened.rest(width, list(columns))):
+        for block in blocks_of(rest, width, list(columns)):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
             rows += len(taken)
             count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
             for place, column in columns.items():
-                column.take(block.texts_at(place)[:count])
+                column.take(block.columns[place][:count])
             if len(numbers) > len(taken):
                 return list(columns.values()), nameless, rows, True
         return list(columns.values()), nameless, rows, False

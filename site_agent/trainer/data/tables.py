@@ -55,8 +55,7 @@ from site_agent.trainer.data.columns import (
 from site_agent.trainer.data.contract import Column, Contract, MaskTarget
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.sources.blocks import Block, blocks_of
-from site_agent.trainer.data.sources.opening import open_blocks
+from site_agent.trainer.data.table_sources import Block, blocks_of, first_row, open_rows
 
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
@@ -219,10 +218,8 @@ class _Reading:
         return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
     def run(self, path: Path) -> Table:
-        with open_blocks(path, self.contract.format) as opened:
-            first = opened.first
-            if first is None:
-                refuse(["the file has no rows"])
+        with open_rows(path, self.contract.format) as rows:
+            first = first_row(rows)
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
             else:
@@ -241,8 +238,8 @@ class _Reading:
             read = {*parsers, *self.folders, *(column.name for column in others if column and column.name in positions)}
             places = sorted({*(positions[name] for name in read), *self.other_places.values()})
             self.parsed = {name: [np.empty(0)] for name in parsers if not self._is_day(name)}
-            own = iter(()) if self.contract.format.header else blocks_of(iter([first]), width, places)
-            for block in itertools.chain(own, opened.rest(width, places)):
+            rows = rows if self.contract.format.header else itertools.chain([first], rows)
+            for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
         return self._finish(positions)
 
@@ -346,17 +343,17 @@ class _Reading:
                     continue
                 self.mistakes.add(words, rows[found].tolist(), column=name)
                 if self.for_prediction:
-                    cells = block.texts_at(positions[name])
+                    cells = block.columns[positions[name]]
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values[kept])
                 self.outside.setdefault(name, []).append(parsed.outside)
         patient = self.contract.patient
         if patient and patient.name in positions:
-            cells = block.texts_at(positions[patient.name])
+            cells = block.columns[positions[patient.name]]
             self.patients += [cells[place].strip() for place in np.flatnonzero(kept)]
         for name, place in self.other_places.items():
-            self.others[name] += block.texts_at(place)
+            self.others[name] += block.columns[place]
         self._take_terms(block, positions, kept)
         self._take_images(block, positions, kept)
 
@@ -365,13 +362,13 @@ class _Reading:
         self.terms.reserve(sum(map(len, self.rows)))
         for column in self.contract.terms:
             if column.name in positions:
-                cells = block.texts_at(positions[column.name])
+                cells = block.columns[positions[column.name]]
                 self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
     def _take_images(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
         used = np.flatnonzero(kept)
         for name, folder in self.folders.items():
-            cells = block.texts_at(positions[name])
+            cells = block.columns[positions[name]]
             for words, places in folder.read([cells[place] for place in used]).items():
                 found = used[list(places)]
                 self.mistakes.add(words, block.rows[found].tolist(), column=name)

@@ -24,10 +24,10 @@ from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError
 from site_agent.desk.examination.examined_outcome import group_labels
+from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.sources import database
-from site_agent.trainer.data.sources.blocks import text_of
+from site_agent.trainer.data.table_sources import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from tests.for_each import for_each
 

@@ -168,8 +168,7 @@ def test_the_size_of_a_block_changes_nothing(
 ) -> None:
     """Rows read one by one are the same table, and mistakes in several blocks are one line."""
     whole = read_table(write(SMALL_ROWS), small_contract)
-    monkeypatch.setattr("site_agent.trainer.data.sources.blocks._BLOCK_CELLS", 1)
-    monkeypatch.setattr("site_agent.trainer.data.sources.text._PIECE_BYTES", 16)
+    monkeypatch.setattr("site_agent.trainer.data.table_sources._BLOCK_CELLS", 1)
 
     rows = read_table(write(SMALL_ROWS), small_contract)
     what = _refused(write([["Zebra", *cells[1:]] for cells in SMALL_ROWS]), small_contract)

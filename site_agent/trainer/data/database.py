@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 from protos.errors import ConfigurationError, OperatorError, UnavailableError
 from site_agent.trainer.data.contract import SqlFormat
 from site_agent.trainer.data.mistakes import unusable
-from site_agent.trainer.data.sources.blocks import Record, text_of
+from site_agent.trainer.data.table_sources import Row, text_of
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
@@ -80,7 +80,7 @@ _REJECTIONS: Final = {
 _LATER: Final = ("08", "40", "53", "55", "57P", "58", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_FULL")
 
 
-def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
+def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
     """Yield the query's column names as row 1, and then the rows of its result, numbered from 2.
 
     Raises:
@@ -109,7 +109,7 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Record, None, None]:
     raise told
 
 
-def _rows(connection: Connection, form: SqlFormat) -> Generator[Record, None, None]:
+def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]:
     query = text(form.query.strip().removesuffix(";").replace(":", r"\:"))
     result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)
     yield 1, list(result.keys())

@@ -1,0 +1,262 @@
+"""Reads the rows of a table: a text file, a sheet of a workbook, a Parquet file, or one query (database.py).
+
+All cells become texts, spelt as in a text file, and the contract decides what they mean. Rows have the numbers of a
+spreadsheet, and only some thousands are in memory at a time. The rules:
+
+* no error quotes a cell, the words of a library or a header;
+* of a formula, the value that Excel saved is read. Nothing is computed and no macro runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias, assert_never
+from xml.etree.ElementTree import ParseError
+
+import numpy as np
+import numpy.typing as npt
+
+from protos.errors import UnavailableError
+from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.mistakes import refuse, unusable
+
+Row: TypeAlias = tuple[int, Sequence[str | None]]  # its number, and its cells, None if a value cannot be text
+
+LONGEST_LINE: Final = 1 << 24
+# A workbook is an archive, and a small file can unpack to more than any memory.
+_LARGEST_UNPACKED_BYTES: Final = 1 << 32
+_BLOCK_CELLS: Final = 1 << 18
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
+_DAMAGED_SHEET: Final = (
+    *(zipfile.BadZipFile, zlib.error, ParseError, EOFError, RuntimeError, KeyError, ValueError, TypeError),
+    *(AttributeError, IndexError, OverflowError),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Block:
+    """A number of consecutive rows of a table, without the `ragged` rows that have too many or too few cells.
+
+    Rows have the numbers of a spreadsheet, int64 (rows,). `columns` has the cells of each requested column, by place in
+    the table.
+    """
+
+    rows: npt.NDArray[np.int64]
+    columns: Mapping[int, Sequence[str]]
+    ragged: Sequence[int] = ()
+
+
+@contextmanager
+def open_rows(path: Path, form: Format) -> Iterator[Iterator[Row]]:
+    """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
+
+    Raises:
+        OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
+    """
+    try:
+        with path.open("rb") as file, closing(_rows(path, file, form)) as rows:
+            yield rows
+    except (PermissionError, IsADirectoryError) as cause:
+        raise unusable(
+            what=f"The table {path} cannot be read: {cause.strerror}.",
+            remedy="Give the path of a file that the user account of the trainer may read.",
+        ) from cause
+    except OSError as cause:  # a disk or a network drive may be there later
+        raise UnavailableError(
+            what=f"The table {path} cannot be read now: {cause.strerror or type(cause).__name__}.",
+            consequence="The table was not used and nothing was sent.",
+            remedy="A service tries again by itself. If the file will not be there, correct its path in hospital.yaml.",
+        ) from cause
+
+
+def first_row(rows: Iterator[Row]) -> tuple[int, list[str]]:
+    """Return the first row of a table, as texts. Raise DataError if there is none, or if a name cannot be text."""
+    first = next(rows, None)
+    if first is None:
+        refuse(["the file has no rows"])
+    names = [name for name in first[1] if name is not None]
+    if len(names) < len(first[1]):
+        refuse([f"row {first[0]}: the name of a column is not text, a number or a date"])
+    return first[0], names
+
+
+def _rows(path: Path, file: BinaryIO, form: Format) -> Generator[Row, None, None]:
+    match form:
+        case TableFormat():
+            return _text_rows(file, form)
+        case ExcelFormat():
+            return _sheet_rows(file, form)
+        case ParquetFormat():
+            return _parquet_rows(file)
+        case SqlFormat():
+            from site_agent.trainer.data.database import query_records
+
+            return query_records(path, form)
+        case _:
+            assert_never(form)
+
+
+def blocks_of(rows: Iterator[Row], width: int, places: Sequence[int]) -> Iterator[Block]:
+    """Group rows into blocks, with the columns at these places. Raise DataError for a value that cannot be text."""
+    while some := list(itertools.islice(rows, max(1, _BLOCK_CELLS // max(1, width)))):
+        fitting = [row for row in some if len(row[1]) == width]
+        columns = {place: [cells[place] for _, cells in fitting] for place in places}
+        yield Block(
+            rows=np.array([row for row, _ in fitting], dtype=np.int64),
+            columns={place: _texts(cells, fitting) for place, cells in columns.items()},
+            ragged=[row for row, cells in some if len(cells) != width],
+        )
+
+
+def _texts(cells: list[str | None], rows: Sequence[Row]) -> list[str]:
+    texts = [cell for cell in cells if cell is not None]
+    if len(texts) < len(cells):
+        wrong = [row for (row, _), cell in zip(rows, cells, strict=True) if cell is None]
+        refuse([f"row {row}: a cell has a value that is not text, a number or a date" for row in wrong])
+    return texts
+
+
+def text_of(value: object) -> str | None:
+    """Return a cell's value as a text file would contain it. Return None for bytes, lists and other types.
+
+    Missing values are empty; floats have all their digits; dates are written 2020-01-31, with a time if they have one,
+    and with the distance from UTC if they have one.
+    """
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value if value.isascii() or not _HALF_CHARACTER.search(value) else None
+        case float():
+            return "" if math.isnan(value) else repr(value)
+        case int():
+            return str(value)
+        case Decimal():
+            return "" if value.is_nan() else f"{value:f}"
+        case datetime():
+            is_day = value.tzinfo is None and value.time() == time()
+            return value.date().isoformat() if is_day else value.isoformat(sep=" ", timespec="seconds")
+        case date() | time():
+            return value.isoformat()
+        case _:
+            return None
+
+
+def _text_rows(file: BinaryIO, form: TableFormat) -> Generator[Row, None, None]:
+    # An undecodable byte becomes half a character, so that its line can be reported without its bytes.
+    is_wide = form.encoding == "utf-16"
+    text = io.TextIOWrapper(
+        file,
+        "utf-8-sig" if form.encoding == "utf-8" else form.encoding,
+        errors="strict" if is_wide else "surrogateescape",
+        newline="",
+    )
+    row = 0
+    try:
+        for row, cells in enumerate(csv.reader(_lines(text), delimiter=form.delimiter, strict=True), start=1):
+            if cells:
+                yield row, cells
+    except csv.Error:
+        pass
+    else:
+        return
+    refuse([f"row {row + 1}: a quotation mark is not closed, or a cell is far too long"])
+
+
+def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    for number in itertools.count(1):
+        try:
+            line: str | None = text.readline(LONGEST_LINE + 1)
+        except UnicodeError:
+            line = None
+        if line is None or (not line.isascii() and _HALF_CHARACTER.search(line)):
+            refuse([f"line {number}: it is not text in the declared encoding"])
+        if not line:
+            return
+        # Otherwise a damaged file without line ends would be read into memory completely.
+        if len(line) > LONGEST_LINE:
+            refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
+        if "\0" in line:
+            refuse([f"line {number}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
+        yield line
+
+
+def _sheet_rows(file: BinaryIO, form: ExcelFormat) -> Generator[Row, None, None]:
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except zipfile.BadZipFile:
+        unpacked = -1
+    if unpacked < 0:
+        refuse(["the file is not an Excel workbook (xlsx); save an older xls file as xlsx"])
+    if unpacked > _LARGEST_UNPACKED_BYTES:
+        refuse([f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about styles and extensions, which are not needed
+            workbook = load_workbook(file, read_only=True, data_only=True)
+        if form.sheet is not None and form.sheet not in workbook.sheetnames:
+            refuse([f"the workbook has no sheet of the declared name, but {len(workbook.sheetnames)} others"])
+        sheet = workbook[form.sheet] if form.sheet is not None else workbook.worksheets[0]
+        width = 0
+        for row, values in enumerate(sheet.iter_rows(values_only=True), start=1):
+            cells = [text_of(value) for value in values]
+            while cells and cells[-1] == "":
+                cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
+            width = width or len(cells)
+            if cells:
+                yield row, cells + [""] * (width - len(cells))
+    except (*_DAMAGED_SHEET, InvalidFileException):
+        pass  # the error's text quotes the content
+    else:
+        return
+    refuse(["the sheet is damaged"])
+
+
+def sheet_names(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets. The workbook was read before, so it is not damaged."""
+    from openpyxl import load_workbook
+
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [sheet.title for sheet in load_workbook(file, read_only=True).worksheets]
+
+
+def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        names = list(table.schema_arrow.names)
+        yield 1, names
+        row = 2
+        batch_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
+        for batch in table.iter_batches(batch_size=batch_rows, use_threads=False):
+            batch.validate(full=True)  # a file can declare bytes as text although they are not text
+            columns = [[text_of(value) for value in column.to_pylist()] for column in batch.columns]
+            yield from enumerate(zip(*columns, strict=True), start=row)
+            row += batch.num_rows
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError):  # such as a time before the year 1
+        pass
+    else:
+        return
+    refuse(["the file is not a Parquet file, or it is damaged"])
