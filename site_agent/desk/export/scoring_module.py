@@ -7,7 +7,6 @@ export_inputs.py. Result: float64 of shape (rows, 1) or (rows, classes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, assert_never
 
 import numpy as np
@@ -23,14 +22,12 @@ from site_agent.trainer.data.cells import interval_rule
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature
 from site_agent.trainer.data.contract import Contract, Task
 from site_agent.trainer.data.preprocessing import (
-    EmbeddingEncoding,
     Encoding,
     NumericEncoding,
     OneHotEncoding,
     OrdinalEncoding,
     PiecewiseEncoding,
     Preprocessing,
-    QuantileEncoding,
     TermWeights,
     encode,
 )
@@ -160,11 +157,11 @@ class _Value(nn.Module):
 
 def _feature(feature: Feature, encoding: Encoding) -> nn.Module:
     match encoding:
-        case OrdinalEncoding() | OneHotEncoding() | EmbeddingEncoding():
+        case OrdinalEncoding() | OneHotEncoding():
             assert isinstance(feature, CategoricalFeature)
             positions = np.arange(len(feature.codes), dtype=np.float64)
             return _Coded(positions, encode(feature, encoding, np.append(positions, -1.0)))
-        case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
+        case NumericEncoding() | PiecewiseEncoding():
             return _Measured(encoding, has_flag=feature.missing.endswith("-and-flag"))
         case _:
             assert_never(encoding)
@@ -187,7 +184,7 @@ class _Coded(_Part):
 
 
 class _Measured(_Part):
-    """A number as its z-score, its normal score, or its shares of bins; if declared, with a flag if it is missing."""
+    """A number as its z-score or its shares of bins; if declared, with a flag if it is missing."""
 
     fill: Tensor
     mean: Tensor
@@ -198,22 +195,20 @@ class _Measured(_Part):
     ceiling: Tensor
     is_open: Tensor
 
-    def __init__(self, encoding: NumericEncoding | QuantileEncoding | PiecewiseEncoding, *, has_flag: bool) -> None:
+    def __init__(self, encoding: NumericEncoding | PiecewiseEncoding, *, has_flag: bool) -> None:
         super().__init__()
         self._has_fill, self._has_flag = encoding.fill is not None, has_flag
-        self._is_number, self.line = isinstance(encoding, NumericEncoding), None
+        self._is_number = isinstance(encoding, NumericEncoding)
         self.constant("fill", encoding.fill or 0.0)
         if isinstance(encoding, NumericEncoding):
             self.constant("mean", encoding.scale.mean)
             self.constant("deviation", encoding.scale.deviation)
-        elif isinstance(encoding, QuantileEncoding):
-            self.line = _Line(encoding.values, encoding.scores)
         else:
             ends = np.array(encoding.ends)
             width = np.diff(ends)
             is_open = width > 0
             floor, ceiling = np.zeros(len(width)), np.ones(len(width))
-            if is_open.any():  # as in encodings.shares_of_bins
+            if is_open.any():  # as in preprocessing.shares_of_bins
                 floor[np.flatnonzero(is_open)[0]], ceiling[np.flatnonzero(is_open)[-1]] = -np.inf, np.inf
             self.constant("low", ends[:-1])
             self.constant("width", np.where(is_open, width, 1.0))
@@ -224,38 +219,12 @@ class _Measured(_Part):
     def forward(self, value: Tensor) -> Tensor:
         absent = value.isnan()
         filled = torch.where(absent, self.fill, value) if self._has_fill else value
-        if self.line is not None:
-            columns: Tensor = self.line(filled)
-        elif self._is_number:
+        if self._is_number:
             columns = (filled - self.mean) / self.deviation
         else:
             shares = torch.maximum((filled - self.low) / self.width, self.floor)
             columns = torch.minimum(shares, self.ceiling) * self.is_open
         return torch.cat([columns, absent.double()], dim=1) if self._has_flag else columns
-
-
-class _Line(_Part):
-    """numpy's `interp` of (rows, 1) between rising points, in the same order of operations, so equal to the bit."""
-
-    knots: Tensor
-    heights: Tensor
-    slopes: Tensor
-
-    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        super().__init__()
-        knots, heights = np.array(xs), np.array(ys)
-        width, rise = np.diff(knots), np.diff(heights)
-        self.constant("knots", knots)
-        self.constant("heights", heights)
-        # Between two points with the same x there is no value, and after the last point the line stays constant.
-        self.constant("slopes", np.append(np.divide(rise, width, out=np.zeros(len(width)), where=width > 0), 0.0))
-
-    def forward(self, value: Tensor) -> Tensor:
-        inside = torch.minimum(value, self.knots[-1])
-        at = (inside >= self.knots).long().sum(1, keepdim=True) - 1  # -1 before the first point
-        place = at.clamp(min=0)
-        line = self.slopes[place] * (inside - self.knots[place]) + self.heights[place]
-        return torch.where(at < 0, self.heights[0], line)
 
 
 class _Terms(_Part):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
-from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import RegressionTarget
-from site_agent.trainer.data.preprocessing import EmbeddingEncoding, Preprocessing
+from site_agent.trainer.data.preprocessing import Preprocessing
 
 
 def preprocessing_of(text: str) -> Preprocessing:
@@ -37,15 +36,9 @@ def _fits(loaded: Preprocessing) -> bool:
     features = loaded.contract.features
     kinds = ["numeric" if item.encoding == "standard" else item.encoding for item in features]
     regression = isinstance(loaded.contract.target, RegressionTarget)
-    widths = [item.width if isinstance(item, CategoricalFeature) else None for item in features]
-    has_points = all(
-        not isinstance(item, EmbeddingEncoding) or {len(row) for row in item.vectors} == {width}
-        for item, width in zip(loaded.encodings, widths, strict=False)
-    )
     terms = [item.counted for item in loaded.contract.terms]
     return (
-        has_points
-        and terms == [len(item.rarity) for item in loaded.term_weights]
+        terms == [len(item.rarity) for item in loaded.term_weights]
         and terms == [len(item.largest) for item in loaded.term_weights]
         and kinds == [item.kind for item in loaded.encodings]
         and regression == (loaded.target_scale is not None)

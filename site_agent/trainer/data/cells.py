@@ -140,9 +140,7 @@ def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
     if isinstance(rule, CodeRule):
         return _BlockParser(lambda cell: rule.read(cell, decimal))
-    each = _BlockParser(
-        lambda cell: rule.read(cell, decimal), rule.outside, lambda cell: float(rule.number(cell, decimal))
-    )
+    each = _BlockParser(lambda cell: rule.read(cell, decimal), rule.outside, lambda cell: rule.number(cell, decimal))
 
     def parse_block(cells: Sequence[str]) -> Parsed:
         values = _plain_numbers(cells, rule, decimal)
@@ -177,7 +175,7 @@ class _BlockParser(dict[str, float | Flaw]):
         self,
         read: Callable[[str], float | Flaw],
         outside: Flaw | None = None,
-        number: Callable[[str], float] | None = None,
+        number: Callable[[str], float | Flaw] | None = None,
     ) -> None:
         """Store how a cell is read. `number` returns the number in a cell with the flaw `outside`."""
         super().__init__()

@@ -316,8 +316,8 @@ class MeasuredFeature(Document):
     """The settings that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
-    that marks filled values. The encoding `standard` gives one z-scored column; `quantile` one column of normal scores
-    by the training rows' quantiles; `piecewise-linear` gives `bins` columns (Gorishniy et al. 2022, equation 1).
+    that marks filled values. The encoding `standard` gives one z-scored column; `piecewise-linear` gives `bins` columns
+    (Gorishniy et al. 2022, equation 1).
     """
 
     name: Name
@@ -325,7 +325,7 @@ class MeasuredFeature(Document):
     range: tuple[float, float] | None = None
     missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
-    encoding: Literal["standard", "quantile", "piecewise-linear"] = "standard"
+    encoding: Literal["standard", "piecewise-linear"] = "standard"
     bins: int = Field(default=10, ge=2, le=100)
     required: bool = True
     same_for_patient: bool = False
@@ -390,8 +390,7 @@ class CategoricalFeature(Document):
 
     The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
     gives one z-scored column: the code's position among the declared ones, and -1 for unknown. `one-hot` gives one
-    column of 0 and 1 for each code and one for unknown. `embedding` gives `width` columns, in which codes are near each
-    other if their training rows are alike in the other features.
+    column of 0 and 1 for each code and one for unknown.
 
     A code with fewer than `fewest_rows` training rows counts as unknown. `missing` decides what unknown becomes: a
     value of its own, the most common code with or without a column that marks it, or an error. `concept` names the
@@ -404,8 +403,7 @@ class CategoricalFeature(Document):
     type: Literal["categorical", "ordinal", "binary"]
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
-    encoding: Literal["ordinal", "one-hot", "embedding"] = "ordinal"
-    width: int = Field(default=4, ge=1, le=64)
+    encoding: Literal["ordinal", "one-hot"] = "ordinal"
     missing: Literal["unknown", "refuse", "most-common", "most-common-and-flag"] = UNKNOWN
     missing_markers: tuple[Code, ...] = ()
     fewest_rows: int = Field(default=1, ge=1)
@@ -444,8 +442,6 @@ class CategoricalFeature(Document):
         values: tuple[str, ...] = (name,)
         if self.encoding == "one-hot":
             values = tuple(f"{name}={code}" for code in (*self.codes, *([UNKNOWN] if self.has_unknown else [])))
-        elif self.encoding == "embedding":
-            values = tuple(f"{name} at {place} of {self.width}" for place in range(1, self.width + 1))
         return (*values, f"{name} is missing") if self.missing == "most-common-and-flag" else values
 
 

@@ -11,9 +11,8 @@ TfidfTransformer and MaxAbsScaler.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from statistics import NormalDist
-from typing import Annotated, Final, Literal, TypeAlias, assert_never
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +32,6 @@ from site_agent.trainer.data.image_folder import blocks, reserved
 from site_agent.trainer.data.mistakes import unusable
 from site_agent.trainer.data.tables import Table
 
-_KNOTS: Final = 101
-
 
 class Scale(Document):
     """Standardises by z = (value - mean) / deviation. The deviation is 1 if the training rows are all equal."""
@@ -53,18 +50,6 @@ class NumericEncoding(Document):
     kind: Literal["numeric"] = "numeric"
     fill: float | None
     scale: Scale
-
-
-class QuantileEncoding(Document):
-    """Encodes a number by its rank among the training rows, as a normal score.
-
-    `scores` has the scores at `values`, with straight lines between them. Beyond them the score is constant.
-    """
-
-    kind: Literal["quantile"] = "quantile"
-    fill: float | None
-    values: tuple[float, ...] = Field(min_length=1)
-    scores: tuple[float, ...] = Field(min_length=1)
 
 
 class PiecewiseEncoding(Document):
@@ -99,18 +84,7 @@ class OneHotEncoding(Document):
     fill: int | None = None
 
 
-class EmbeddingEncoding(Document):
-    """Encodes a code as a vector. `vectors` has a row for each code, and a last row for unknown codes."""
-
-    kind: Literal["embedding"] = "embedding"
-    seen: tuple[int, ...]
-    vectors: tuple[tuple[float, ...], ...]
-    fill: int | None = None
-
-
-Encoding: TypeAlias = (
-    NumericEncoding | QuantileEncoding | PiecewiseEncoding | OrdinalEncoding | OneHotEncoding | EmbeddingEncoding
-)
+Encoding: TypeAlias = NumericEncoding | PiecewiseEncoding | OrdinalEncoding | OneHotEncoding
 
 
 def fit_scale(values: Numbers) -> Scale:
@@ -128,13 +102,6 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
     match feature.encoding:
         case "standard":
             return NumericEncoding(fill=fill, scale=fit_scale(filled))
-        case "quantile":
-            shares = np.linspace(0.0, 1.0, _KNOTS)
-            knots, place = np.unique(np.quantile(filled, shares), return_inverse=True)
-            # If many rows have the same value, the score is that of the middle one of these rows.
-            middle = np.bincount(place, weights=shares) / np.bincount(place)
-            scores = [NormalDist().inv_cdf(float(np.clip(share, 0.001, 0.999))) for share in middle]
-            return QuantileEncoding(fill=fill, values=tuple(map(float, knots)), scores=tuple(scores))
         case "piecewise-linear":
             ends = np.quantile(filled, np.linspace(0.0, 1.0, feature.bins + 1))
             return PiecewiseEncoding(fill=fill, ends=tuple(map(float, ends)))
@@ -142,11 +109,8 @@ def fit_measured(feature: MeasuredFeature, values: Numbers) -> Encoding:
             assert_never(feature.encoding)
 
 
-def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Numbers]) -> Encoding:
-    """Fit the encoding of a coded feature to training rows: positions, float64 (rows,), -1 if unknown.
-
-    Embeddings need `others`: the other features' columns for the same rows, of mean 0 and deviation 1.
-    """
+def fit_coded(feature: CategoricalFeature, values: Numbers) -> Encoding:
+    """Fit the encoding of a coded feature to training rows: positions, float64 (rows,), -1 if unknown."""
     known = values[values != UNKNOWN_POSITION].astype(np.int64)
     counts = np.bincount(known, minlength=len(feature.codes))
     seen = tuple(np.flatnonzero(counts >= feature.fewest_rows).tolist())
@@ -158,41 +122,17 @@ def fit_coded(feature: CategoricalFeature, values: Numbers, others: Sequence[Num
             return OrdinalEncoding(seen=seen, scale=fit_scale(placed), fill=fill)
         case "one-hot":
             return OneHotEncoding(seen=seen, fill=fill)
-        case "embedding":
-            placed = np.where(np.isin(values, seen), values, len(feature.codes)).astype(np.int64)
-            vectors = _points(placed, len(feature.codes) + 1, others, feature.width)
-            return EmbeddingEncoding(seen=seen, vectors=tuple(map(tuple, vectors.tolist())), fill=fill)
         case _:
             assert_never(feature.encoding)
-
-
-def _points(positions: npt.NDArray[np.int64], codes: int, others: Sequence[Numbers], width: int) -> Numbers:
-    """Return a vector for each code, (codes, width): its rows' mean, projected on the axes of the largest differences.
-
-    These are the principal axes of the means of the other features, each code weighted by its rows. Codes without
-    rows lie at the origin, where the mean patient is.
-    """
-    counts = np.bincount(positions, minlength=codes).astype(np.float64)
-    sums = [np.bincount(positions, weights=column, minlength=codes) for column in others]
-    means = np.stack(sums, axis=1) / np.maximum(counts, 1.0)[:, None] if sums else np.zeros((codes, 1))
-    root = np.sqrt(counts / counts.sum())[:, None]
-    axes = np.linalg.svd(root * means, full_matrices=False)[2][:width]
-    # An axis can have either sign. The sign is chosen so that the largest entry is positive. So the result is always
-    # the same.
-    axes *= np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])[:, None]
-    points = means @ axes.T
-    spread = np.sqrt((root**2 * points**2).sum(axis=0))
-    points = np.where(spread > 1e-9, points / np.where(spread > 1e-9, spread, 1.0), 0.0)
-    return np.pad(points, ((0, 0), (0, width - points.shape[1])))
 
 
 def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
     """Encode the values (rows,) of one feature. Return its columns: float64 (rows, columns of the feature)."""
     match encoding:
-        case NumericEncoding() | QuantileEncoding() | PiecewiseEncoding():
+        case NumericEncoding() | PiecewiseEncoding():
             absent = np.isnan(values)
             columns = _measured(encoding, values if encoding.fill is None else np.where(absent, encoding.fill, values))
-        case OrdinalEncoding() | OneHotEncoding() | EmbeddingEncoding():
+        case OrdinalEncoding() | OneHotEncoding():
             absent = ~np.isin(values, encoding.seen)
             columns = _coded(feature, encoding, np.where(absent, UNKNOWN_POSITION, values))
         case _:
@@ -202,21 +142,17 @@ def encode(feature: Feature, encoding: Encoding, values: Numbers) -> Numbers:
     return columns
 
 
-def _measured(encoding: NumericEncoding | QuantileEncoding | PiecewiseEncoding, values: Numbers) -> Numbers:
+def _measured(encoding: NumericEncoding | PiecewiseEncoding, values: Numbers) -> Numbers:
     match encoding:
         case NumericEncoding(scale=scale):
             return scale.apply(values)[:, None]
-        case QuantileEncoding(values=knots, scores=scores):
-            return np.interp(values, knots, scores)[:, None]
         case PiecewiseEncoding(ends=ends):
             return shares_of_bins(values, np.array(ends))
         case _:
             assert_never(encoding)
 
 
-def _coded(
-    feature: Feature, encoding: OrdinalEncoding | OneHotEncoding | EmbeddingEncoding, values: Numbers
-) -> Numbers:
+def _coded(feature: Feature, encoding: OrdinalEncoding | OneHotEncoding, values: Numbers) -> Numbers:
     if encoding.fill is not None:
         values = np.where(values == UNKNOWN_POSITION, encoding.fill, values)
     match encoding:
@@ -225,8 +161,6 @@ def _coded(
         case OneHotEncoding():
             width = len(feature.encoded_columns) - feature.missing.endswith("-and-flag")
             return np.eye(width)[np.where(values == UNKNOWN_POSITION, width - 1, values).astype(np.int64)]
-        case EmbeddingEncoding(vectors=vectors):
-            return np.array(vectors)[values.astype(np.int64)]  # unknown, -1, is the last one
         case _:
             assert_never(encoding)
 
@@ -424,15 +358,12 @@ def fit(contract: Contract, table: Table, training_rows: Rows) -> Preprocessing:
             consequence="Training did not start and nothing was sent.",
             remedy="Set `role: ignore` for these columns in the contract, so that they are not used.",
         )
-    encodings = []
-    for feature in contract.features:
-        if isinstance(feature, MeasuredFeature):
-            encodings.append(fit_measured(feature, values[feature.name]))
-        else:
-            others = [other for other in contract.features if other is not feature]
-            is_told = feature.encoding == "embedding"
-            context = [column for other in others for column in _context(other, values[other.name])] if is_told else []
-            encodings.append(fit_coded(feature, values[feature.name], context))
+    encodings = [
+        fit_measured(feature, values[feature.name])
+        if isinstance(feature, MeasuredFeature)
+        else fit_coded(feature, values[feature.name])
+        for feature in contract.features
+    ]
     has_scale = isinstance(contract.target, RegressionTarget) and table.target is not None
     return Preprocessing(
         contract=contract,
@@ -467,15 +398,6 @@ def _channel_scale(images: Features, rows: Rows, columns: slice) -> Scale:
     mean = math.fsum(float(part.sum()) for part in parts()) / numbers
     variance = math.fsum(float(np.square(part - mean).sum()) for part in parts()) / numbers
     return Scale(mean=mean, deviation=math.sqrt(variance) or 1.0)
-
-
-def _context(feature: Feature, values: Numbers) -> Sequence[Numbers]:
-    """Return a feature as standardised columns, to fit the embeddings of other features. Constant columns are 0."""
-    if isinstance(feature, CategoricalFeature):
-        columns = [(values == place).astype(np.float64) for place in range(len(feature.codes))]
-    else:
-        columns = [np.where(np.isnan(values), np.nanmean(values), values)]
-    return [fit_scale(column).apply(column) for column in columns]
 
 
 def _layout(contract: Contract) -> list[tuple[str, tuple[str, ...]]]:

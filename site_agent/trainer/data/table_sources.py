@@ -55,7 +55,7 @@ class Block:
     """
 
     rows: npt.NDArray[np.int64]
-    columns: Mapping[int, Sequence[str]]
+    columns: Mapping[int, list[str]]
     ragged: Sequence[int] = ()
 
 

@@ -38,7 +38,7 @@ from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
 from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.preprocessing import QuantileEncoding, fit
+from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import SMALL, make_plan
@@ -75,12 +75,12 @@ def contract(task: str) -> Contract:
     columns = [
         feature | {"name": "age", "type": "numeric"},
         feature | {"name": "chol", "type": "numeric", "missing": "median-and-flag"},
-        feature | {"name": "bmi", "type": "numeric", "encoding": "quantile", "missing": "median"},
+        feature | {"name": "bmi", "type": "numeric", "missing": "median"},
         feature | {"name": "crp", "type": "numeric", "encoding": "piecewise-linear", "bins": 4},
         feature | {"name": "sex", "type": "categorical", "codes": ["0", "1"]},
         feature | {"name": "pain", "type": "categorical", "codes": ["1", "2", "3"], "encoding": "one-hot"},
         feature
-        | {"name": "ward", "type": "categorical", "codes": ["x", "y", "z"], "encoding": "embedding", "width": 2,
+        | {"name": "ward", "type": "categorical", "codes": ["x", "y", "z"], "encoding": "one-hot",
            "missing": "most-common-and-flag"},
         {"name": "outcome", "role": "target"} | TARGETS[task],
     ]  # fmt: skip
@@ -158,14 +158,10 @@ def test_every_network_can_be_converted(network: str) -> None:
 
 
 def test_converted_columns_are_the_same_to_the_bit() -> None:
-    """Else a value that is as large as a threshold of a tree could take the other branch. Fractions, knots, steps."""
+    """Else a value that is as large as a threshold of a tree could take the other branch. Fractions and steps."""
     pytest.importorskip("onnxruntime")
     saved = model()
     values = made_up_values(saved.preprocessing.contract, saved.profile, 256, 1)
-    quantiles = saved.preprocessing.encodings[2]
-    assert isinstance(quantiles, QuantileEncoding)
-    knots = np.array(quantiles.values)[:60]
-    values[: len(knots), 2] = knots
     values[100:, :4] = np.round(values[100:, :4], 1)
 
     converted = run_onnx(onnx_bytes(scoring_module(applied(saved)).encoding, values[:3]), values)
@@ -263,7 +259,7 @@ def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, objec
     match generator.integers(4):
         case 0 | 1 as kind:
             feature["missing"] = str(generator.choice(["refuse", "median", "median-and-flag"]))
-            feature["encoding"] = str(generator.choice(["standard", "quantile", "piecewise-linear"]))
+            feature["encoding"] = str(generator.choice(["standard", "piecewise-linear"]))
             feature["bins"] = int(generator.integers(2, 6))
             if kind == 0:
                 return feature | {"type": "numeric"}
@@ -278,8 +274,7 @@ def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, objec
             return feature | {
                 "type": "categorical",
                 "codes": codes,
-                "encoding": str(generator.choice(["ordinal", "one-hot", "embedding"])),
-                "width": int(generator.integers(1, 4)),
+                "encoding": str(generator.choice(["ordinal", "one-hot"])),
                 "missing": str(generator.choice(choices)),
                 "fewest_rows": int(generator.integers(1, 20)),
             }
