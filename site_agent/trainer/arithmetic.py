@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
-from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, Final, Literal
 
@@ -20,8 +18,6 @@ from protos.errors import UnavailableError
 from site_agent.trainer.failures import unfit
 
 _COMPILER: Final = "torch._dynamo"
-_GROUPS: Final = Path("/sys/fs/cgroup")
-_OWN_GROUP: Final = Path("/proc/self/cgroup")
 # The driver and its libraries report missing memory with these words, in errors of PyTorch's general class.
 _NO_MEMORY: Final = ("CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
 
@@ -78,20 +74,6 @@ def prepare_arithmetic(threads: int, device: Literal["cpu", "cuda"] = "cpu") -> 
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def usable_memory_bytes(groups: Path = _GROUPS, own: Path = _OWN_GROUP) -> int:
-    """Return how many bytes this process may use: the computer's memory, or a smaller limit of its control groups.
-
-    Memory that other processes use now is not subtracted, so a later start gets the same result.
-    """
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError):
-        group = next((line[4:] for line in own.read_text().splitlines() if line.startswith("0::/")), "")
-        for place in (PurePosixPath(group), *PurePosixPath(group).parents):
-            with suppress(OSError, ValueError):  # there is no limit, or the word max
-                limits.append(int((groups / place / "memory.max").read_text()))
-    return min(limits)
-
-
 def _require_card() -> None:
     import torch
 
@@ -120,7 +102,7 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
     if not (is_known or isinstance(error, torch.OutOfMemoryError)):
         return None
     return UnavailableError(
-        what=f"The graphics card does not have enough free memory for training{_card_memory()}.",
+        what="The graphics card does not have enough free memory for training.",
         consequence="Training did not continue. The audit log lists all that this site sent in earlier rounds.",
         remedy=(
             "End other programs that use the graphics card (nvidia-smi lists these programs), and start the trainer "
@@ -128,15 +110,3 @@ def card_memory_error(error: Exception) -> UnavailableError | None:
             "a narrower network."
         ),
     )
-
-
-def _card_memory() -> str:
-    """Return the graphics card's free and total memory as part of a sentence, or an empty text if it is unknown."""
-    import torch
-
-    try:
-        free, total = torch.cuda.mem_get_info()
-    except (RuntimeError, AssertionError):  # an AssertionError if PyTorch was built without support for cards
-        return ""
-    own = torch.cuda.memory_reserved()
-    return f": {free / 1e9:.2f} GB of its {total / 1e9:.2f} GB are free, and this trainer uses {own / 1e9:.2f} GB"

@@ -31,7 +31,7 @@ from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.models.user_module import build_own_module, check_batch, keep_terms
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
-from site_agent.trainer.training.local import LocalTraining, Pace, check_memory, predict, validation_loss
+from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
 from site_agent.trainer.training.procedures import build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
@@ -127,8 +127,7 @@ class SiteNetworks:
         return network
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
-        """Raise an error if the network cannot train on batches of this size. See `check_memory` and `check_batch`."""
-        check_memory(flat, rows)
+        """Raise an error if the network cannot train on batches of this size. See `check_batch`."""
         if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
             check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 

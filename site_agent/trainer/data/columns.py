@@ -182,14 +182,12 @@ class DicomFiles(Document):
         plane: turns each image to the usual view of this plane; None uses the pixels as they are stored.
         burned_in: `refuse-yes` refuses files with YES in BurnedInAnnotation. `require-no` also refuses files without
             NO.
-        patient_tags: `refuse` refuses files that still have the patient's name, number, birth date or address.
     """
 
     kind: Literal["dicom"]
     modality: Annotated[str, Field(pattern=r"^[A-Z]{2,16}$")] | None = None
     plane: Plane | None = None
     burned_in: Literal["refuse-yes", "require-no"] = "refuse-yes"
-    patient_tags: Literal["allow", "refuse"] = "allow"
 
 
 class NiftiFiles(Document):

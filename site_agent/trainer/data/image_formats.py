@@ -6,8 +6,7 @@ right at the left of an axial or coronal image, the face at the left of a sagitt
 * sizes are checked in the header. Nothing is unpacked beyond the size in the header or the limits;
 * a file must match the declaration: kind of pixels, bits, size. Nothing is converted silently;
 * only the pixels are stored, in the file's own unit, after its one slope and intercept: no name, no EXIF entry, no tag;
-* of a DICOM file only the tags in `_READ` and the pixels are parsed. If the contract refuses tags of a patient, every
-  sequence is searched for them;
+* of a DICOM file only the tags in `_READ` and the pixels are parsed. Tags of the patient are never read;
 * an image with burnt-in names according to its own tags is refused. The pixels themselves are not searched.
 """
 
@@ -17,7 +16,6 @@ import gzip
 import io
 import logging
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import numpy as np
@@ -29,7 +27,7 @@ from site_agent.trainer.data.columns import LARGEST_INTENSITY, DicomFiles, Image
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Header
     from PIL import Image
-    from pydicom import DataElement, Dataset
+    from pydicom import Dataset
 
 
 LARGEST_FILE_BYTES: Final = 64 << 20
@@ -63,7 +61,6 @@ NOT_NIFTI: Final = Flaw("a file that is not NIfTI in one part (.nii or .nii.gz)"
 NO_PIXELS: Final = Flaw("a DICOM file without an image")
 BURNED_IN: Final = Flaw("an image whose BurnedInAnnotation is YES (remove the text in its pixels)")
 NOT_DECLARED_CLEAN: Final = Flaw("an image without BurnedInAnnotation NO, which the contract requires")
-WITH_PATIENT: Final = Flaw("a file with tags of the patient, which the contract refuses (remove these tags)")
 PACKED: Final = Flaw("a file with an unsupported compression (decompress it, for example with `gdcmconv --raw`)")
 OTHER_MODALITY: Final = Flaw("an image of another modality than the contract declares")
 OTHER_PLANE: Final = Flaw("an image in another plane than the contract declares, or without its orientation")
@@ -200,21 +197,14 @@ _STRAIGHT: Final = 0.8
 
 _PLAIN: Final = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2")
 _JPEG: Final = ("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91")  # baseline, 2000
-_PATIENT: Final = (
-    "PatientName", "PatientID", "PatientBirthDate", "PatientAddress", "PatientTelephoneNumbers", "OtherPatientNames",
-    "OtherPatientIDs", "PatientMotherBirthName", "PatientBirthName", "OtherPatientIDsSequence",
-    "PatientTelecomInformation", "MedicalRecordLocator",
-)  # fmt: skip
 _SEVERAL_SCALES: Final = (
     "ModalityLUTSequence", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
 _READ: Final = (
     "Modality", "BurnedInAnnotation", "ImageOrientationPatient", "RescaleSlope", "RescaleIntercept", "Rows", "Columns",
     "NumberOfFrames", "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "BitsAllocated",
-    "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_PATIENT, *_SEVERAL_SCALES,
+    "BitsStored", "HighBit", "PixelRepresentation", "PixelData", *_SEVERAL_SCALES,
 )  # fmt: skip
-_FIRST_ITEM: Final = b"\xfe\xff\x00\xe0"  # a sequence begins with these bytes
-_MOST_UNKNOWN: Final = 8  # levels of nested sequences; each level needs a copy of the bytes inside
 _HEADER_BYTES: Final = {348: "nifti1", 540: "nifti2"}
 
 
@@ -233,8 +223,6 @@ def dicom_image(content: bytes, column: ImageColumn, files: DicomFiles, number: 
             found = _dicom_tags(content)
             if isinstance(found, Flaw):
                 return found
-            if files.patient_tags == "refuse" and _names_patient(content):
-                return WITH_PATIENT
             flaw = _dicom_flaw(found, column, files, number)
             return _dicom_pixels(found, column, files, number or 1) if flaw is None else flaw
     except MemoryError:  # the image may be good
@@ -256,29 +244,6 @@ def _dicom_tags(content: bytes) -> Dataset | Flaw:
     if meta.get("TransferSyntaxUID") not in (*_PLAIN, *_JPEG):
         return PACKED
     return pydicom.dcmread(io.BytesIO(content), specific_tags=list(_READ))
-
-
-def _names_patient(content: bytes) -> bool:
-    """Return whether a tag about the patient has a value, in the main part of the file or in any nested sequence."""
-    import pydicom
-
-    tags = _all_tags(pydicom.dcmread(io.BytesIO(content)), _MOST_UNKNOWN)
-    return any(tag.keyword in _PATIENT and str(tag.value or "").strip(" ^=") for tag in tags)
-
-
-def _all_tags(tags: Dataset, depth: int) -> Iterator[DataElement]:
-    """Yield every tag, also in up to `depth` nested sequences without a declared type. More are a ValueError."""
-    from pydicom.filereader import read_sequence
-
-    for tag in tags.iterall():
-        yield tag
-        if tag.VR == "UN" and isinstance(tag.value, bytes) and tag.value.startswith(_FIRST_ITEM):
-            if not depth:
-                raise ValueError("too many sequences in one another")
-            # A tag without a type uses the implicit transfer syntax: DICOM PS3.5, section 6.2.2.
-            inner = read_sequence(io.BytesIO(tag.value), True, True, len(tag.value), "iso8859")
-            for item in inner:
-                yield from _all_tags(item, depth - 1)
 
 
 def _dicom_flaw(tags: Dataset, column: ImageColumn, files: DicomFiles, number: int | None) -> Flaw | None:

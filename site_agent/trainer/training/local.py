@@ -22,8 +22,6 @@ from torch import Tensor
 from protos.errors import ConfigurationError
 from protos.plan.architecture import TensorSpec
 from protos.plan.learning_rates import RateSchedule, rate_factor
-from site_agent.trainer.arithmetic import usable_memory_bytes
-from site_agent.trainer.failures import unfit
 from site_agent.trainer.models.image_models import ReadsImages
 from site_agent.trainer.pulse import PULSE
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows
@@ -37,11 +35,6 @@ from site_agent.trainer.training.training_model import Model, Recipe
 _MOST_EVALUATION_ROWS: Final = 4096
 _EVALUATION_PAIRS: Final = 1 << 20
 _EVALUATION_NUMBERS: Final = 1 << 24  # for a network of images, 64 MiB
-# The least memory of a training step for each number in a network of images. On the CPU: its value, and most of its
-# gradient. Measured: 7.2 to 11.6 bytes for U-Nets, 14.9 for convolutional networks. On a graphics card only its value
-# is certain, because gradients reuse the memory of values that are no longer needed. Measured: at least 5.5 bytes.
-_STEP_BYTES: Final = 7
-_CARD_STEP_BYTES: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,26 +156,6 @@ def rows_at_once(flat: FlatNetwork, features: Tensor) -> int:
     else:
         most = _EVALUATION_PAIRS // features.shape[-1] ** 2
     return max(1, min(_MOST_EVALUATION_ROWS, most) // (flat.copies or 1))
-
-
-def check_memory(flat: FlatNetwork, rows: int) -> None:
-    """Raise ConfigurationError if a step on so many images needs more memory than the trainer may use."""
-    if not isinstance(flat.network, ReadsImages):
-        return
-    is_card = flat.device.type == "cuda"
-    each = _CARD_STEP_BYTES if is_card else _STEP_BYTES
-    needed = each * flat.network.numbers_per_row * rows * (flat.copies or 1)
-    if is_card:
-        there, whose = torch.cuda.get_device_properties(flat.device).total_memory, "The graphics card has"
-    else:
-        there, whose = usable_memory_bytes(), "The trainer may use"
-    if needed > there:
-        raise unfit(
-            what=f"A training step on {rows} images needs at least {needed / 1e9:.2f} GB of memory with the plan's "
-            f"network. {whose} {there / 1e9:.2f} GB.",
-            remedy="Ask the researcher for smaller batches, smaller images or a narrower network. Or train on a "
-            "computer with more memory.",
-        )
 
 
 def predict(flat: FlatNetwork, features: Tensor) -> npt.NDArray[np.float32]:

@@ -101,51 +101,19 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Restore the exact state that `optimiser_tensors` returned, in this process or in another process.
 
-    Torch's own load_state_dict is not used: it casts counters to the type of the parameters. A state of other settings
-    or parameters is a ValueError, and nothing is changed.
+    Torch's own load_state_dict is not used: it casts counters to the type of the parameters. A saved state is bound to
+    its plan by a digest (disk.py), so it is of the same optimiser and parameters.
     """
-    parameters, expected = _parameters(optimiser), _expected(optimiser)
-    states: list[dict[str, Tensor]] = []
-    for number, parameter in enumerate(parameters):
-        state = {key: tensors[f"{number}.{key}"].clone() for key in expected if f"{number}.{key}" in tensors}
-        found = {key: (value.shape, value.dtype) for key, value in state.items()}
-        full = {
-            key: (parameter.shape, parameter.dtype) if is_like else (torch.Size(), torch.float32)
-            for key, is_like in expected.items()
-        }
-        # Only Adagrad has its state before the first step, and does not create it later.
-        if found != full and (found or isinstance(optimiser, torch.optim.Adagrad)):
-            raise ValueError("a state of another optimiser or of other parameters")
-        states.append(state)
-    if sum(map(len, states)) != len(tensors):
-        raise ValueError("a state with names that this optimiser does not have")
-    for parameter, state in zip(parameters, states, strict=True):
+    states: dict[int, dict[str, Tensor]] = {number: {} for number in range(len(_parameters(optimiser)))}
+    for name, value in tensors.items():
+        number, key = name.split(".")
+        states[int(number)][key] = value.clone()
+    for parameter, state in zip(_parameters(optimiser), states.values(), strict=True):
         optimiser.state[parameter] = state
 
 
 def _parameters(optimiser: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
-
-
-def _expected(optimiser: torch.optim.Optimizer) -> dict[str, bool]:
-    """Return the names of a parameter's optimiser state after a step, and whether each has the parameter's shape."""
-    settings = optimiser.param_groups[0]
-    match optimiser:
-        case torch.optim.AdamW() | torch.optim.Adam():
-            largest = {"max_exp_avg_sq": True} if settings["amsgrad"] else {}
-            return {"step": False, "exp_avg": True, "exp_avg_sq": True} | largest
-        case torch.optim.NAdam():
-            return {"step": False, "mu_product": False, "exp_avg": True, "exp_avg_sq": True}
-        case torch.optim.RAdam():
-            return {"step": False, "exp_avg": True, "exp_avg_sq": True}
-        case torch.optim.Adagrad():
-            return {"step": False, "sum": True}
-        case torch.optim.RMSprop():
-            return {"step": False, "square_avg": True} | ({"momentum_buffer": True} if settings["momentum"] else {})
-        case torch.optim.SGD():
-            return {"momentum_buffer": True} if settings["momentum"] else {}
-        case _:
-            raise ValueError("an optimiser that no plan can name")
 
 
 # A function that computes a further term of the loss from the network's representations of the batch.

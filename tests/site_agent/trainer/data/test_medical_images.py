@@ -21,9 +21,6 @@ import yaml
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
-from pydicom.filebase import DicomBytesIO
-from pydicom.filewriter import write_dataset
-from pydicom.uid import UID, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from protos.errors import DataError
 from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
@@ -103,61 +100,6 @@ def test_a_ct_image_of_pydicom_is_read_in_hounsfield_units() -> None:
 
     np.testing.assert_allclose(found, np.clip((units + 1000) / 1400, 0, 1), atol=1e-6)
     assert 0.1 < found.mean() < 0.9
-
-
-def test_a_patient_in_a_nested_sequence_is_found() -> None:
-    """Pydicom's own CT image has other numbers of the patient. Here they are in a sequence of any name."""
-    tags = pydicom.dcmread(DICOM_FILES / "CT_small.dcm")
-    declared = column(128, 128, window=[-1000, 400], files=NAMED)
-    nested = list(tags.OtherPatientIDsSequence)
-    del tags.OtherPatientIDsSequence
-    tags.OriginalAttributesSequence = nested
-    assert len(nested) == 2
-
-    def content() -> bytes:
-        file = io.BytesIO()
-        tags.save_as(file)
-        return file.getvalue()
-
-    for holder in (tags, *nested):
-        assert pixels_of(content(), declared, None) is image_formats.WITH_PATIENT
-        for name in ("PatientName", "PatientID", "PatientBirthDate"):
-            if name in holder:
-                del holder[name]
-    read(content(), declared)
-
-
-@pytest.mark.parametrize(
-    ("tag", "levels"), [*(((0x0099, 0x1001), levels) for levels in (1, 2, 8, 9)), ((0x0040, 0xA730), 1)]
-)
-@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian])
-def test_a_patient_in_a_sequence_of_unknown_kind_is_found(tag: tuple[int, int], levels: int, syntax: UID) -> None:
-    """The file need not say that a tag is a sequence. Too many in one another are refused, as nobody searches them."""
-    tags, inner = pydicom.dcmread(DICOM_FILES / "CT_small.dcm"), pydicom.Dataset()
-    del tags.OtherPatientIDsSequence
-    for name in ("PatientName", "PatientID", "PatientBirthDate"):
-        del tags[name]
-    named = pydicom.Dataset()
-    named.PatientName = SECRET
-    for holder, found in ((named, image_formats.WITH_PATIENT), (pydicom.Dataset(), None)):
-        inner = holder
-        inner.TextValue = "x" * 70_000  # pydicom finds the kind of shorter ones itself
-        for _ in range(levels):
-            file = DicomBytesIO()
-            file.is_little_endian, file.is_implicit_VR = True, True
-            write_dataset(file, inner)
-            item = b"\xfe\xff\x00\xe0" + len(file.getvalue()).to_bytes(4, "little") + file.getvalue()
-            inner = pydicom.Dataset()
-            inner.add_new(tag, "UN", item)
-        tags[tag] = inner[tag]
-        tags.file_meta.TransferSyntaxUID = syntax
-        raw = io.BytesIO()
-        tags.save_as(raw, implicit_vr=syntax.is_implicit_VR, little_endian=True)
-
-        flaw = pixels_of(raw.getvalue(), column(128, 128, window=[-1000, 400], files=NAMED), None)
-
-        expected = image_formats.DAMAGED if levels > 8 else found
-        assert flaw is expected if expected else not isinstance(flaw, Flaw)
 
 
 @pytest.mark.parametrize("name", ["bigendian", "expb", "implicit", "jp2klossless", "padded"])
@@ -347,25 +289,13 @@ def with_header(content: bytes, **fields: Any) -> bytes:
 
 
 VOLUME = nifti(drawn(0, 6, 4, 3), np.diag([-1, -1, 1, 1]))
-NAMED = {"kind": "dicom", "patient_tags": "refuse"}
 CLEAN = {"kind": "dicom", "burned_in": "require-no"}
 PLANE = {"kind": "dicom", "plane": "axial"}
-OTHER_NUMBER = Dataset()
-OTHER_NUMBER.PatientID = "7"
 WRONG: dict[str, tuple[bytes, dict[str, Any], int | None, Flaw | str]] = {
     "burnt-in names": (dicom(drawn(0), BurnedInAnnotation="YES"), {}, None, image_formats.BURNED_IN),
     "burnt-in names, among other values": (dicom(drawn(0), BurnedInAnnotation=["YES", ""]), {}, None,
                                            image_formats.BURNED_IN),
     "not said to be clean": (dicom(drawn(0)), {"files": CLEAN}, None, image_formats.NOT_DECLARED_CLEAN),
-    "a name in its tags": (dicom(drawn(0)), {"files": NAMED}, None, image_formats.WITH_PATIENT),
-    "a number in its tags": (dicom(drawn(0), PatientName="", PatientID="7"), {"files": NAMED}, None,
-                             image_formats.WITH_PATIENT),
-    "an earlier name in its tags": (dicom(drawn(0), PatientName="", PatientBirthName=SECRET), {"files": NAMED}, None,
-                                    image_formats.WITH_PATIENT),
-    "another number in its tags": (dicom(drawn(0), PatientName="", OtherPatientIDsSequence=[OTHER_NUMBER]),
-                                   {"files": NAMED}, None, image_formats.WITH_PATIENT),
-    "a telephone number in its tags": (dicom(drawn(0), PatientName="", PatientTelecomInformation="221"),
-                                       {"files": NAMED}, None, image_formats.WITH_PATIENT),
     "another modality": (dicom(drawn(0)), {"files": {"kind": "dicom", "modality": "CT"}}, None,
                          image_formats.OTHER_MODALITY),
     "several frames": (dicom(drawn(0, 3, 4, 6)), {}, None, image_formats.SEVERAL),

@@ -23,7 +23,6 @@ from site_agent.trainer.models import image_models
 from site_agent.trainer.models.image_models import Efficient, load_torchvision
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks
-from site_agent.trainer.training import local
 from tests.host.starting import write_starting_file
 from tests.site_agent.trainer.sites import make_plan
 
@@ -204,15 +203,3 @@ def test_operators_are_declared_only_without_torchvisions_own(monkeypatch: pytes
     image_models._declare_operators()
 
     assert declared == ([] if is_loaded else ["torchvision::nms", "torchvision::qnms"])
-
-
-def test_a_batch_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One image of 224 by 224 pixels was measured to need 115 MiB; the estimate is below that, and near it."""
-    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(224), outputs=3)
-    networks = SiteNetworks(plan=plan, columns=3 * 224**2, outputs=3, module_seed=0)
-    flat = networks.lay(networks.tensors)
-    monkeypatch.setattr(local, "usable_memory_bytes", lambda: 32 * 115 << 20)
-
-    networks.check_batch(flat, 32)
-    with pytest.raises(ConfigurationError, match=r"step on 40 images needs at least 4\.\d+ GB .* may use 3\.86 GB"):
-        networks.check_batch(flat, 40)

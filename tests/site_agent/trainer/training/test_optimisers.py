@@ -215,46 +215,6 @@ def test_no_accepted_setting_divides_by_nothing(record: Optimiser) -> None:
     assert parameter.isfinite().all()
 
 
-@pytest.mark.parametrize("record", [record for record in RECORDS if record.name != "sgd"], ids=str)
-@pytest.mark.parametrize("harm", ["shape", "type", "missing", "extra", "one parameter more"])
-def test_a_state_of_something_else_is_refused_and_changes_nothing(record: Optimiser, harm: str) -> None:
-    """Another shape or type, a name too few or too many is a ValueError, and the optimiser is as before."""
-    parameters = _parameters(5)
-    optimiser = build_optimiser(record, parameters)
-    _step(optimiser, parameters, range(2))
-    before = optimiser_tensors(optimiser)
-    harmed: dict[str, dict[str, Tensor]] = {
-        "shape": before | {"1.step": torch.zeros(5)},
-        "type": {name: value.double() for name, value in before.items()},
-        "missing": {name: value for name, value in before.items() if name != "0.step"},
-        "extra": before | {"0.other": torch.zeros(())},
-        "one parameter more": before | {"2.step": torch.zeros(())},
-    }
-
-    with pytest.raises(ValueError, match="a state"):
-        load_optimiser_tensors(optimiser, harmed[harm])
-
-    after = optimiser_tensors(optimiser)
-    assert after.keys() == before.keys()
-    assert _all_equal(list(after.values()), list(before.values()))
-
-
-def test_plain_descent_takes_no_momentum() -> None:
-    """A state that was saved with momentum is not accepted by an optimiser without it."""
-    optimiser = build_optimiser(StochasticGradientDescent(name="sgd", learning_rate=0.1), _parameters(5))
-
-    with pytest.raises(ValueError, match="does not have"):
-        load_optimiser_tensors(optimiser, {"0.momentum_buffer": torch.zeros(SHAPES[0])})
-
-
-def test_adagrad_needs_the_state_that_it_begins_with() -> None:
-    """No state at all is no state of Adagrad, which would fail at its next step only."""
-    optimiser = build_optimiser(Adagrad(name="adagrad", learning_rate=0.1), _parameters(6))
-
-    with pytest.raises(ValueError, match="another optimiser"):
-        load_optimiser_tensors(optimiser, {})
-
-
 @for_each("seed", range(10))
 def test_plain_descent_is_the_gradient_times_the_rate(seed: int) -> None:
     """SCAFFOLD's assumption: (x - y) / (steps * rate) is the mean gradient."""
