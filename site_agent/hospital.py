@@ -149,7 +149,7 @@ class Training(Document):
     siloed_baseline: bool = True
     placebo_baseline: bool = False
     simple_models: bool = True
-    own_module: PathText | None = None
+    user_module: PathText | None = None
 
 
 class Hospital(Document):
@@ -203,8 +203,8 @@ def read_hospital(path: Path) -> Hospital:
     data = hospital.data.model_copy(
         update={"table": str(base / hospital.data.table), "contract": str(base / hospital.data.contract)}
     )
-    own_module = hospital.training.own_module
-    training = hospital.training.model_copy(update={"own_module": str(base / own_module) if own_module else None})
+    user_module = hospital.training.user_module
+    training = hospital.training.model_copy(update={"user_module": str(base / user_module) if user_module else None})
     return hospital.model_copy(
         update={
             "data": data,

@@ -13,20 +13,20 @@ from site_agent.trainer.study import Outcome, Study
 
 
 def federate(
-    plan: Plan, sites: Mapping[str, Dataset], own_module: Path | None = None
+    plan: Plan, sites: Mapping[str, Dataset], user_module: Path | None = None
 ) -> tuple[Collection, dict[str, Outcome]]:
     """Run all rounds of a plan. Return the chosen model of every site.
 
     Args:
         plan: lists exactly these sites; without masking.
         sites: each one's encoded rows.
-        own_module: the file of the sites' own network, where the plan lists tensors.
+        user_module: the file of the sites' own network, where the plan lists tensors.
 
     Raises:
         OperatorError: the plan does not fit a site.
     """
     studies = {
-        name: Study(plan, dataset, seeds=Seeds.published(plan.seed, name), own_module=own_module)
+        name: Study(plan, dataset, seeds=Seeds.published(plan.seed, name), user_module=user_module)
         for name, dataset in sites.items()
     }
     collection = run_rounds(plan, studies)

@@ -40,7 +40,7 @@ class AppliedModel:
             columns=len(model.columns),
             outputs=model.outputs,
             common=model.common,
-            own_module=Path(training.own_module) if training.own_module else None,
+            user_module=Path(training.user_module) if training.user_module else None,
             module_seed=0,  # every value is replaced below
             starts={name: values.astype(np.float32) for name, values in model.values.items()},
         )

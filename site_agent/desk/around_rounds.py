@@ -60,7 +60,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
     table, rows = _admitted_rows(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
     inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
-    own_module = hospital.training.own_module
+    user_module = hospital.training.user_module
     if hospital.training.draws == "published":
         seeds = Seeds.published(plan.seed, hospital.site)
     else:
@@ -69,7 +69,7 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
         plan,
         dataset,
         seeds=seeds,
-        own_module=Path(own_module) if own_module else None,
+        user_module=Path(user_module) if user_module else None,
         inputs=inputs,
         starts=starting_values(Path(hospital.starting_files), plan),
         device=hospital.training.device,

@@ -28,7 +28,7 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.models.user_module import build_own_module, check_batch, keep_terms
+from site_agent.trainer.models.user_module import build_user_module, check_batch, keep_terms
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
@@ -75,7 +75,7 @@ class Seeds:
         return self.own(own) if isinstance(self.origin, int) else digest(own, self.origin, self.site)
 
     @property
-    def own_module(self) -> int:
+    def user_module(self) -> int:
         """The seed of the initial values that a hospital's own network draws."""
         return self.plan if self.is_published else self.own("own module")
 
@@ -85,7 +85,7 @@ class SiteNetworks:
     """Builds networks of one plan for one site.
 
     The network reads `columns` encoded columns. All sites have `common` of them; None if the network treats all columns
-    alike. `own_module` is the file of the hospital's own network, if the plan lists only tensors, and `module_seed` the
+    alike. `user_module` is the file of the hospital's own network, if the plan lists only tensors, and `module_seed` the
     seed of its first values. `starts` are the values of the plan's starting file. `device` is `cpu` or `cuda`.
     """
 
@@ -93,7 +93,7 @@ class SiteNetworks:
     columns: int
     outputs: int
     common: int | None = None
-    own_module: Path | None = None
+    user_module: Path | None = None
     module_seed: int
     starts: Starts | None = None
     device: str = "cpu"
@@ -112,15 +112,15 @@ class SiteNetworks:
             NetworkDiffers: the network has other tensors than its plan lists.
         """
         if isinstance(self.plan.architecture, NamedTensors):
-            if self.own_module is None:
+            if self.user_module is None:
                 raise unfit(
                     what="The plan needs the hospital's own network, but hospital.yaml does not name its file.",
-                    remedy="In hospital.yaml, set own_module under training to the Python file of your network.",
+                    remedy="In hospital.yaml, set user_module under training to the Python file of your network.",
                 )
-            network = build_own_module(self.own_module, self.columns, self.outputs, self.tensors, self.module_seed)
+            network = build_user_module(self.user_module, self.columns, self.outputs, self.tensors, self.module_seed)
             declared = self.plan.architecture
             frozen = started(self.plan, declared.frozen, self.starts)
-            keep_terms(self.own_module, network, declared, frozen, self.plan.seed, self.columns)
+            keep_terms(self.user_module, network, declared, frozen, self.plan.seed, self.columns)
             return network
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)
@@ -128,8 +128,8 @@ class SiteNetworks:
 
     def check_batch(self, flat: FlatNetwork, rows: int) -> None:
         """Raise an error if the network cannot train on batches of this size. See `check_batch`."""
-        if self.own_module is not None and isinstance(self.plan.architecture, NamedTensors):
-            check_batch(self.own_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
+        if self.user_module is not None and isinstance(self.plan.architecture, NamedTensors):
+            check_batch(self.user_module, flat.network, self.columns, rows, [tensor.name for tensor in self.tensors])
 
     def lay(self, federated: Iterable[TensorSpec], copies: int | None = None) -> FlatNetwork:
         """Build the network with its federated tensors in one flat tensor, or raise NetworkDiffers."""

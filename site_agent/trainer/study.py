@@ -97,20 +97,20 @@ class Study:
         dataset: Dataset,
         *,
         seeds: Seeds,
-        own_module: Path | None = None,
+        user_module: Path | None = None,
         inputs: ConceptInputs | None = None,
         starts: Starts | None = None,
         device: str = "cpu",
     ) -> None:
         """Build the network, and prepare its training.
 
-        `own_module` is the file of the hospital's own network. `inputs` are for a network that reads
+        `user_module` is the file of the hospital's own network. `inputs` are for a network that reads
         concepts; others read the site's own columns. `device` is `cpu` or `cuda`.
 
         Raises:
             OperatorError: the plan does not fit this site's table, network or number of rows.
         """
-        self.plan, self.own, self.seeds, self.own_module, self.inputs = plan, dataset, seeds, own_module, inputs
+        self.plan, self.own, self.seeds, self.user_module, self.inputs = plan, dataset, seeds, user_module, inputs
         check_fit(plan, dataset, seeds.site)
         self.manifest = manifest_of(plan, starts)
         self._exchanges = Exchanges(plan, self.manifest)
@@ -120,8 +120,8 @@ class Study:
             columns=len(self.dataset.columns),
             outputs=dataset.outputs,
             common=common,
-            own_module=own_module,
-            module_seed=seeds.own_module,
+            user_module=user_module,
+            module_seed=seeds.user_module,
             starts=starts,
             device=device,
         )

@@ -97,7 +97,7 @@ def test_the_module_on_the_page_trains_a_federation(method: str, tmp_path: Path)
         SITES, 1, method={"name": method}, checkpoint="local", **keys_of("named-tensors"), **TRAINING
     )
 
-    _, outcomes = federate(plan, {site: rows_at(site) for site in SITES}, own_module=written(tmp_path, text))
+    _, outcomes = federate(plan, {site: rows_at(site) for site in SITES}, user_module=written(tmp_path, text))
 
     assert outcomes.keys() == set(SITES)
     assert all(np.isfinite(outcome.test_outputs).all() for outcome in outcomes.values())
@@ -113,6 +113,6 @@ def test_a_module_with_the_declared_parts_fits_the_methods_of_the_table(method: 
         SITES, 1, method={"name": method}, checkpoint="local", **keys_of("named-tensors", 1), **training
     )
 
-    _, outcomes = federate(plan, sites_of(9), own_module=written(tmp_path, MODULE_WITH_PARTS))
+    _, outcomes = federate(plan, sites_of(9), user_module=written(tmp_path, MODULE_WITH_PARTS))
 
     assert all(np.isfinite(outcome.test_outputs).all() for outcome in outcomes.values())

@@ -98,7 +98,7 @@ class Candidate:
             if self.method == COMMON:
                 sites = {name: only_columns(dataset, dealt.common) for name, dataset in sites.items()}
             module = _MODULE if self.method == CONCATENATED else None
-            _, outcomes = federate(chfl_plan(self, dealt, seed), sites, own_module=module)
+            _, outcomes = federate(chfl_plan(self, dealt, seed), sites, user_module=module)
             for name, outcome in outcomes.items():
                 predicted, dataset = predicted_by(seed, name, outcome), sites[name]
                 chosen_by = validation_accuracy(predicted, dataset)

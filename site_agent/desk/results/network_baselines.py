@@ -65,7 +65,7 @@ def train_placebo(study: Study) -> Outcome | None:
             plan,
             study.own,
             seeds=own,
-            own_module=study.own_module,
+            user_module=study.user_module,
             inputs=study.inputs,
             starts=study.networks.starts,
             device=study.networks.device,

@@ -37,12 +37,12 @@ from site_agent.trainer.failures import ModuleDiffers, unfit
 from site_agent.trainer.models.layers import Represents
 
 _LARGEST_FILE_BYTES: Final = 1 << 20
-_MODULE_NAME: Final = "own_module"
+_MODULE_NAME: Final = "user_module"
 _DRY_ROWS: Final = 2
 _MOST_DIFFERENCES: Final = 10
 
 
-def build_own_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
+def build_user_module(path: Path, columns: int, outputs: int, tensors: Sequence[TensorSpec], seed: int) -> nn.Module:
     """Build the module of the hospital's file, compare it with the plan's tensors, and return it in training mode.
 
     The file's code draws random numbers from torch's generator, set by the seed every time. The caller's own generator

@@ -95,7 +95,7 @@ def _training(folder: Path, kind: Kind) -> dict[str, object]:
     module = folder / "own.py"
     module.write_text(OWN_MODULE)
     module.chmod(0o600)
-    return {"own_module": "own.py"}
+    return {"user_module": "own.py"}
 
 
 def _save(hospital: Hospital, study: Study, preprocessing: Preprocessing) -> Outcome:

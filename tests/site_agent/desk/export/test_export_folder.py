@@ -78,7 +78,7 @@ def _site_with_own_network(folder: Path, more: str) -> Hospital:
     (folder / "own.py").write_text(OWN.replace("{more}", more))
     (folder / "own.py").chmod(0o600)
     plan = make_plan(architecture=LISTED)
-    return site_after_run(folder, plan=plan, siloed_baseline=False, own_module="own.py")
+    return site_after_run(folder, plan=plan, siloed_baseline=False, user_module="own.py")
 
 
 def test_a_hospitals_own_network_is_exported_without_its_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, network_tensors
 from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.layers import Represents
-from site_agent.trainer.models.user_module import build_own_module, check_batch
+from site_agent.trainer.models.user_module import build_user_module, check_batch
 
 GOOD = """
 from __future__ import annotations
@@ -69,18 +69,18 @@ def written(folder: Path, text: str) -> Path:
 def refusal(path: Path, tensors: tuple[TensorSpec, ...] = federated()) -> ConfigurationError:
     """The error with which the file is refused."""
     with pytest.raises(ConfigurationError) as caught:
-        build_own_module(path, 3, 2, tensors, 0)
+        build_user_module(path, 3, 2, tensors, 0)
     assert caught.value.consequence == "Nothing was trained and nothing was sent."
     return caught.value
 
 
 def test_a_good_module_is_built_as_the_file_says(tmp_path: Path) -> None:
     """The module has its own parts, trains, and its running values and counters are as at the start."""
-    network = build_own_module(written(tmp_path, GOOD), 3, 2, federated(), 0)
+    network = build_user_module(written(tmp_path, GOOD), 3, 2, federated(), 0)
 
     assert network.training
     assert network(torch.zeros(5, 3)).shape == (5, 2)
-    fresh = build_own_module(tmp_path / "own.py", 3, 2, federated(), 0)
+    fresh = build_user_module(tmp_path / "own.py", 3, 2, federated(), 0)
     assert fresh.get_buffer("normalisation.num_batches_tracked").item() == 0
     assert fresh.get_buffer("normalisation.running_var").tolist() == [1.0] * 4
     assert not isinstance(network, Represents)
@@ -92,7 +92,7 @@ def test_building_twice_gives_the_same_start_and_draws_nothing_from_others(tmp_p
     path = written(tmp_path, GOOD)
 
     before = torch.get_rng_state()
-    first, second = (build_own_module(path, 3, 2, federated(), 0).state_dict() for _ in range(2))
+    first, second = (build_user_module(path, 3, 2, federated(), 0).state_dict() for _ in range(2))
 
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -102,7 +102,7 @@ def test_another_seed_starts_the_private_parameters_elsewhere(tmp_path: Path) ->
     """The file's random draws follow the seed, so runs with other seeds differ in it."""
     path = written(tmp_path, GOOD)
 
-    first, second = (build_own_module(path, 3, 2, federated(), seed).state_dict() for seed in (0, 1))
+    first, second = (build_user_module(path, 3, 2, federated(), seed).state_dict() for seed in (0, 1))
 
     assert not torch.equal(first["exit.weight"], second["exit.weight"])
 
@@ -110,7 +110,7 @@ def test_another_seed_starts_the_private_parameters_elsewhere(tmp_path: Path) ->
 def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: Path) -> None:
     """Batch normalisation has no variance of one row; the refusal quotes the file's error and names the rows."""
     path = written(tmp_path, GOOD)
-    network = build_own_module(path, 3, 2, federated(), 0)
+    network = build_user_module(path, 3, 2, federated(), 0)
 
     check_batch(path, network, 3, 2, SHARED)
     with pytest.raises(ConfigurationError, match="training batch of 1 rows") as caught:
@@ -133,7 +133,7 @@ def test_a_module_that_would_not_train_what_is_shared_is_refused(
 ) -> None:
     """An unused layer, numbers that are not finite, and a result without gradients are reported."""
     path = written(tmp_path, GOOD.replace(before, after))
-    network = build_own_module(path, 3, 2, federated(), 0)
+    network = build_user_module(path, 3, 2, federated(), 0)
 
     with pytest.raises(ConfigurationError, match=words):
         check_batch(path, network, 3, 2, SHARED)
@@ -199,7 +199,7 @@ def test_what_fails_in_the_file_is_shown_to_its_author(tmp_path: Path, text: str
     error = refusal(written(tmp_path, text))
 
     assert shown in error.what
-    assert "own_module.py" not in error.what
+    assert "user_module.py" not in error.what
 
 
 @pytest.mark.parametrize(

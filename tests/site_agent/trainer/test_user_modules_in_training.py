@@ -80,7 +80,7 @@ def _plan(method: dict[str, Any]) -> Plan:
 
 def _federation(method: dict[str, Any], module: Path) -> Federation:
     rows = {site: rows_at(site) for site in ("ahus", "berlin")}
-    return Federation(_plan(method), rows, own_module=module)
+    return Federation(_plan(method), rows, user_module=module)
 
 
 def _used(study: Study) -> dict[str, bytes]:
@@ -118,7 +118,7 @@ def test_a_saved_state_has_the_buffers_too(method: dict[str, Any], module: Path)
     for number in range(2):
         federation.round(number)
     study = federation.studies["ahus"]
-    fresh = Study(federation.plan, rows_at("ahus"), seeds=federation.studies["ahus"].seeds, own_module=module)
+    fresh = Study(federation.plan, rows_at("ahus"), seeds=federation.studies["ahus"].seeds, user_module=module)
     fresh._training.local.restore(load(save(study._training.local.state())))
     fresh._rounds_taken = study._rounds_taken
 

@@ -115,7 +115,7 @@ def plan_for(method: dict[str, Any], architecture: dict[str, Any], **changes: An
 
 def federation_of(plan: Plan, module: Path, **given: Any) -> Federation:
     """Two sites with the same file."""
-    return Federation(plan, {site: rows_at(site) for site in ("ahus", "berlin")}, own_module=module, **given)
+    return Federation(plan, {site: rows_at(site) for site in ("ahus", "berlin")}, user_module=module, **given)
 
 
 @pytest.mark.parametrize(("method", "architecture", "shared"), SHARED, ids=[one[0]["name"] for one in SHARED])
