@@ -85,7 +85,7 @@ class SiteNetworks:
     """Builds networks of one plan for one site.
 
     The network reads `columns` encoded columns. All sites have `common` of them; None if the network treats all columns
-    alike. `user_module` is the file of the hospital's own network, if the plan lists only tensors, and `module_seed` the
+    alike. `user_module` is the file of the hospital's own network, if the plan lists only tensors. `module_seed` is the
     seed of its first values. `starts` are the values of the plan's starting file. `device` is `cpu` or `cuda`.
     """
 

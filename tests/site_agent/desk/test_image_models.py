@@ -25,7 +25,7 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.data import image_folder, image_formats
+from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.preprocessing import Preprocessing
 from tests.site_agent.trainer.after_a_run import RUN
@@ -116,7 +116,7 @@ def test_commands_of_a_person_decode_no_image_into_the_state(
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     seen: list[Path] = []
-    decode = image_folder.pixels_of
+    decode = image_formats.pixels_of
 
     def decoded(*given: Any) -> Any:
         seen.extend(temporary.iterdir())

@@ -381,11 +381,11 @@ def files_open_at_most(further: int) -> Iterator[None]:
 
 
 def test_a_failure_to_open_files_is_no_missing_image(tmp_path: Path) -> None:
-    """Table, folder and image are open, and the process may open no further file: no row has a flaw."""
+    """Folder and image are open, and the process may open no further file: no row has a flaw."""
     place = table(tmp_path, ["good.png"] * 12, {"good.png": PLAIN})
     survey_table(place, contract())  # what is loaded for the first time also opens files
 
-    with files_open_at_most(3), pytest.raises(UnavailableError, match="cannot be read now: Too many open files"):
+    with files_open_at_most(2), pytest.raises(UnavailableError, match="cannot be read now: Too many open files"):
         survey_table(place, contract())
 
     assert not survey_table(place, contract()).mistakes
