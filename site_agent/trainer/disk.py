@@ -8,20 +8,21 @@ header has facts as JSON and a digest of all content. So a damaged file is refus
 * the state of a run is written completely before the trainer sends anything of its round;
 * a damaged state is ignored. Training never continues from a state of other rows than the table's current ones;
 * a return to a round deletes the states saved after it, because those rounds are made again;
+* the first round of a run, the answered rounds and the released numbers are in one SQLite file (host/record_store.py);
 * a round is answered for one set of shared values. The request is recorded before it is answered, so a gate that an
   attacker controls gets only the updates of an approved plan.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -35,16 +36,18 @@ from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise_tensors
 
 from host.durable import MODELS_RESERVE_BYTES, make_folder, opened_folder, replace_in, require_room
+from host.record_store import Store
 from protos.errors import ConfigurationError, DataError, UnavailableError
 from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
+from site_agent.trainer.failures import START_AGAIN, unfit
 from site_agent.trainer_socket import Train
 
 if TYPE_CHECKING:
     from torch import Tensor
-from site_agent.trainer.failures import START_AGAIN, unfit
 
 SECRET_BYTES: Final = 32
+RECORDS: Final = "records.sqlite"
 _DRAWS_FILE: Final = "site.secret"
 SUSPICIONS: Final = Path("data") / "suspicions.json"
 _LARGEST_SUSPICIONS_BYTES: Final = 1 << 16
@@ -65,7 +68,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     try:
         make_folder(path.parent)
         with opened_folder(path.parent) as folder:
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.unlink(partial, dir_fd=folder)
             require_room(path.parent, len(content), MODELS_RESERVE_BYTES)
             replace_in(folder, path.name, content, partial=partial, mode=mode)
@@ -224,8 +227,31 @@ def _path(directory: Path, name: str) -> Path:
     return directory / f"{name}.safetensors"
 
 
-FORMAT: Final = 1
 _MOST: Final = 8  # limited, so that a coordinator that requires a saved state in every round cannot fill the disk
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS answered (plan TEXT, round INTEGER, request TEXT, PRIMARY KEY (plan, round));
+CREATE TABLE IF NOT EXISTS begun (run TEXT PRIMARY KEY, rows TEXT, round INTEGER);
+CREATE TABLE IF NOT EXISTS counts (kind TEXT, rows INTEGER, place INTEGER PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS released (column TEXT, run TEXT, value TEXT, rows INTEGER);
+"""
+
+
+def open_records(folder: Path) -> Store:
+    """Open the file of what the trainer must not forget, in the trainer's folder. Raises StoreError."""
+    store = Store(folder / RECORDS, consequence="Nothing was trained and nothing was sent.")
+    store.define(_SCHEMA)
+    return store
+
+
+@contextmanager
+def recording(folder: Path) -> Iterator[Store]:
+    """Open the records. What the block writes is on disk at its end, or nothing of it. Raises StoreError."""
+    store = open_records(folder)
+    try:
+        with store.transaction():
+            yield store
+    finally:
+        store.close()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -237,23 +263,27 @@ class SavedStudy:
 
 
 class Saves:
-    """The saved states of one run. If the disk cannot be written, functions raise UnavailableError."""
+    """The saved states of one run, and the round in which this site began.
 
-    def __init__(self, folder: Path, plan: Plan, rows: str) -> None:
+    If the disk cannot be written, functions raise UnavailableError or StoreError.
+    """
+
+    def __init__(self, state: Path, run: str, plan: Plan, rows: str) -> None:
         """Read which rounds have a saved state, and delete the states of other runs.
 
         `rows` is the digest of this site's data set.
 
         Raises:
             DataError: the run began with other rows.
-            ConfigurationError: the record of this site's first round cannot be read.
         """
-        self._folder, self._plan, self._rows = folder, plan.digest.hex(), rows
-        for other in folder.parent.glob("*"):
-            if other != folder and other.is_dir():
+        self._folder, self._run, self._plan, self._rows = state / "saves" / run, run, plan.digest.hex(), rows
+        self._records = open_records(state / "models")
+        for other in self._folder.parent.glob("*"):
+            if other != self._folder and other.is_dir():
                 shutil.rmtree(other)
-        self.began: int | None = self._read_began()
-        numbers = [int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors")]
+        self._records.write("DELETE FROM begun WHERE run != ?", run)
+        self.began = self._read_began()
+        numbers = [int(path.stem.removeprefix("before-")) for path in self._folder.glob("before-*.safetensors")]
         self._held = {number for number in numbers if self._is_ours(number)}
 
     @property
@@ -264,15 +294,13 @@ class Saves:
     def begin(self, number: int) -> None:
         """Store on disk in which round this site begins. Only the first call for a study has an effect."""
         if self.began is None:
-            facts = {"version": FORMAT, "plan": self._plan, "rows": self._rows, "round": number}
-            write_whole(self._folder / "began.json", json.dumps(facts).encode())
+            self._records.write("INSERT INTO begun VALUES (?, ?, ?)", self._run, self._rows, number)
             self.began = number
 
     def write(self, number: int, study: SavedStudy) -> None:
         """Store on disk the state before a round. After an UnavailableError, earlier states are unchanged."""
         arrays = {name: tensor.cpu().numpy() for name, tensor in study.tensors.items()}
-        facts: dict[str, Json] = {"version": FORMAT, "plan": self._plan, "rows": self._rows}
-        save(self._folder, _name(number), arrays, facts | {"study": study.facts})
+        save(self._folder, _name(number), arrays, {"plan": self._plan, "rows": self._rows, "study": study.facts})
         self._held.add(number)
         for earlier in sorted(self._held)[:-_MOST]:
             self._remove(earlier)
@@ -307,7 +335,7 @@ class Saves:
         """Return whether training can continue from a saved state."""
         try:
             facts = load(self._folder, _name(number)).facts
-            if (facts["version"], facts["plan"], facts["rows"]) == (FORMAT, self._plan, self._rows):
+            if (facts["plan"], facts["rows"]) == (self._plan, self._rows):
                 return True
         except (ConfigurationError, KeyError):
             pass
@@ -315,18 +343,8 @@ class Saves:
         return False
 
     def _read_began(self) -> int | None:
-        try:
-            facts = json.loads((self._folder / "began.json").read_bytes())
-            rows, began = str(facts["rows"]), int(facts["round"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as cause:
-            # Otherwise this site would start from the beginning in the middle of a run.
-            raise unfit(
-                what="The file that stores this site's first round in the study cannot be read.",
-                remedy="Restore this site's whole state folder from a backup, or inform the federation office.",
-            ) from cause
-        if rows != self._rows:
+        found = self._records.read("SELECT rows, round FROM begun WHERE run = ?", self._run)
+        if found and found[0][0] != self._rows:
             raise DataError(
                 what="This site's table, contract or split has changed since the start of this study.",
                 consequence="Nothing was sent since this change. The study waits for this site.",
@@ -335,54 +353,34 @@ class Saves:
                     "must stay, ask the federation office to end the run and to issue a new version of the plan."
                 ),
             )
-        return began
+        return found[0][1] if found else None
 
 
 def _name(number: int) -> str:
     return f"before-{number:010d}"
 
 
-# Round, stage, layers, digest of the received values.
-Question: TypeAlias = tuple[int, int, str, str]
-_FOLDER: Final = "answered"
-
-
 class AnsweredRounds:
-    """The requests that the trainer has answered for one plan, with their rounds."""
+    """The requests that the trainer has answered for one plan."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        """Read the record of a plan."""
-        self._path = folder / _FOLDER / f"{plan.digest.hex()}.jsonl"
-        self._known: dict[int, Question] = {question[0]: question for question in self._read()}
+        self._records, self._plan = open_records(folder), plan.digest.hex()
 
     def admit(self, train: Train) -> None:
         """Check that the trainer may answer this request of the gate, and record the request on disk.
 
         Raises:
             MalformedMessage: another request was answered for this round.
+            StoreError: the disk cannot be written.
         """
-        question = (train.round, train.stage, train.layers, blake3(train.payload).hexdigest())
-        known = self._known.get(train.round)
-        if known is None:
-            self._write(question)
-            self._known[train.round] = question
-        elif known != question:
+        request = f"{train.stage} {train.layers} {blake3(train.payload).hexdigest()}"
+        # The record is not synced, because written rows survive the end of the process, and an attacker in the gate
+        # process cannot cut the power.
+        with self._records.transaction(syncs=False):
+            known = self._records.read(
+                "SELECT request FROM answered WHERE plan = ? AND round = ?", self._plan, train.round
+            )
+            if not known:
+                self._records.write("INSERT INTO answered VALUES (?, ?, ?)", self._plan, train.round, request)
+        if known and known[0][0] != request:
             raise MalformedMessage("another question for a round that was answered")
-
-    def _read(self) -> list[Question]:
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        return [tuple(json.loads(line)) for line in lines]
-
-    def _write(self, question: Question) -> None:
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # The file is not synced, because written data survive the end of the process, and an attacker in the gate
-            # process cannot cut the power.
-            with self._path.open("a") as file:
-                file.write(json.dumps(question) + "\n")
-        except OSError as cause:
-            raise UnavailableError(
-                what=f"The file that lists the answered rounds cannot be written: {cause.strerror}.",
-                consequence="Nothing more was trained or sent.",
-                remedy=f"Free space on the disk of the state directory. {START_AGAIN}",
-            ) from cause

@@ -20,7 +20,6 @@ Two row counts that decide this site's weight are equal, or differ by `smallest_
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,6 +27,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from blake3 import blake3
 
+from host.record_store import Store
 from protos.errors import RefusedError
 from protos.plan.canonical import pack
 from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
@@ -36,60 +36,34 @@ from protos.plan.private_statistics import PrivateStatistics
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Table
-from site_agent.trainer.disk import site_secret, write_whole
-from site_agent.trainer.failures import unfit
+from site_agent.trainer.disk import recording, site_secret
 from site_agent.trainer.prior.site_sums import Float64, Integers, summed_terms
 
-TRAINING: Final = "exact-rows.json"
-VALIDATION: Final = "validation-rows.json"
-_LARGEST_BYTES: Final = 1 << 20
+TRAINING: Final = "training"
+VALIDATION: Final = "validation"
 
 
-def released_count(folder: Path, rows: int, smallest_cell: int, memory: str = TRAINING) -> int:
+def released_count(folder: Path, rows: int, smallest_cell: int, kind: str = TRAINING) -> int:
     """Return the row count that this site sends if it has `rows` rows. The count is stored on disk first.
 
-    The file `memory` in `folder` has the counts of training or validation rows that this site used, the newest last.
-    `smallest_cell` is the least difference between two different counts.
-
-    Raises:
-        ConfigurationError: the earlier counts cannot be read.
-        UnavailableError: the disk cannot be written.
+    The records in `folder` have the counts of training and of validation rows that this site used, the newest last.
+    `smallest_cell` is the least difference between two different counts. Raises StoreError.
     """
-    used = _used(folder / memory)
-    near = [count for count in used if abs(count - rows) < smallest_cell]
-    # The newest count is preferred. So if the number of rows rises and falls around a limit, only the first change is
-    # visible.
-    chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
-    if not used or used[-1] != chosen:
-        kept = [*(count for count in used if count != chosen), chosen]
-        write_whole(folder / memory, json.dumps(kept).encode())
+    with recording(folder) as store:
+        used = [count for (count,) in store.read("SELECT rows FROM counts WHERE kind = ? ORDER BY place", kind)]
+        near = [count for count in used if abs(count - rows) < smallest_cell]
+        # The newest count is preferred. So if the number of rows rises and falls around a limit, only the first change
+        # is visible.
+        chosen = rows if not near else used[-1] if used[-1] in near else min(near, key=lambda count: abs(count - rows))
+        if not used or used[-1] != chosen:
+            store.write("DELETE FROM counts WHERE kind = ? AND rows = ?", kind, chosen)
+            store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", kind, chosen)
     return chosen
 
 
-def _used(path: Path) -> list[int]:
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_LARGEST_BYTES))
-        if not isinstance(found, list) or not all(type(count) is int for count in found):
-            raise ValueError("another content")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as cause:
-        raise unfit(
-            what=f"The file {path} cannot be read. It stores the row counts that this site used in earlier studies.",
-            remedy=(
-                "Restore this file from the newest backup, or take part only in plans that give all sites equal "
-                "weights."
-            ),
-        ) from cause
-    return found
-
-
-FILE: Final = "released_columns.json"
 # 64 bits; among a million values, two have the same digest with a probability below one in ten million.
 _DIGITS: Final = 16
 Rows: TypeAlias = dict[str, int]
-Released: TypeAlias = dict[str, dict[str, Rows]]  # column -> run -> digest of a value -> its rows
 
 
 class ReleasedBefore(RefusedError):
@@ -123,22 +97,31 @@ def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None
     name_value = _naming(site_secret(folder))
     now = {name: counted(column, table, name_value) for name, column in columns.items()}
     hiding = {name: counted(column, table, name_value, within_range=True) for name, column in columns.items()}
-    known: Released = json.loads((folder / FILE).read_bytes()) if (folder / FILE).exists() else {}
-    again = [
-        name
-        for name, column in columns.items()
-        if any(
-            not _may_follow(column, rows, now[name], hiding[name], smallest_cell)
-            if run != plan.run_name
-            else rows != now[name]
-            for run, rows in known.get(name, {}).items()
-        )
-    ]
-    if again:
-        raise ReleasedBefore(again, smallest_cell)
-    for name, rows in now.items():
-        known.setdefault(name, {})[plan.run_name] = rows
-    write_whole(folder / FILE, json.dumps(known, sort_keys=True).encode())
+    with recording(folder) as store:
+        again = [
+            name
+            for name, column in columns.items()
+            if any(
+                not _may_follow(column, rows, now[name], hiding[name], smallest_cell)
+                if run != plan.run_name
+                else rows != now[name]
+                for run, rows in _released(store, name).items()
+            )
+        ]
+        if again:
+            raise ReleasedBefore(again, smallest_cell)
+        store.write("DELETE FROM released WHERE run = ?", plan.run_name)
+        for name, rows in now.items():
+            for value, number in (rows or {"": 0}).items():
+                store.write("INSERT INTO released VALUES (?, ?, ?, ?)", name, plan.run_name, value, number)
+
+
+def _released(store: Store, column: str) -> dict[str, Rows]:
+    """Return the values of a column that each run has used: the digest of a value, and its rows."""
+    found: dict[str, Rows] = {}
+    for run, value, rows in store.read("SELECT run, value, rows FROM released WHERE column = ?", column):
+        found.setdefault(run, {}).update({value: rows} if value else {})
+    return found
 
 
 def counted(

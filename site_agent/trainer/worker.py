@@ -200,7 +200,7 @@ class Worker:
         controls = 2 if plan.ingredients.has_controls else 1
         numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
-        self._saves = Saves(self._state / "saves" / run, plan, study.own.digest)
+        self._saves = Saves(self._state, run, plan, study.own.digest)
         self._next = 0 if self._saves.began is None else None
         held = self._saves.held
         self._log.info("study_prepared", run=run, columns=len(study.dataset.columns), saved=list(held))

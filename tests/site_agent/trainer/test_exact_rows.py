@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import SiteReason
 from site_agent.desk import around_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer.choice import Measures
-from site_agent.trainer.released_numbers import released_count
+from site_agent.trainer.disk import recording
+from site_agent.trainer.released_numbers import TRAINING, VALIDATION, released_count
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared
 from tests.site_agent.trainer.asked import ScriptedSocket
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
+
+
+def used(folder: Path, kind: str = TRAINING) -> list[int]:
+    """The counts on disk, the newest last."""
+    with recording(folder) as store:
+        return [rows for (rows,) in store.read("SELECT rows FROM counts WHERE kind = ? ORDER BY place", kind)]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -35,7 +40,7 @@ def test_two_counts_that_leave_are_equal_or_a_cell_apart(tmp_path: Path, seed: i
 
     assert left[0] > 0
     assert all(one == other or abs(one - other) >= cell for one, other in combinations(left, 2))
-    assert sorted(json.loads((tmp_path / "exact-rows.json").read_bytes())) == sorted(set(left))
+    assert sorted(used(tmp_path)) == sorted(set(left))
 
 
 def test_the_first_count_is_exact_and_a_restart_repeats_it(tmp_path: Path) -> None:
@@ -44,15 +49,6 @@ def test_the_first_count_is_exact_and_a_restart_repeats_it(tmp_path: Path) -> No
     assert [released_count(tmp_path, rows, 10) for rows in (173, 181, 163, 172)] == [172] * 4
     assert released_count(tmp_path, 182, 10) == 182
     assert released_count(tmp_path, 171, 10) == 172
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[1.5]", b"[true]", b"[1"])
-def test_a_damaged_memory_stops_the_study(tmp_path: Path, content: bytes) -> None:
-    """Without it a count one row away could leave."""
-    (tmp_path / "exact-rows.json").write_bytes(content)
-
-    with pytest.raises(ConfigurationError, match="row counts that this site used"):
-        released_count(tmp_path, 172, 10)
 
 
 def test_rows_count_as_they_are_or_on_the_grid() -> None:
@@ -109,12 +105,11 @@ def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path
     rows = len(make_study(config, make_plan()).own.training)
     config.write_text(config.read_text().replace("policy:", f"policy:\n  smallest_cell: {rows - 94}"))
 
-    memory = tmp_path / "state" / "models" / "exact-rows.json"
-    memory.parent.mkdir(parents=True)
-
     answers = []
-    for used in (rows, 95):
-        memory.write_text(json.dumps([used]))
+    for before in (rows, 95):
+        with recording(tmp_path / "state" / "models") as store:
+            store.write("DELETE FROM counts")
+            store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", TRAINING, before)
         socket = ScriptedSocket(Prepare("law-1", plan.canonical))
         Worker(read_hospital(config), socket, around_rounds).serve()  # type: ignore[arg-type]
         answers += socket.answers
@@ -133,11 +128,11 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
         )
         for is_exact in (False, True)
     )
-    memory = tmp_path / "state" / "models" / "exact-rows.json"
+    memory = tmp_path / "state" / "models"
 
     assert make_study(config, rounded).rows == 128
     first = make_study(config, exact)
-    assert json.loads(memory.read_bytes()) == [len(first.own.training)]
+    assert used(memory) == [len(first.own.training)]
     assert first.rows == len(first.own.training) != 128
     table = (tmp_path / "table.csv").read_text().splitlines(keepends=True)
     (tmp_path / "table.csv").write_text("".join(table[:-5]))
@@ -145,9 +140,8 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
 
     assert len(later.own.training) < len(first.own.training)
     assert later.rows == first.rows
-    assert json.loads(memory.read_bytes()) == [first.rows]
-    validation = json.loads((memory.parent / "validation-rows.json").read_bytes())
-    assert validation == [len(first.dataset.validation)]
+    assert used(memory) == [first.rows]
+    assert used(memory, VALIDATION) == [len(first.dataset.validation)]
 
 
 @pytest.mark.parametrize("seed", range(20))

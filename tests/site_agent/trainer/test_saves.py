@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from protos.errors import ConfigurationError, DataError, UnavailableError
+from host.record_store import StoreError
+from protos.errors import DataError, UnavailableError
 from protos.plan.plan import Plan
 from site_agent.trainer import disk
 from site_agent.trainer.data.dataset import Dataset
-from site_agent.trainer.disk import SavedStudy, Saves
+from site_agent.trainer.disk import RECORDS, AnsweredRounds, SavedStudy, Saves
+from site_agent.trainer.released_numbers import released_count
 from tests.for_each import for_each
 from tests.laws.catalogue import catalogue_plan, rows_at
 
@@ -24,7 +26,7 @@ ROWS: Dataset = rows_at("ahus")
 
 def saves_in(folder: Path, rows: Dataset = ROWS, plan: Plan = PLAN) -> Saves:
     """What a trainer that starts finds."""
-    return Saves(folder / "saves" / "run", plan, rows.digest)
+    return Saves(folder, "run", plan, rows.digest)
 
 
 def a_study(number: int) -> SavedStudy:
@@ -91,17 +93,18 @@ def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> No
     assert saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held == (0,)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"rows": 1}', b'{"rows": "x", "round": "soon"}'])
-def test_a_site_never_starts_again_because_its_begin_is_damaged(tmp_path: Path, content: bytes) -> None:
-    """Three sentences and exit status 78, not a second beginning in the middle of a run."""
+@pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0" * 300])
+def test_nothing_starts_again_and_nothing_leaves_if_the_records_are_damaged(tmp_path: Path, content: bytes) -> None:
+    """No second beginning in the middle of a run, no second answer of a round, and no count one row away."""
     written(tmp_path, 3)
-    (tmp_path / "saves" / "run" / "began.json").write_bytes(content)
+    for file in (tmp_path / "models").glob(f"{RECORDS}*"):
+        file.write_bytes(content if file.name == RECORDS else b"")
 
-    with pytest.raises(ConfigurationError) as refused:
-        saves_in(tmp_path)
-
-    assert refused.value.exit_status == 78
-    assert "Nothing was trained" in refused.value.consequence
+    for act in (saves_in, lambda folder: AnsweredRounds(folder / "models", PLAN)):
+        with pytest.raises(StoreError):
+            act(tmp_path)
+    with pytest.raises(StoreError):
+        released_count(tmp_path / "models", 172, 10)
 
 
 def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     saves.forget_after(10)
 
     assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
-    Saves(tmp_path / "saves" / "another", PLAN, ROWS.digest)
+    Saves(tmp_path, "another", PLAN, ROWS.digest)
     assert not (tmp_path / "saves" / "run").exists()
 
 

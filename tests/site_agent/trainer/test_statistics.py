@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
 from site_agent.desk.around_rounds import own_numbers
 from site_agent.hospital import Hospital, read_hospital
-from site_agent.trainer.released_numbers import FILE, ReleasedBefore
+from site_agent.trainer.disk import recording
+from site_agent.trainer.released_numbers import ReleasedBefore
 from tests.for_each import for_each
 from tests.site_agent.trainer.sites import make_plan
 
@@ -49,6 +49,12 @@ def site(folder: Path, ages: list[float | None] = AGES, smallest_cell: int = 1, 
         yaml.safe_dump({"site": "ahus", "state": "s", "policy": policy, "data": data})
     )
     return read_hospital(folder / "hospital.yaml")
+
+
+def released(folder: Path) -> list[tuple[str, str, str, int]]:
+    """Column, run, digest of a value and its rows, as they are on disk."""
+    with recording(folder) as store:
+        return store.read("SELECT * FROM released")
 
 
 def asking(*columns: dict[str, Any], smallest_cell: int = 1, version: int = 1) -> Plan:
@@ -123,7 +129,7 @@ def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text((tmp_path / "table.csv").read_text().replace("20.0,F", "Zebra,F", 1))
     with pytest.raises(DataError, match="column age: text where a number is declared in row 2"):
         own_numbers(hospital, asking(AGE), tmp_path)
-    assert not (tmp_path / FILE).exists()
+    assert not released(tmp_path)
 
 
 def test_the_memory_holds_no_value(tmp_path: Path) -> None:
@@ -131,12 +137,11 @@ def test_the_memory_holds_no_value(tmp_path: Path) -> None:
     own_numbers(site(tmp_path / "one"), asking(AGE), tmp_path / "one")
     own_numbers(site(tmp_path / "other"), asking(AGE), tmp_path / "other")
 
-    one, other = (json.loads((tmp_path / name / FILE).read_text()) for name in ("one", "other"))
+    one, other = released(tmp_path / "one"), released(tmp_path / "other")
 
-    (run,) = one["age"]
-    assert run == asking(AGE).run_name
-    assert sorted(one["age"][run].values()) == [1] * 11
-    assert not one["age"][run].keys() & other["age"][run].keys()  # another site's secret
+    assert {(column, run, rows) for column, run, _, rows in one} == {("age", asking(AGE).run_name, 1)}
+    assert len(one) == 11
+    assert not {value for _, _, value, _ in one} & {value for _, _, value, _ in other}  # another site's secret
 
 
 @pytest.mark.parametrize("smallest_cell", [1, 2, 3, 5])
