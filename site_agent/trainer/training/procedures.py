@@ -4,7 +4,7 @@ A procedure owns the networks of its method and trains them batch by batch. The 
 network that the procedure receives. The site itself may use another network (`evaluated`). The rules:
 
 * a procedure draws no batches. It receives them, so all procedures train on the same rows;
-* `state` has everything on which the next round depends;
+* `parts` has everything on which the next round depends;
 * a personal model is never sent: it is in a network of its own, whose values no function returns.
 
 The proximal term is added as its gradient. Contrastive terms need the outputs of two frozen networks for the same
@@ -13,7 +13,7 @@ batch: the model as it was received, and the site's own model at the end of its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, assert_never
@@ -128,6 +128,7 @@ def _frozen(recipe: Recipe) -> FlatNetwork:
     return flat
 
 
+StatePart: TypeAlias = FlatNetwork | Model | Penalties | Tensor
 # A function that trains on a batch, at the plan's learning rate times the factor.
 Step: TypeAlias = Callable[[Rows, float], None]
 
@@ -165,12 +166,24 @@ class Procedure(Protocol):
         """Return the network that the site would use if training ended now."""
         ...
 
-    def state(self) -> State:
-        """Return a copy of everything that the next step depends on, except for batches and dropout."""
+    def parts(self) -> Mapping[str, StatePart]:
+        """Return everything on which the next step depends, except for batches and dropout, by name."""
         ...
+
+    def state(self) -> State:
+        """Return a copy of all parts."""
+        found: State = {}
+        for name, part in self.parts().items():
+            found |= {name: part.clone()} if isinstance(part, Tensor) else prefixed(name, part.state())
+        return found
 
     def restore(self, state: State, /) -> None:
         """Continue from a saved state of this procedure."""
+        for name, part in self.parts().items():
+            if isinstance(part, Tensor):
+                part.copy_(state[name])
+            else:
+                part.restore(part_of(state, name))
 
 
 def build_procedure(method: Method, flat: FlatNetwork, recipe: Recipe) -> Procedure:
@@ -233,15 +246,9 @@ class _ModelTraining(Procedure):
     def evaluated(self) -> FlatNetwork:
         return self._flat
 
-    def state(self) -> State:
-        private = {} if self._private is None else prefixed("private", self._private.optimiser_state())
-        return self._model.state() | private | prefixed("penalties", self._penalties.state())
-
-    def restore(self, state: State) -> None:
-        self._model.restore(state)
-        if self._private is not None:
-            self._private.restore_optimiser(part_of(state, "private"))
-        self._penalties.restore(part_of(state, "penalties"))
+    def parts(self) -> dict[str, StatePart]:
+        private = {} if self._private is None else {"private optimiser": self._private}
+        return {"network": self._flat, "optimiser": self._model, "penalties": self._penalties, **private}
 
 
 def _step_private(private: Model, batch: Rows, factor: float) -> None:
@@ -277,12 +284,8 @@ class _CopyTraining(Procedure):
     def evaluated(self) -> FlatNetwork:
         return self._personal.flat
 
-    def state(self) -> State:
-        return self._shared.state() | prefixed("personal", self._personal.state())
-
-    def restore(self, state: State) -> None:
-        self._shared.restore(state)
-        self._personal.restore(part_of(state, "personal"))
+    def parts(self) -> dict[str, StatePart]:
+        return self._shared.parts() | {"personal": self._personal.flat, "personal optimiser": self._personal}
 
 
 class _MixtureTraining(Procedure):
@@ -320,22 +323,16 @@ class _MixtureTraining(Procedure):
             gradient = self._share * of_own + (1.0 - self._share) * of_shared
             products = (own.data - shared.data) * gradient
             slope = slope + products.sum(-1, keepdim=bool(self._share.dim()))
-        self._share = (self._share - self._rate * slope).clamp(0.0, 1.0)
+        self._share.copy_((self._share - self._rate * slope).clamp(0.0, 1.0))
 
     def evaluated(self) -> FlatNetwork:
         self._mix()
         return self._mixed.flat
 
-    def state(self) -> State:
+    def parts(self) -> dict[str, StatePart]:
         # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
-        mixed = prefixed("mixed", self._mixed.flat.state())
-        return self._shared.state() | prefixed("own", self._own.state()) | mixed | {"share": self._share}
-
-    def restore(self, state: State) -> None:
-        self._shared.restore(state)
-        self._own.restore(part_of(state, "own"))
-        self._mixed.restore(part_of(state, "mixed"))
-        self._share = state["share"]
+        own = {"own": self._own.flat, "own optimiser": self._own, "mixed": self._mixed.flat, "share": self._share}
+        return self._shared.parts() | own
 
     def _mix(self) -> None:
         for (own, shared), mixed in zip(self._pairs(), self._mixed.flat.stretches, strict=True):
@@ -372,12 +369,8 @@ class _MoreauTraining(Procedure):
     def evaluated(self) -> FlatNetwork:
         return self._personal.flat
 
-    def state(self) -> State:
-        return prefixed("shared", self._shared.state()) | prefixed("personal", self._personal.state())
-
-    def restore(self, state: State) -> None:
-        self._shared.restore(part_of(state, "shared"))
-        self._personal.restore(part_of(state, "personal"))
+    def parts(self) -> dict[str, StatePart]:
+        return {"shared": self._shared, "personal": self._personal.flat, "personal optimiser": self._personal}
 
 
 class _ControlledTraining(Procedure):
@@ -406,17 +399,13 @@ class _ControlledTraining(Procedure):
 
     def end_round(self, steps: int) -> None:
         moved = self._received - self._flat.federated_values
-        self._own_control = self._own_control - self._mean_control + moved / (steps * self._rate)
+        self._own_control.copy_(self._own_control - self._mean_control + moved / (steps * self._rate))
 
     def evaluated(self) -> FlatNetwork:
         return self._flat
 
-    def state(self) -> State:
-        return self._model.state() | {"control": self._own_control}
-
-    def restore(self, state: State) -> None:
-        self._model.restore(state)
-        self._own_control = state["control"]
+    def parts(self) -> dict[str, StatePart]:
+        return {"network": self._flat, "optimiser": self._model, "control": self._own_control}
 
 
 class _ColumnTraining(Procedure):
@@ -447,12 +436,8 @@ class _ColumnTraining(Procedure):
     def evaluated(self) -> FlatNetwork:
         return self._flat
 
-    def state(self) -> State:
-        return self._common.state() | prefixed("unique", self._unique.optimiser_state())
-
-    def restore(self, state: State) -> None:
-        self._common.restore(state)
-        self._unique.restore_optimiser(part_of(state, "unique"))
+    def parts(self) -> dict[str, StatePart]:
+        return {"network": self._flat, "optimiser": self._common, "unique optimiser": self._unique}
 
 
 def _twin(flat: FlatNetwork, recipe: Recipe) -> FlatNetwork:

@@ -31,7 +31,7 @@ from protos.plan.optimisers import (
 )
 from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.training.batches import Rows
-from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
+from site_agent.trainer.training.flat_network import FlatNetwork, State
 from site_agent.trainer.training.torch_losses import LossFunction
 
 
@@ -176,19 +176,10 @@ class Model:
         self._optimiser.step()
 
     def state(self) -> State:
-        """Return a copy of the parameters, the buffers and the optimiser's memory."""
-        return self.flat.state() | self.optimiser_state()
-
-    def optimiser_state(self) -> State:
-        """Return a copy of only the optimiser's memory, without the parameters."""
-        return {} if self._optimiser is None else prefixed("optimiser", optimiser_tensors(self._optimiser))
+        """Return a copy of the optimiser's memory, without the network's numbers."""
+        return {} if self._optimiser is None else optimiser_tensors(self._optimiser)
 
     def restore(self, state: State) -> None:
-        """Continue from a state that `state` returned earlier."""
-        self.flat.restore(state)
-        self.restore_optimiser(state)
-
-    def restore_optimiser(self, state: State) -> None:
-        """Set the optimiser's memory to the result of `optimiser_state`."""
+        """Set the optimiser's memory to a result of `state`."""
         if self._optimiser is not None:
-            load_optimiser_tensors(self._optimiser, part_of(state, "optimiser"))
+            load_optimiser_tensors(self._optimiser, state)

@@ -31,7 +31,7 @@ def test_a_study_continues_on_its_own_device_only() -> None:
     training = study_of("fedavg")._training
     before = training.flat.federated_values.clone()
     state = training.local.state() | {"dropout": torch.zeros(16, dtype=torch.uint8)}
-    state["procedure/federated"] = state["procedure/federated"] + 1
+    state["procedure/network/federated"] = state["procedure/network/federated"] + 1
 
     with pytest.raises(
         ConfigurationError, match="sets device: cpu, but the saved study used another device"
