@@ -331,7 +331,12 @@ class _MixtureTraining(Procedure):
 
     def parts(self) -> dict[str, StatePart]:
         # The mixture's parameters follow from the two models, but the buffers of a hospital's own module do not.
-        own = {"own": self._own.flat, "own optimiser": self._own, "mixed": self._mixed.flat, "share": self._share}
+        own: dict[str, StatePart] = {
+            "own": self._own.flat,
+            "own optimiser": self._own,
+            "mixed": self._mixed.flat,
+            "share": self._share,
+        }
         return self._shared.parts() | own
 
     def _mix(self) -> None:

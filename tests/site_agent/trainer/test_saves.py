@@ -93,12 +93,11 @@ def test_other_rows_or_another_plan_are_never_gone_on_from(tmp_path: Path) -> No
     assert saves_in(tmp_path, plan=catalogue_plan("fedavg", version=2)).held == (0,)
 
 
-@pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0" * 300])
+@pytest.mark.parametrize("content", [b"x" * 600, b"SQLite format 3\0" * 300])
 def test_nothing_starts_again_and_nothing_leaves_if_the_records_are_damaged(tmp_path: Path, content: bytes) -> None:
     """No second beginning in the middle of a run, no second answer of a round, and no count one row away."""
-    written(tmp_path, 3)
-    for file in (tmp_path / "models").glob(f"{RECORDS}*"):
-        file.write_bytes(content if file.name == RECORDS else b"")
+    written(tmp_path, 3)._records.close()
+    (tmp_path / "models" / RECORDS).write_bytes(content)
 
     for act in (saves_in, lambda folder: AnsweredRounds(folder / "models", PLAN)):
         with pytest.raises(StoreError):
