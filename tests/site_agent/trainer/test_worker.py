@@ -331,7 +331,8 @@ def test_no_failure_quotes_the_table_to_the_agent(tmp_path: Path, kind: str, cap
 
     said = capfd.readouterr().err
     for answer in answers:
-        assert (answer.exit_status, answer.tensor, len(answer.payload)) == (78, "", 0)
+        # A table that is absent may be there later, so a service tries again.
+        assert (answer.exit_status, answer.tensor, len(answer.payload)) == (1 if kind == "absent" else 78, "", 0)
         assert CANARY not in repr(answer)
     assert said.count("site-trainer: ") == 2
 

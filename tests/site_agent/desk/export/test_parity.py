@@ -267,6 +267,8 @@ def drawn_feature(generator: np.random.Generator, place: int) -> dict[str, objec
             other = str(generator.choice(["seen", "left", "2001-02-03", "f0"] if place else ["seen", "2001-02-03"]))
             unit = str(generator.choice(["days", "years"]))
             pattern = str(generator.choice(["%Y-%m-%d", "%d.%m.%Y"]))
+            if other == "f0":  # which may be missing itself
+                feature["missing"] = "median"
             return feature | {"type": "date", end: other, "unit": unit, "pattern": pattern, "future": "allow"}
         case _:
             codes = [f"k{code}" for code in range(int(generator.integers(1, 6)))]
