@@ -46,6 +46,13 @@ Name = Annotated[str, AfterValidator(_name)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
+class TableColumn(Document):
+    """What every column declares: its name in the table, and a note for readers of the contract."""
+
+    name: Name
+    note: Words | None = None
+
+
 def check_codes(codes: Sequence[str], *, fewest: int) -> None:
     """Raise ValueError if a column declares too few codes, an empty code, or the same code twice."""
     if len(codes) < fewest:
@@ -78,7 +85,7 @@ def _quoted(value: object) -> object:
 Term = Annotated[str, BeforeValidator(_quoted)]
 
 
-class TermsFeature(Document):
+class TermsFeature(TableColumn):
     """A column with a list of codes in each cell, or with a note.
 
     Attributes:
@@ -90,7 +97,6 @@ class TermsFeature(Document):
         missing: `empty` counts a missing value as a list without a code; `refuse` makes it an error.
     """
 
-    name: Name
     role: Literal["feature"]
     type: Literal["codes", "text"]
     separator: Literal[";", "|", ",", " "] = ";"
@@ -100,7 +106,6 @@ class TermsFeature(Document):
     missing: Literal["empty", "refuse"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
     required: bool = True
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> TermsFeature:
@@ -204,7 +209,7 @@ class NiftiFiles(Document):
     at: float = Field(default=0.5, ge=0, le=1)
 
 
-class ImageColumn(Document):
+class ImageColumn(TableColumn):
     """A column with the path of one image for each row, in a folder next to the table: PNG, JPEG, DICOM or NIfTI.
 
     Attributes:
@@ -218,7 +223,6 @@ class ImageColumn(Document):
         resize: `refuse` requires files of exactly this size; `stretch` gives each file this size.
     """
 
-    name: Name
     role: Literal["image"]
     folder: Folder
     image: ImageSize
@@ -228,7 +232,6 @@ class ImageColumn(Document):
     orientation: Literal["exif", "stored"] = "exif"
     resize: Literal["refuse", "stretch"] = "refuse"
     missing_markers: tuple[Code, ...] = ()
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _readable(self) -> ImageColumn:
@@ -310,7 +313,7 @@ def _read(text: str, pattern: str) -> date | None:
         return None
 
 
-class MeasuredFeature(Document):
+class MeasuredFeature(TableColumn):
     """The settings that numeric features and date features have in common.
 
     `missing` refuses a missing value, or fills it with the median of the training rows. `median-and-flag` adds a column
@@ -318,7 +321,6 @@ class MeasuredFeature(Document):
     (Gorishniy et al. 2022, equation 1).
     """
 
-    name: Name
     role: Literal["feature"]
     range: tuple[float, float] | None = None
     missing: Literal["refuse", "median", "median-and-flag"] = "refuse"
@@ -328,7 +330,6 @@ class MeasuredFeature(Document):
     required: bool = True
     same_for_patient: bool = False
     concept: ConceptName | None = None
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> MeasuredFeature:
@@ -383,7 +384,7 @@ class DateFeature(MeasuredFeature):
         return self.since or self.until or ""
 
 
-class CategoricalFeature(Document):
+class CategoricalFeature(TableColumn):
     """A column whose cells each contain one of several declared codes.
 
     The type `ordinal` means that the codes have an order, `binary` that there are two codes. The encoding `ordinal`
@@ -396,7 +397,6 @@ class CategoricalFeature(Document):
     written differently.
     """
 
-    name: Name
     role: Literal["feature"]
     type: Literal["categorical", "ordinal", "binary"]
     codes: tuple[Code, ...]
@@ -410,7 +410,6 @@ class CategoricalFeature(Document):
     group: bool = False
     concept: ConceptName | None = None
     concept_codes: tuple[Words | None, ...] | None = None
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> CategoricalFeature:
@@ -443,24 +442,20 @@ class CategoricalFeature(Document):
         return (*values, f"{name} is missing") if self.missing == "most-common-and-flag" else values
 
 
-class PatientColumn(Document):
+class PatientColumn(TableColumn):
     """The column that identifies the patient of a row. All rows of one patient are in the same part of the split."""
 
-    name: Name
     role: Literal["patient"]
     one_row_per_patient: bool = False
-    note: Words | None = None
 
 
-class GroupColumn(Document):
+class GroupColumn(TableColumn):
     """A column by which results are divided, not read by the model. A feature has `group: true` instead."""
 
-    name: Name
     role: Literal["group"]
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
     missing_markers: tuple[Code, ...] = ()
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> GroupColumn:
@@ -469,18 +464,16 @@ class GroupColumn(Document):
         return self
 
 
-class DayColumn(Document):
+class DayColumn(TableColumn):
     """A column with a date, to which the dates of other columns are compared. The model does not read this column.
 
     In a row without this date, the interval is missing. `pattern` as for DateFeature.
     """
 
-    name: Name
     role: Literal["date"]
     pattern: Pattern = "%Y-%m-%d"
     missing_markers: tuple[Code, ...] = ()
     future: Literal["refuse", "allow"] = "refuse"
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _readable(self) -> DayColumn:
@@ -488,12 +481,10 @@ class DayColumn(Document):
         return self
 
 
-class IgnoredColumn(Document):
+class IgnoredColumn(TableColumn):
     """A column of the table that is never read."""
 
-    name: Name
     role: Literal["ignore"]
-    note: Words | None = None
 
 
 # Columns with one value in each row. Lists and notes have several terms, which are counted separately.

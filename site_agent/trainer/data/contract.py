@@ -35,9 +35,9 @@ from site_agent.trainer.data.columns import (
     GroupColumn,
     IgnoredColumn,
     ImageColumn,
-    Name,
     NumericFeature,
     PatientColumn,
+    TableColumn,
     TermsFeature,
     Words,
     check_codes,
@@ -143,19 +143,27 @@ Format = Annotated[
 Task = Literal["binary", "multi-class", "regression", "segmentation"]
 
 
-class BinaryTarget(Document):
+class _Target(TableColumn):
+    """The column of the outcome. `answers` is how it relates to a plan's question."""
+
+    role: Literal["target"]
+    answers: Answers = "same"
+
+
+class _CellTarget(_Target):
+    """An outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown."""
+
+    missing: Literal["refuse", "drop"] = "refuse"
+
+
+class BinaryTarget(_CellTarget):
     """A target column with yes or no. Codes not in `positive` are negative, or only those in `negative` if given."""
 
-    name: Name
-    role: Literal["target"]
     task: Literal["binary"]
     positive: tuple[Code, ...]
     negative: tuple[Code, ...] | None = None
     positive_name: Words = "positive"
     negative_name: Words = "negative"
-    answers: Answers = "same"
-    missing: Literal["refuse", "drop"] = "refuse"
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> BinaryTarget:
@@ -172,17 +180,12 @@ class BinaryTarget(Document):
         return (self.negative_name, self.positive_name)
 
 
-class MultiClassTarget(Document):
+class MultiClassTarget(_CellTarget):
     """A target column whose cells each contain one of several declared codes. The code's index is the class."""
 
-    name: Name
-    role: Literal["target"]
     task: Literal["multi-class"]
     codes: tuple[Code, ...]
     labels: tuple[Words, ...] | None = None
-    answers: Answers = "same"
-    missing: Literal["refuse", "drop"] = "refuse"
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> MultiClassTarget:
@@ -196,18 +199,13 @@ class MultiClassTarget(Document):
         return self.codes
 
 
-class RegressionTarget(Document):
+class RegressionTarget(_CellTarget):
     """A target column with a number."""
 
-    name: Name
-    role: Literal["target"]
     task: Literal["regression"]
     classes: ClassVar[tuple[str, ...]] = ()
     unit: str | None = None
     range: tuple[float, float] | None = None
-    answers: Answers = "same"
-    missing: Literal["refuse", "drop"] = "refuse"
-    note: Words | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> RegressionTarget:
@@ -216,20 +214,15 @@ class RegressionTarget(Document):
         return self
 
 
-class MaskTarget(Document):
+class MaskTarget(_Target):
     """A target column with masks: for each image a grey PNG file of the same size, 255 inside and 0 outside."""
 
-    name: Name
-    role: Literal["target"]
     task: Literal["segmentation"]
     classes: ClassVar[tuple[str, ...]] = ()
     folder: Folder
-    answers: Answers = "same"
     missing: Literal["refuse"] = "refuse"
-    note: Words | None = None
 
 
-# Targets with the outcome in the cell. `missing: drop` skips rows without an outcome. They are counted and shown.
 CellTarget = BinaryTarget | MultiClassTarget | RegressionTarget
 Target = CellTarget | MaskTarget
 Column = Annotated[

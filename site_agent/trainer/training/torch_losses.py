@@ -62,19 +62,6 @@ class LossFunction:
             return losses.mean(-1)
         return functional.cross_entropy(outputs, targets) if outputs.dim() == 2 else self._by_class(outputs, targets)
 
-    def divisor(self, targets: Tensor) -> float:
-        """Return the number by which a batch's sum of losses is divided: its rows, or the sum of their weights.
-
-        The losses of parts of a batch, weighted by their divisors, add up to its loss. Targets are those of one copy.
-        """
-        if self.weights is None:
-            return float(len(targets))
-        weights = self.weights.to(targets.device)
-        if not targets.is_floating_point():
-            return float(weights[targets].double().sum())
-        shares = torch.stack((1.0 - targets, targets), dim=-1) if self.task == "binary" else targets
-        return float((shares * weights).double().sum())
-
     def _by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of each copy of the network. A row's target can be a share of each class.
 
