@@ -46,7 +46,7 @@ class Choice:
         self.rule = rule
         self.curve: list[Measured] = []
         self.chosen: Measured | None = None
-        self._kept: State = {}
+        self._chosen_state: State = {}
         self._waiting: tuple[Measured, State] | None = None
 
     def consider(self, round_number: int, loss: float, flat: FlatNetwork) -> None:
@@ -55,10 +55,10 @@ class Choice:
         self.curve.append(measured)
         match self.rule:
             case "latest":
-                self._keep(measured, flat.state())
+                self._choose(measured, flat.state())
             case "local":
                 if math.isfinite(loss) and (self.chosen is None or loss < self.chosen.loss):
-                    self._keep(measured, flat.state())
+                    self._choose(measured, flat.state())
             case "global":
                 if math.isfinite(loss):
                     self._waiting = measured, flat.state()
@@ -68,15 +68,15 @@ class Choice:
     def follow(self, best_round: int | None) -> None:
         """Under the rule `global`, keep the newest model if the coordinator reports its round as the best."""
         if self.rule == "global" and self._waiting is not None and self._waiting[0].round == best_round:
-            self._keep(*self._waiting)
+            self._choose(*self._waiting)
 
     def restore_chosen(self, flat: FlatNetwork) -> bool:
         """Load the chosen model's parameters into a network. Return whether a model was chosen."""
-        if not self._kept and self._waiting is not None:  # the site entered after the best round
-            self._keep(*self._waiting)
-        if self._kept:
-            flat.restore(self._kept)
-        return bool(self._kept)
+        if not self._chosen_state and self._waiting is not None:  # the site entered after the best round
+            self._choose(*self._waiting)
+        if self._chosen_state:
+            flat.restore(self._chosen_state)
+        return bool(self._chosen_state)
 
     def is_improving(self, patience: int) -> bool:
         """Return whether one of the last `patience` losses was the lowest loss so far."""
@@ -93,26 +93,26 @@ class Choice:
         }
 
     def state(self) -> State:
-        """Return a copy of all losses so far and of the models that are kept, to save them."""
+        """Return a copy of all losses so far and of the models that are stored, to save them."""
         curve = torch.tensor([[float(m.round), m.loss] for m in self.curve], dtype=torch.float64).reshape(-1, 2)
         waiting, model = (None, State()) if self._waiting is None else self._waiting
-        kept = prefixed("kept", self._kept) | prefixed("waiting", model)
+        states = prefixed("chosen model", self._chosen_state) | prefixed("waiting", model)
         places = {"chosen": self._place(self.chosen), "waits": self._place(waiting)}
-        return kept | {"curve": curve} | places
+        return states | {"curve": curve} | places
 
     def restore(self, state: State) -> None:
         """Restore the losses and models that `state` returned earlier."""
         self.curve = [Measured(int(number), loss) for number, loss in state["curve"].tolist()]
         chosen, waits = int(state["chosen"]), int(state["waits"])
         self.chosen = self.curve[chosen] if chosen >= 0 else None
-        self._kept = part_of(state, "kept")
+        self._chosen_state = part_of(state, "chosen model")
         self._waiting = (self.curve[waits], part_of(state, "waiting")) if waits >= 0 else None
 
     def _place(self, measured: Measured | None) -> Tensor:
         return torch.tensor(next((place for place, m in enumerate(self.curve) if m is measured), -1))
 
-    def _keep(self, measured: Measured, state: State) -> None:
-        self.chosen, self._kept = measured, state
+    def _choose(self, measured: Measured, state: State) -> None:
+        self.chosen, self._chosen_state = measured, state
 
 
 def _finite_or_none(loss: float) -> float | None:

@@ -28,7 +28,7 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.failures import NetworkDiffers, unfit
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.models.user_module import build_user_module, check_batch, keep_terms
+from site_agent.trainer.models.user_module import build_user_module, check_batch, freeze_tensors
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows, check_batches
 from site_agent.trainer.training.flat_network import FlatNetwork
 from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
@@ -120,7 +120,7 @@ class SiteNetworks:
             network = build_user_module(self.user_module, self.columns, self.outputs, self.tensors, self.module_seed)
             declared = self.plan.architecture
             frozen = started(self.plan, declared.frozen, self.starts)
-            keep_terms(self.user_module, network, declared, frozen, self.plan.seed, self.columns)
+            freeze_tensors(self.user_module, network, declared, frozen, self.plan.seed, self.columns)
             return network
         network = build_network(self.plan.architecture, self.columns, self.outputs, self.common)
         self._check(network)

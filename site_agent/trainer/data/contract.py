@@ -365,11 +365,11 @@ def read_contract(path: Path) -> Contract:
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
     """Return how contract and plan differ about this site's outcome, as part of a sentence. None if they agree."""
-    said = {one.name: one.answers for one in plan.sites}.get(site)
+    planned = {one.name: one.answers for one in plan.sites}.get(site)
     own = contract.target.answers
-    if plan.question is None or said is None or said == own:
+    if plan.question is None or planned is None or planned == own:
         return None
-    return f"the plan says that this site predicts the {said} outcome, and the contract says: {own}"
+    return f"the plan says that this site predicts the {planned} outcome, and the contract says: {own}"
 
 
 def require_answer(plan: Plan, contract: Contract, site: str) -> None:

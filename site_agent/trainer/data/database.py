@@ -103,10 +103,10 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
             yield from _rows(connection, form)
         return
     except SQLAlchemyError as error:  # its text quotes the query, and can quote a value
-        told = _told(getattr(error, "orig", None), is_connected=is_connected, is_wal=is_wal)
+        failure = _failure_of(getattr(error, "orig", None), is_connected=is_connected, is_wal=is_wal)
     finally:
         engine.dispose()
-    raise told
+    raise failure
 
 
 def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]:
@@ -167,7 +167,7 @@ def _keep_texts(adapters: AdaptersMap) -> None:
             adapters.register_loader(kind.array_oid, TextLoader)
 
 
-def _told(error: BaseException | None, *, is_connected: bool, is_wal: bool) -> OperatorError:
+def _failure_of(error: BaseException | None, *, is_connected: bool, is_wal: bool) -> OperatorError:
     code = str(getattr(error, "sqlstate", None) or getattr(error, "sqlite_errorname", ""))
     if code.startswith(_LATER):
         return UnavailableError(

@@ -334,9 +334,9 @@ def check_columns(own: Sequence[str], columns: Sequence[str]) -> None:
     if strangers:
         free = [name for name in columns if name not in mine]
         near = [(name, nearest_name(name, free)) for name in strangers[:5]]
-        told = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
+        names = ", ".join(name if like is None else f"{name} (did you mean {like}?)" for name, like in near)
         raise ConfigurationError(
-            what=f"These columns of this site are not in the plan's list of columns: {told}.",
+            what=f"These columns of this site are not in the plan's list of columns: {names}.",
             consequence="Training did not start and nothing was sent.",
             remedy=(
                 "Ask the federation office to add them to the plan's list. Or set `role: ignore` for these columns in "

@@ -132,19 +132,19 @@ class Column(nn.Module):
         self._activation: Activation = activation_of(architecture.activation)
         widths = (inputs, *architecture.hidden)
         for number, (inner, outer) in enumerate(pairwise(widths), start=1):
-            self.add_module(f"layer{number}", Hearing(inner, outer, strength if number > 1 else 0.0))
-        self.output = Hearing(widths[-1], outputs, strength)
+            self.add_module(f"layer{number}", LateralLinear(inner, outer, strength if number > 1 else 0.0))
+        self.output = LateralLinear(widths[-1], outputs, strength)
 
-    def hidden(self, rows: Tensor, heard: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
+    def hidden(self, rows: Tensor, other: Sequence[Tensor] | None) -> tuple[Tensor, ...]:
         """Return the results of all hidden layers, from this column's inputs and the other column's layers."""
         results: list[Tensor] = []
         for index, layer in enumerate(list(self.children())[:-1]):
             values = results[-1] if results else rows
-            results.append(self._activation(layer(values, heard[index - 1] if heard and index else None)))
+            results.append(self._activation(layer(values, other[index - 1] if other and index else None)))
         return tuple(results)
 
 
-class Hearing(nn.Module):
+class LateralLinear(nn.Module):
     """A linear layer that computes W·z + b, plus strength·U·(the other column's values) if the strength is not 0."""
 
     def __init__(self, inputs: int, outputs: int, strength: float) -> None:
@@ -154,9 +154,9 @@ class Hearing(nn.Module):
         self._strength = strength
         self.lateral = Linear(inputs, outputs, bias=False) if strength else None
 
-    def forward(self, values: Tensor, heard: Tensor | None) -> Tensor:
+    def forward(self, values: Tensor, other: Tensor | None) -> Tensor:
         """Return the layer's result, (B, outputs), for two inputs (B, inputs) of equal width."""
         mapped = linear_map(values, self.weight, self.bias)
-        if self.lateral is None or heard is None:
+        if self.lateral is None or other is None:
             return mapped
-        return torch.add(mapped, self.lateral(heard), alpha=self._strength)
+        return torch.add(mapped, self.lateral(other), alpha=self._strength)

@@ -59,15 +59,15 @@ class Attended(NamedTuple):
     queries: Tensor  # (w, d, L), already times log2(e) / √w
     keys: Tensor  # (w, d, L)
     values: Tensor  # (w, d, L)
-    kept: Tensor  # with few lanes P, (d, d, L); with many lanes -log2 Σ_k 2^s, (d, L)
+    weights: Tensor  # with few lanes P, (d, d, L); with many lanes -log2 Σ_k 2^s, (d, L)
     result: Tensor  # (w, d, L)
 
 
 # The values for the backward pass, one entry for each group of rows.
-Kept: TypeAlias = tuple[Attended, ...]
+SavedAttention: TypeAlias = tuple[Attended, ...]
 
 
-def attend(projections: Tensor, heads: int) -> tuple[Tensor, Kept]:
+def attend(projections: Tensor, heads: int) -> tuple[Tensor, SavedAttention]:
     """Compute attention of every token to every token of the same row.
 
     From queries, keys and values, (3·e, d, B) or (S, 3·e, d, B) with e a multiple of `heads`, to (e, d, B) or
@@ -86,7 +86,7 @@ def attend(projections: Tensor, heads: int) -> tuple[Tensor, Kept]:
     return result, tuple(found)
 
 
-def attend_backward(gradient: Tensor, attended: Kept, heads: int) -> Tensor:
+def attend_backward(gradient: Tensor, attended: SavedAttention, heads: int) -> Tensor:
     """Return the gradient of the projections, (3·e, d, B), from the gradient of the result, (e, d, B), or for stacks.
 
     With the incoming gradient g: ∂v = Σ_q P·g and ∂s = P·(g·v - Σ_c g·O), the scores without log2(e); the
@@ -97,7 +97,7 @@ def attend_backward(gradient: Tensor, attended: Kept, heads: int) -> Tensor:
     for inner, each, outer in zip(_groups(gradient, heads), attended, _groups(found, heads), strict=True):
         incoming = _by_lane(inner, heads, 1)[0]
         of_lanes = incoming.new_empty((3, *incoming.shape))
-        backward = _backward_few if each.kept.dim() == 3 else _backward_many
+        backward = _backward_few if each.weights.dim() == 3 else _backward_many
         backward(each, incoming, (incoming * each.result).sum(0).neg_(), of_lanes)
         # The scores were computed from scaled queries, which include log2(e).
         of_lanes[0].mul_(1.0 / math.sqrt(len(incoming)))
@@ -118,7 +118,7 @@ def _attend_few(queries: Tensor, keys: Tensor, values: Tensor) -> Attended:
 def _backward_few(attended: Attended, incoming: Tensor, of_rows: Tensor, of_lanes: Tensor) -> None:
     """Write the gradients of queries, keys, values into `of_lanes`, (3, w, d, L). `of_rows` is -Σ_c g·O, (d, L)."""
     of_queries, of_keys, of_values = of_lanes.unbind()
-    own, probabilities = incoming.unsqueeze(2), attended.kept
+    own, probabilities = incoming.unsqueeze(2), attended.weights
     products = probabilities * own
     torch.sum(products, 1, out=of_values)
     of_scores = _sum_of_products(own.unbind(), attended.values.unbind(), of_rows.unsqueeze(1)).mul_(probabilities)
@@ -306,10 +306,10 @@ class _Blocks(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(*flat)
         # Only intermediate results are attributes of the context. Inputs are saved as autograd requires.
-        ctx.heads, ctx.kept = heads, []
+        ctx.heads, ctx.blocks = heads, []
         for block, dropout in zip(_grouped(flat), terms, strict=True):
-            tokens, kept = _block(tokens, block, heads, dropout)
-            ctx.kept.append(kept)
+            tokens, saved = _block(tokens, block, heads, dropout)
+            ctx.blocks.append(saved)
         return tokens
 
     @staticmethod
@@ -317,8 +317,8 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradient.contiguous()
         found: list[Tensor | None] = []
-        for block, kept in zip(reversed(_grouped(ctx.saved_tensors)), reversed(ctx.kept), strict=True):
-            gradient, of_block = _block_backward(gradient, block, kept, ctx.heads)
+        for block, saved in zip(reversed(_grouped(ctx.saved_tensors)), reversed(ctx.blocks), strict=True):
+            gradient, of_block = _block_backward(gradient, block, saved, ctx.heads)
             found[:0] = of_block
         return gradient, None, None, *found
 
@@ -329,12 +329,12 @@ def _grouped(flat: Sequence[Any]) -> list[BlockTensors]:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _SavedBlock:
     """Intermediate results of one block, for the backward pass: matrices (rows, d·B) if no shape is given below."""
 
     tokens: Tensor  # (e, d, B)
     normalised: Tensor
-    attention: Kept
+    attention: SavedAttention
     attended: Tensor
     between: Tensor
     ready: Tensor  # after normalisation and dropout
@@ -347,7 +347,7 @@ class _Kept:
 
 def _block(
     tokens: Tensor, block: BlockTensors, heads: int, dropout: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, _Kept]:
+) -> tuple[Tensor, _SavedBlock]:
     """Compute n = BN(x); a = Wo·attention(Wp·n) + n; SELU(W2·h) + a with h = SELU(W1·(f·BN(a) + t)) [⊙ W3·a].
 
     f and t are dropout's factor and shift, 1 and 0 if there is none.
@@ -370,46 +370,48 @@ def _block(
         hidden = selected * gating
     result = functional.selu(_product(block.outer, hidden))
     factor = None if dropout is None else dropout[0]
-    kept = _Kept(
+    saved = _SavedBlock(
         tokens, normalised, attention, attended, between, ready, factor, selected, gating, hidden, result
     )  # fmt: skip
-    return torch.add(result, between).view(shape), kept
+    return torch.add(result, between).view(shape), saved
 
 
-def _block_backward(gradient: Tensor, block: BlockTensors, kept: _Kept, heads: int) -> tuple[Tensor, BlockTensors]:
+def _block_backward(
+    gradient: Tensor, block: BlockTensors, saved: _SavedBlock, heads: int
+) -> tuple[Tensor, BlockTensors]:
     """Return the gradients of the tokens and of the block's tensors, from the gradient of the result, (e, d, B)."""
     shape = gradient.shape
     flat = (*shape[:-2], -1)
     gradient = gradient.view(flat)
-    of_between, feedforward = _feedforward_backward(gradient, block, kept, shape)
-    of_output = _product(of_between, kept.attended.mT)
+    of_between, feedforward = _feedforward_backward(gradient, block, saved, shape)
+    of_output = _product(of_between, saved.attended.mT)
     of_attended = _product(block.output.mT, of_between).view(shape)
-    of_projected = attend_backward(of_attended, kept.attention, heads).flatten(-2)
-    of_projections = _product(of_projected, kept.normalised.mT)
+    of_projected = attend_backward(of_attended, saved.attention, heads).flatten(-2)
+    of_projections = _product(of_projected, saved.normalised.mT)
     of_normalised = _sum_of_product(of_between, block.projections.mT, of_projected)
-    of_tokens, of_scale, of_shift = _normalised_backward(of_normalised.view(shape), kept.tokens, block.scale)
+    of_tokens, of_scale, of_shift = _normalised_backward(of_normalised.view(shape), saved.tokens, block.scale)
     return of_tokens, BlockTensors(of_scale, of_shift, of_projections, of_output, *feedforward)
 
 
 def _feedforward_backward(
-    gradient: Tensor, block: BlockTensors, kept: _Kept, shape: torch.Size
+    gradient: Tensor, block: BlockTensors, saved: _SavedBlock, shape: torch.Size
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]]:
     """Return the gradients of a (including the residual path) and of the block's five tensors from `inner_scale` on."""
-    of_result = _selu_backward(gradient, kept.result)
-    of_outer = _product(of_result, kept.hidden.mT)
+    of_result = _selu_backward(gradient, saved.result)
+    of_outer = _product(of_result, saved.hidden.mT)
     of_hidden = _product(block.outer.mT, of_result)
-    of_selected = of_hidden if kept.gating is None else of_hidden * kept.gating
-    of_mapped = _selu_backward(of_selected, kept.selected)
-    of_inner = _product(of_mapped, kept.ready.mT)
+    of_selected = of_hidden if saved.gating is None else of_hidden * saved.gating
+    of_mapped = _selu_backward(of_selected, saved.selected)
+    of_inner = _product(of_mapped, saved.ready.mT)
     of_ready = _product(block.inner.mT, of_mapped).view(shape)
-    if kept.factor is not None:
-        of_ready.mul_(kept.factor)
-    found, of_scale, of_shift = _normalised_backward(of_ready, kept.between.view(shape), block.inner_scale)
+    if saved.factor is not None:
+        of_ready.mul_(saved.factor)
+    found, of_scale, of_shift = _normalised_backward(of_ready, saved.between.view(shape), block.inner_scale)
     of_between = found.view(gradient.shape).add_(gradient)
     of_gate = None
     if block.gate is not None:
-        of_gating = of_hidden.mul_(kept.selected)
-        of_gate = _product(of_gating, kept.between.mT)
+        of_gating = of_hidden.mul_(saved.selected)
+        of_gate = _product(of_gating, saved.between.mT)
         of_between = _sum_of_product(of_between, block.gate.mT, of_gating)
     return of_between, (of_scale, of_shift, of_inner, of_gate, of_outer)
 
@@ -437,6 +439,6 @@ def _normalised_backward(gradient: Tensor, tokens: Tensor, scale: Tensor) -> tup
 
 
 def _selu_backward(gradient: Tensor, result: Tensor) -> Tensor:
-    # The gradient of SELU follows from SELU's result, so its argument is not kept.
+    # The gradient of SELU follows from SELU's result, so its argument is not saved.
     found: Tensor = torch.ops.aten.elu_backward.default(gradient, _SELU_ALPHA, _SELU_SCALE, 1.0, True, result)
     return found

@@ -62,7 +62,7 @@ def build_user_module(path: Path, columns: int, outputs: int, tensors: Sequence[
     return network.train()
 
 
-def keep_terms(
+def freeze_tensors(
     path: Path, network: nn.Module, declared: NamedTensors, frozen: Sequence[TensorSpec], seed: int, columns: int
 ) -> None:
     """Freeze the tensors that the plan freezes, and check the module's representations and buffers.
@@ -239,8 +239,8 @@ def _check_federated(
             differences[tensor.name] = f"{subject} has shape {found[tensor.name]}, the plan says {tensor.shape}."
             remedies.append("Give the shared layers the plan's widths.")
     if differences:
-        told, more = list(differences.values())[:_MOST_DIFFERENCES], len(differences) - _MOST_DIFFERENCES
-        what = "\n    ".join([*told, *([f"and {more} more"] if more > 0 else [])])
+        shown, more = list(differences.values())[:_MOST_DIFFERENCES], len(differences) - _MOST_DIFFERENCES
+        what = "\n    ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
         raise ModuleDiffers(what, " ".join(dict.fromkeys(remedies)), tensor=next(iter(differences)))
 
 

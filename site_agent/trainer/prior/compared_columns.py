@@ -179,7 +179,7 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
     distance = _distance(one.values, mean, deviation)
     if distance < _FAR:
         return None
-    told = f"the mean is {one.values.mean():.4g} here and {mean:.4g} at the other sites together ({unit or 'no unit'})"
+    means = f"the mean is {one.values.mean():.4g} here and {mean:.4g} at the other sites together ({unit or 'no unit'})"
     explained = [
         (f"its unit is {name}", _distance(values, mean, deviation)) for name, values in one.other_units.items()
     ]
@@ -189,8 +189,8 @@ def _number(one: OwnColumn, mean: float, deviation: float, unit: str) -> Found |
             explained.append((f"its unit differs by {name}", moved))
     best, left = min(explained, key=lambda each: each[1])
     if left <= _NEAR:
-        return "unit", f"{told}, as if {best}"
-    return ("mean", f"{told}, and no known factor between units explains the difference") if distance >= _ODD else None
+        return "unit", f"{means}, as if {best}"
+    return ("mean", f"{means}, and no known factor between units explains the difference") if distance >= _ODD else None
 
 
 def _distance(values: Float64, mean: float, deviation: float) -> float:

@@ -126,7 +126,7 @@ class PriorStudy:
             MalformedMessage: the received values are not sums, or an honest federation cannot have these sums.
         """
         self.exchange(asked)
-        found = self._heard(asked.round, received)
+        found = self._received_sums(asked.round, received)
         try:
             if self.prior.private is not None:
                 return _answer(self._terms(self.prior.private))
@@ -143,7 +143,7 @@ class PriorStudy:
 
     def close(self, asked: Asked, received: Vector) -> None:
         """Store the sums that were received last. `asked.round` is the number of finished rounds."""
-        self._final = self._heard(asked.round, received), asked.round - 2
+        self._final = self._received_sums(asked.round, received), asked.round - 2
 
     def known_by_others(self) -> KnownByOthers:
         """Return the other sites' model from the sums of all rounds. Raise MalformedMessage if they are impossible."""
@@ -174,7 +174,7 @@ class PriorStudy:
         """Continue from the state that `state` returned, in this process or in another."""
         self._announced = saved.tensors[_SUMS].numpy().copy()
 
-    def _heard(self, round_number: int, received: Vector) -> AnnouncedSums:
+    def _received_sums(self, round_number: int, received: Vector) -> AnnouncedSums:
         """Return the sums received before a round. Raise an error if an earlier sum has changed."""
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
