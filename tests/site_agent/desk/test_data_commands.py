@@ -419,8 +419,8 @@ def test_a_path_that_does_not_exist_is_named(run: Run, tmp_path: Path) -> None:
     assert queried.returncode == 1
     assert f"The path {tmp_path / 'nowhere.sql'} does not exist. [E009]" in queried.stderr
     assert "Correct the path" in queried.stderr
-    assert (checked.returncode, described.returncode) == (78, 78)
-    assert f"{tmp_path / 'patient.csv'} cannot be read: No such file or directory" in checked.stderr
+    assert (checked.returncode, described.returncode) == (1, 78)
+    assert f"{tmp_path / 'patient.csv'} cannot be read now: No such file or directory" in checked.stderr
     assert "nowhere.csv cannot be read: No such file or directory" in described.stderr
 
 
