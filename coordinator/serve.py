@@ -30,9 +30,9 @@ from coordinator.network.control_socket import ask, control_path, control_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server
-from coordinator.operations.coordinator_log import RunRecords, store_path
 from coordinator.operations.coordinator_metrics import CoordinatorCollector
 from coordinator.rounds.engine import Engine
+from coordinator.storage.history import store_path
 from host.address_checks import taken_addresses
 from host.audit_log import AuditLog
 from host.durable import full_disk
@@ -88,11 +88,10 @@ def _put_together(
     identity_of, clock = membership.identity_of, time.monotonic
     engine = Engine(
         plans=plans,
-        state=state,
+        log=log,
         identity_of=identity_of,
         clock=clock,
         aside=aside,
-        audit=partial(RunRecords, log),
         revoked=membership.revoked,
         starts=partial(starting_values, Path(configuration.starting_files)),
     )
@@ -164,7 +163,7 @@ def _ended_well(engine: Engine) -> bool:
     if engine.failure is not None:
         raise engine.failure
     if not engine.finished.is_set():  # a request to stop; nothing failed
-        kept = "The run's journal, its snapshots and the register are kept."
+        kept = "The run's records, its snapshots and the register are kept."
         structlog.get_logger().info("coordinator_stopped", kept=kept, remedy="`coordinator start` continues the run.")
         return True
     return all(outcome.is_complete or outcome.is_by_person for outcome in engine.outcomes)

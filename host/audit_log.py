@@ -150,11 +150,6 @@ class AuditLog:
         ((count, size),) = self.store.read(f"SELECT count(*), {total} FROM records WHERE event = ?", event)  # noqa: S608  # a name of this program
         return count, size
 
-    def newest_records(self, run: str) -> Iterator[Facts]:
-        """Yield the facts of a run's records, newest first."""
-        for (line,) in self.store.each("SELECT line FROM records WHERE run = ? ORDER BY number DESC", run):
-            yield json.loads(line)["facts"]
-
     def lines(self, start: int = 0) -> Iterator[bytes]:
         """Yield the lines of the records from a number on, each with its newline."""
         for (line,) in self.store.each("SELECT line FROM records WHERE number >= ? ORDER BY number", start):

@@ -43,7 +43,6 @@ _SUBJECTS: Final = {
     "D422": "audit log",
     "D423": "device",
     "D424": "records",
-    "D425": "journals",
 }
 
 FEW_BYTES: Final = 1 << 30

@@ -63,7 +63,6 @@ _WORDS: Final = {
     "run_stopped": "A person ended the run {run}.",
     "run_back": "The run {run} returned to round {round}.",
     "run_ahead": "{site} has more rounds of the run {run} than the coordinator has on record.",
-    "run_restored": "The run {run} continues after a restore.",
     "site_joined": "{site} joined the run {run}.",
     "site_left": "The connection of {site}, a site of the run {run}, ended.",
     "site_state_refused": "{site} cannot return to the run {run}: it has lost the state that it needs.",
@@ -75,6 +74,7 @@ _WORDS: Final = {
     "run_revoked": "The federation office revoked {site}, a site of the run {run}.",
     "round_void": "An attempt at round {round} of {run} failed. Missing sites: {missing}.",
     "run_over": "The run {run} ended: {reason}.",
+    "end_sent": "{sites} received the message that the run {run} and all others are over.",
 }
 # A number in words: 1 warning, 2 warnings.
 _ONE: Final = re.compile(r"(?<![\w.,-])(1 (?:warning|round|byte|tensor))s\b")

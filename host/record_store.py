@@ -43,6 +43,12 @@ class StoreError(OperatorError):
     code = "E014"
 
 
+class StoreDamaged(StoreError):
+    """The file was damaged or changed. A restart does not correct it."""
+
+    exit_status = 78
+
+
 def append_only(table: str) -> str:
     """Return the SQL of triggers that refuse to change or delete a row of a table."""
     return "".join(
@@ -197,9 +203,9 @@ class Store:
             finally:
                 self._connection.close()
 
-    def damaged(self, finding: str) -> StoreError:
+    def damaged(self, finding: str) -> StoreDamaged:
         """Return the error that this file was changed or damaged."""
-        return StoreError(
+        return StoreDamaged(
             what=f"The file {self.path} is damaged or was changed: {finding}.",
             consequence=self.consequence,
             remedy=RESTORE,

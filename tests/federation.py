@@ -51,6 +51,7 @@ from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Data, Hospital, Policy, Split
 from site_agent.trainer_socket import Agreed, Check, Conclude, Failed, GateEnd, Prepare, Prepared, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
+from tests.coordinator.in_memory import coordinator_log
 from tests.logged import facts_of
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.queued import QueuedStream
@@ -407,7 +408,7 @@ class Federation:
         self.order = random.Random(seed)
         self.engine = Engine(
             plans=[plan],
-            state=directory / "coordinator",
+            log=coordinator_log(directory / "coordinator"),
             identity_of=identity_of,
             clock=asyncio.get_running_loop().time,
         )

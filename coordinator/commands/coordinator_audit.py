@@ -10,9 +10,7 @@ import click
 
 from coordinator.commands.operator_commands import config_option
 from coordinator.configuration import read_configuration
-from coordinator.operations.coordinator_log import store_path
-from coordinator.storage.history import History
-from coordinator.storage.journal import Journal, read_journal
+from coordinator.storage.history import store_path
 from host.audit_log import AuditLog
 from host.command_line import account, by_option, person
 from host.log_commands import LogProgram, LogSource
@@ -40,23 +38,6 @@ def restored(path: Path, by: str, because: str) -> None:
     """
     state, by, because = Path(read_configuration(path).state), person(by), person(because, "--because")
     hold_directory(state, "coordinator")
-    mark_restored(state, by=by, because=because)
-    click.echo("Recorded. Unfinished runs continue with much higher numbers of attempts and key sessions.")
-
-
-def mark_restored(state: Path, *, by: str, because: str) -> None:
-    """Record the restore in the audit log and in the journal of every unfinished run. See RESTORED_STEP."""
-    with closing(AuditLog(store_path(state), site=None, now=_now)) as log:
+    with closing(AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC))) as log:
         log.declare_restored(by=by, because=because, account=account())
-    for place in sorted(state.glob("runs/*/journal.jsonl")):
-        history = History()
-        for entry in read_journal(place):
-            history.take(entry)
-        if not history.is_over:
-            with closing(Journal(place, _now)) as journal:
-                journal.add("restored", by=by)
-                journal.sync()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+    click.echo("Recorded. Unfinished runs continue with much higher numbers of attempts and key sessions.")

@@ -17,9 +17,7 @@ import click
 
 from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, status_path
-from coordinator.operations.coordinator_log import store_path
-from coordinator.storage.history import known_runs
-from coordinator.storage.journal import JournalDamaged
+from coordinator.storage.history import store_path
 from host import address_checks, computer_checks, secret_files
 from host.audit_log import fault_of
 from host.command_line import configuration_option, json_option, report_findings
@@ -72,7 +70,6 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
         judge_disk(*computer_checks.free_on_disk(state)),
         *key_checks.judge_authority(authority, datetime.now(UTC)),
         _plans(configuration),
-        _journals(state),
         _audit(state),
         judge_clock(computer_checks.is_clock_synchronised()),
         judge_address_rules(computer_checks.enforces_address_rules()),
@@ -100,16 +97,6 @@ def _plans(configuration: CoordinatorConfiguration) -> Finding:
     except OperatorError as wrong:
         return failure("D421", wrong.what, wrong.remedy)
     return fine("D421", f"{len(plans)} plans were checked and have no mistakes.")
-
-
-def _journals(state: Path) -> Finding:
-    try:
-        return fine("D425", f"The journals of {len(known_runs(state))} runs can be read.")
-    except JournalDamaged as damaged:
-        return failure("D425", damaged.what, damaged.remedy)
-    except OSError as cause:
-        remedy = "Run this command as root, or make the coordinator's user account the owner of the file."
-        return failure("D425", f"A journal cannot be read: {cause.strerror}.", remedy)
 
 
 def _audit(state: Path) -> Finding:

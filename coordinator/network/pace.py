@@ -33,7 +33,7 @@ class Allowance:
 # A round of one batch has a few messages, so a hundred such rounds in a second are far below this limit. Chunks at this
 # rate are two gigabytes in a second.
 MESSAGES: Final = Allowance(burst=4000.0, each_second=2000.0)
-# A message that is recorded in an audit log or a journal is synced before the next message is read. An honest site
+# A message that is recorded in an audit log is synced before the next message is read. An honest site
 # joins once on a stream, and reports the head of its log once in a second. If a sync takes 5 ms, the syncs for one site
 # take at most a third of the time.
 RECORDED: Final = Allowance(burst=200.0, each_second=10.0)

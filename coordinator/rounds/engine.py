@@ -1,7 +1,7 @@
 """Runs the rounds: reacts to messages of sites, changes the state of the run, and sends messages to the sites.
 
 Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
-order of the configuration, and sites stay connected in between. An interrupted run continues where its journal ends: at
+order of the configuration, and sites stay connected in between. An interrupted run continues where its records end: at
 its result, or in a wait until all sites are back. A run that is over is never repeated.
 """
 
@@ -12,10 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
@@ -50,9 +47,10 @@ from coordinator.rounds.round import advance
 from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.rounds.run_standing import Around, status_facts
 from coordinator.storage.ending import Ending
-from coordinator.storage.journal import Echo
-from coordinator.storage.keeping import Kept
-from coordinator.storage.run_record import has_complete_record, write_record
+from coordinator.storage.history import history_of
+from coordinator.storage.run_record import write_record
+from coordinator.storage.run_store import RunStore
+from host.audit_log import AuditLog
 from protos.errors import OperatorError
 from protos.plan.manifest import Starts, manifest_of
 from protos.plan.methods import method_names
@@ -81,34 +79,31 @@ class Engine:
         self,
         *,
         plans: Iterable[Plan],
-        state: Path,
+        log: AuditLog,
         identity_of: Callable[[str], str | None],
         clock: Callable[[], float],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         aside: Executor | None = None,
-        audit: Callable[[str], Echo] | None = None,
         revoked: Callable[[], Iterable[str]] = tuple,
         starts: Callable[[Plan], Starts] = lambda _: {},
     ) -> None:
         """Queue the plans.
 
         Args:
-            state: the folder of all runs.
+            log: has all decisions. Its store's folder gets the folder `runs`.
             clock: returns monotonic seconds.
-            now: returns aware UTC times.
             aside: writes large snapshots while rounds continue.
         """
-        self._waiting, self._state, self._identity_of = list(plans), state, identity_of
-        self._clock, self._now, self._aside, self._audit, self._revoked = clock, now, aside, audit, revoked
-        self._log, self._starts = structlog.get_logger(), starts
+        self._waiting, self._audit, self._identity_of = list(plans), log, identity_of
+        self._clock, self._aside, self._revoked = clock, aside, revoked
+        self._runs, self._log, self._starts = log.store.path.parent / "runs", structlog.get_logger(), starts
         self._peers: dict[str, Peer] = {}
         self._joined: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = math.inf  # the deadline of the timer
         self._run: Run | None = None
-        self._kept: Kept | None = None
+        self._store: RunStore | None = None
         self._held: dict[str, Join] = {}
-        self.ending, self._contacts = Ending(state, identity_of, revoked), dict[str, float]()
+        self.ending, self._contacts = Ending(log, identity_of, revoked), dict[str, float]()
         self._performer = Performer(self._peers, self._joined, self._log)
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
@@ -168,14 +163,14 @@ class Engine:
             case Ready():
                 self._member(site)
             case Done(run=name):
-                if name == run.name and self._kept is not None:
-                    self._kept.note("done", site=self._member(site))
+                if name == run.name and self._store is not None:
+                    self._store.note("result_taken", site=self._member(site))
                     self._happened(TookResult(site))
             case Refusal(run=name, reason=reason, tensor=tensor):
                 if name == run.name:
                     self._log.warning("site_declined", site=site, reason=reason.name, tensor=tensor)
-                    if reason is SiteReason.WITHDRAWN and self._kept is not None:
-                        self._kept.note("withdrawn", site=site)
+                    if reason is SiteReason.WITHDRAWN and self._store is not None:
+                        self._store.note("run_withdrawn", site=site)
                     self._decline(site, reason)
             case KeyAdvert() | KeySessionAcknowledgement():
                 self._happened(hear_of_keys(run, self._member(site), message))
@@ -187,8 +182,9 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """Return the coordinator's status for operators, as values for JSON."""
-        around = Around(self._peers, self._joined, self._contacts, self._clock(), self._now(), self.ending.unaware)
-        facts = status_facts(self._run, self._kept, around)
+        seconds, now = self._clock(), self._audit.now()
+        around = Around(self._peers, self._joined, self._contacts, seconds, now, self.ending.unaware)
+        facts = status_facts(self._run, self._store, around)
         return facts | {"runs_over": len(self.outcomes), "runs_waiting": len(self._waiting)}
 
     def recheck(self) -> None:
@@ -199,29 +195,31 @@ class Engine:
 
     def removed(self, site: str) -> None:
         """End a site's part in the run, after it was revoked."""
-        run, kept, revoked = self._run, self._kept, set(self._revoked())
-        if run and kept and site in (run.terms.sites & revoked) - kept.history.revoked:
-            kept.note("revoked", site=site)
+        run, store, revoked = self._run, self._store, set(self._revoked())
+        if run and store and site in (run.terms.sites & revoked) - store.history.revoked:
+            store.note("run_revoked", site=site)
             self._log.warning("site_taken_out", site=site, run=run.name)
         self._decline(site, SiteReason.REVOKED)
 
     def pause(self, *, pauses: bool) -> bool:
         """Pause the run after its current round, or resume the paused run. Return whether anything changed."""
-        run, kept = self._run, self._kept
-        if run is None or kept is None or run.terms.is_paused == pauses:
+        run, store = self._run, self._store
+        if run is None or store is None or run.terms.is_paused == pauses:
             return False
         run.terms = replace(run.terms, is_paused=pauses)
-        kept.note("paused" if pauses else "resumed")
-        self._log.info("run_paused" if pauses else "run_resumed", run=run.name)
+        event = "run_paused" if pauses else "run_resumed"
+        store.note(event)
+        self._guarded(store.commit)
+        self._log.info(event, run=run.name)
         if not pauses:
             self._happened(WasResumed())
         return True
 
     def end_run(self) -> bool:
         """End the current run permanently because a person ordered this. Return whether there was a run."""
-        if self._run is None or self._kept is None:
+        if self._run is None or self._store is None:
             return False
-        self._kept.note("stopped")
+        self._store.note("run_stopped")
         self._happened(WasStopped())
         return True
 
@@ -231,35 +229,30 @@ class Engine:
             self._timer.cancel()
         for peer in list(self._peers.values()):
             peer.end(CoordinatorReason.SHUTTING_DOWN, "the coordinator is restarting")
-        if self._kept is not None:
-            self._kept.close()
-        self._run = self._kept = None
+        if self._store is not None:
+            self._store.close()
+        self._run = self._store = None
 
     def _next_run(self) -> None:
         self._joined.clear()
         self._held.clear()
-        self._run = self._kept = None
+        self._run = self._store = None
         if not self._waiting:
             self.finished.set()
             self._tell_all_over()
             return
         plan = self._waiting.pop(0)
         self.ending.follow(plan)
-        folder, terms = self._state / "runs" / plan.run_name, terms_of(plan)
-        if has_complete_record(folder):
-            self._log.info("run_is_over_already", run=plan.run_name)
+        history = history_of(self._audit, plan.run_name)
+        if history.is_over:
+            self._log.info("run_is_over_already", run=plan.run_name, reason=history.reason)
             self._next_run()
             return
-        run = new_run(plan, terms, Gathering(), manifest_of(plan, self._starts(plan)))
-        echo = self._audit(plan.run_name) if self._audit else None
-        kept = Kept(folder, run, clock=self._clock, now=self._now, aside=self._aside, echo=echo)
-        if kept.history.is_over:
-            self._log.info("run_is_over_already", run=plan.run_name, reason=kept.history.reason)
-            kept.close()
-            self._next_run()
-            return
-        self._run, self._kept = run, kept
-        self._begin(run, kept)
+        run = new_run(plan, terms_of(plan), Gathering(), manifest_of(plan, self._starts(plan)))
+        folder = self._runs / plan.run_name / "snapshots"
+        store = RunStore(self._audit, folder, run, history, clock=self._clock, aside=self._aside)
+        self._run, self._store = run, store
+        self._begin(run, store)
         self._schedule()
         for site in list(self._peers):
             self._announce(site, run)
@@ -270,21 +263,21 @@ class Engine:
         if self._run is None and self.finished.is_set() and self.failure is None:
             self._guarded(partial(self.ending.tell, self._peers))
 
-    def _begin(self, run: Run, kept: Kept) -> None:
-        """Announce a run for the first time, or continue it from its journal."""
-        history = kept.history
+    def _begin(self, run: Run, store: RunStore) -> None:
+        """Announce a run for the first time, or continue it from its records."""
+        history = store.history
         attempt, key_session = history.first_attempt, history.key_session
         run.terms = terms = replace(run.terms, first_attempt=attempt, first_key_session=key_session)
         if not history.has_begun:
-            kept.note("announced", run=run.name, plan=run.plan.digest.hex(), software=version("global-layers"))
-            kept.journal.sync()
+            store.note("run_announced", plan=run.plan.digest.hex())
+            store.commit()
             self._log.info("run_announced", run=run.name, method=method_names(run.plan.method), rounds=terms.rounds)
             return
-        kept.note("started", software=version("global-layers"))
-        kept.journal.sync()
+        store.note("run_taken_up")
+        store.commit()
         run.terms = replace(terms, is_paused=history.is_paused)
-        run.state = interrupted_state(run, kept, self._clock())
-        self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=kept.rounds)
+        run.state = interrupted_state(run, store, self._clock())
+        self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=store.rounds)
 
     def _announce(self, site: str, run: Run) -> None:
         identity = self._identity_of(site)
@@ -305,16 +298,17 @@ class Engine:
             self._log.warning("site_not_admitted", site=site, reason=reason)
             self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, reason)
             return
-        if site in self._joined or self._kept is None:
+        if site in self._joined or self._store is None:
             return
-        if self._kept.is_behind(join):
-            self._refuse(self._kept, "ahead", site, "the coordinator's state of this run is older than this site's")
+        if self._store.is_behind(join):
+            why = "the coordinator's state of this run is older than this site's"
+            self._refuse(self._store, "run_ahead", site, why)
             return
-        self._kept.joined(site, join)
-        is_current = has_what_it_needs(run, self._kept, site, join)
-        if not is_current and not self._kept.can_return(site):
+        self._store.joined(site, join)
+        is_current = has_what_it_needs(run, self._store, site, join)
+        if not is_current and not self._store.can_return(site):
             why = "the coordinator and this site have no saved state of this run in common"
-            self._refuse(self._kept, "refused", site, why)
+            self._refuse(self._store, "site_state_refused", site, why)
             return
         if not is_current and isinstance(run.state, Collecting) and site in run.state.complete:
             # The site has sent its whole contribution; it is added to the run when the next round begins.
@@ -325,16 +319,16 @@ class Engine:
             run.terms = replace(run.terms, receivers=run.terms.receivers | {site})
         self.ending.joined(site)
         self._log.info("site_joined", site=site, run=run.name)
-        self._kept.note("joined", site=site)
+        self._store.note("site_joined", site=site)
         self._happened(Joined(site, join.key_session, is_current))
 
-    def _refuse(self, kept: Kept, kind: str, site: str, why: str) -> None:
+    def _refuse(self, store: RunStore, event: str, site: str, why: str) -> None:
         """End the stream of a site that cannot continue, because the run cannot return to a saved state of the site."""
-        kept.note(kind, site=site)
-        self._guarded(kept.journal.sync)
+        store.note(event, site=site)
+        self._guarded(store.commit)
         if self.failure is not None:
             return  # without a record nothing is sent
-        self._log.error("coordinator_state_older" if kind == "ahead" else "site_state_lost", site=site)
+        self._log.error("coordinator_state_older" if event == "run_ahead" else "site_state_lost", site=site)
         self._peers[site].end(CoordinatorReason.NOT_ACCEPTED, why)
 
     def _member(self, site: str) -> str:
@@ -353,23 +347,21 @@ class Engine:
         self._held.pop(site, None)
         if site in self._joined:
             self._joined.discard(site)
-            if self._kept is not None:
-                self._kept.note("left", site=site)
+            if self._store is not None:
+                self._store.note("site_left", site=site)
             self._happened(Left(site))
 
     def _happened(self, event: Event | None) -> None:
-        run, kept = self._run, self._kept
-        if event is None or run is None or kept is None or self.failure is not None:
+        run, store = self._run, self._store
+        if event is None or run is None or store is None or self.failure is not None:
             return
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
-            over = self._performer.perform(run, kept, effects)
-            if not kept.journal.is_settled:  # the streams write their messages first
-                asyncio.get_running_loop().call_soon(self._guarded, kept.journal.settle)
+            over = self._performer.perform(run, store, effects)
             if over is not None:
-                self._end(run, kept, over)
+                self._end(run, store, over)
             elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
-                self._happened(go_back(run, kept, self._joined))
+                self._happened(go_back(run, store, self._joined))
         except OperatorError as failure:
             self._fail(failure)
         if self._run is run:
@@ -394,12 +386,10 @@ class Engine:
         self.failure = failure
         self.finished.set()
 
-    def _end(self, run: Run, kept: Kept, over: Over) -> None:
-        kept.journal.settle()  # no process copies from this journal after the run's record is written
+    def _end(self, run: Run, store: RunStore, over: Over) -> None:
         log = self._log.info if over.is_complete else self._log.error
         log("run_over", run=run.name, complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
-        write_record(self._state / "runs" / run.name, run, over, kept.history.facts())
-        kept.end(over)
+        store.end(over, write_record(self._runs / run.name, run, over, store.history.facts()))
         self.outcomes.append(over)
         if not over.is_complete:
             for peer in list(self._peers.values()):
@@ -425,34 +415,34 @@ class Engine:
         self._happened(TimePassed())
 
 
-def interrupted_state(run: Run, kept: Kept, now: float) -> Finishing | Interrupted:
+def interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Interrupted:
     """Return the state from which the coordinator continues a run after a restart. No site is connected yet.
 
     Args:
         run: new, with its current terms.
-        kept: the state on disk; at least one round was offered.
+        store: the state on disk; at least one round was offered.
         now: seconds of the caller's monotonic clock.
     """
-    number = max(kept.history.past)
-    session, nobody = kept.history.key_session, frozenset[str]()
-    attempt = Attempt(round=number, number=kept.history.past[number], present=nobody, key_session=session)
-    if kept.is_at_result():
+    number = max(store.history.past)
+    session, nobody = store.history.key_session, frozenset[str]()
+    attempt = Attempt(round=number, number=store.history.past[number], present=nobody, key_session=session)
+    if store.is_at_result():
         made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.plan.deadlines.contribute_seconds
-        return Finishing(attempt=made, done=frozenset(kept.history.done), deadline=deadline)
+        return Finishing(attempt=made, done=frozenset(store.history.done), deadline=deadline)
     return Interrupted(attempt=attempt, returns=True)
 
 
-def go_back(run: Run, kept: Kept, joined: Collection[str]) -> WentBack | None:
+def go_back(run: Run, store: RunStore, joined: Collection[str]) -> WentBack | None:
     """As soon as all sites are connected, return to the newest round that coordinator and sites have on disk.
 
     Raises:
         UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.
     """
-    number = kept.find_return(joined)
+    number = store.find_return(joined)
     if number is None:
         return None
-    attempt = kept.go_back(number)
-    repeated = {later: last for later, last in kept.history.past.items() if later > number}
+    attempt = store.go_back(number)
+    repeated = {later: last for later, last in store.history.past.items() if later > number}
     run.terms = replace(run.terms, past=repeated)
     structlog.get_logger().warning("run_went_back", run=run.name, round=number + 1)
     return WentBack(number, attempt)

@@ -23,7 +23,7 @@ from coordinator.rounds.phases import (
     Working,
 )
 from coordinator.rounds.run import Run
-from coordinator.storage.keeping import Kept
+from coordinator.storage.run_store import RunStore
 from protos.plan.manifest import Manifest
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, Join, KeyAdvert, KeySessionAcknowledgement, MalformedMessage
@@ -52,7 +52,7 @@ def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
     return None
 
 
-def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
+def has_what_it_needs(run: Run, store: RunStore, site: str, join: Join) -> bool:
     """Return whether a joining site has the state in memory or on disk from which it continues the run.
 
     A site that has sent its whole contribution continues with the next round.
@@ -61,7 +61,7 @@ def has_what_it_needs(run: Run, kept: Kept, site: str, join: Join) -> bool:
     if not isinstance(state, Working):
         return True
     has_sent = isinstance(state, Collecting) and site in state.complete
-    return kept.is_current(join, state.attempt.round + has_sent)
+    return store.is_current(join, state.attempt.round + has_sent)
 
 
 def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:

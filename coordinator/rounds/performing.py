@@ -1,6 +1,6 @@
-"""Carries out decisions about a run: changes the run, writes the journal of the run, and sends messages to sites.
+"""Carries out decisions about a run: changes the run, records the decisions, and sends messages to sites.
 
-A message to a site is sent only after the journal has stored the decision.
+A message to a site is sent only after the decision is on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from coordinator.rounds.phases import (
     Working,
 )
 from coordinator.rounds.run import Run
-from coordinator.storage.keeping import Kept
+from coordinator.storage.run_store import RunStore
 from protos.wire.messages import (
     Bind,
     CoordinatorMessage,
@@ -66,11 +66,10 @@ class Performer:
     log: FilteringBoundLogger
     _outbox: list[Callable[[], None]] = field(default_factory=list)
 
-    def perform(self, run: Run, kept: Kept, effects: tuple[Effect, ...]) -> Over | None:
+    def perform(self, run: Run, store: RunStore, effects: tuple[Effect, ...]) -> Over | None:
         """Carry out decisions in this sequence, then send the messages. Return how the run ended, or None.
 
-        The journal is synced before the messages are sent. Afterwards the caller syncs the audit log with
-        `journal.settle`.
+        The decisions are on disk before the messages are sent.
 
         Raises:
             UnavailableError: a decision could not be written to the disk; nothing was sent.
@@ -81,22 +80,22 @@ class Performer:
             if isinstance(effect, EndRun):
                 over = effect.over
             else:
-                self._perform(run, kept, effect)
+                self._perform(run, store, effect)
         state = run.state
         if isinstance(state, Working) and not run.terms.sites <= state.attempt.present:
             run.times.disturbed()
-        kept.journal.sync(settles=False)
+        store.commit()
         for act in self._outbox:
             act()
         return over
 
-    def _perform(self, run: Run, kept: Kept, effect: Effect) -> None:
+    def _perform(self, run: Run, store: RunStore, effect: Effect) -> None:
         names = run.plan.site_names
         match effect:
             case OpenKeySession(key_session=key_session):
                 run.adverts.clear()
                 run.acknowledgements.clear()
-                kept.note("key_session", key_session=key_session, sites=list(names))
+                store.note("key_session_opened", key_session=key_session, sites=list(names))
                 self._send(run.terms.sites, KeySessionOpen(key_session, names))
             case SendRoster(key_session=key_session):
                 self._send(run.terms.sites, KeySessionRoster(key_session, tuple(run.adverts[site] for site in names)))
@@ -104,11 +103,11 @@ class Performer:
                 entries = tuple(run.acknowledgements[site] for site in names)
                 self._send(run.terms.sites, KeySessionSeal(key_session, entries))
             case OfferRound():
-                self._offer(run, kept, effect)
+                self._offer(run, store, effect)
             case CloseRound(round=number):
-                self._close(run, kept, number)
+                self._close(run, store, number)
             case VoidRound():
-                self._void(run, kept, effect)
+                self._void(run, store, effect)
             case SendResult(sites=sites):
                 finish, values = run.result()
                 self._send(sites, finish)
@@ -118,8 +117,8 @@ class Performer:
             case _:
                 assert_never(effect)
 
-    def _offer(self, run: Run, kept: Kept, effect: OfferRound) -> None:
-        offer, sites = kept.offer(attempt_of(run)), effect.sites
+    def _offer(self, run: Run, store: RunStore, effect: OfferRound) -> None:
+        offer, sites = store.offer(attempt_of(run)), effect.sites
         run.times.offered(offer.round, effect.attempt)
         if not effect.resumes:
             run.begin_sum(offer.round, run.plan.site_names)
@@ -129,20 +128,20 @@ class Performer:
         for first, some in groupby(sorted(sites, key=arrived), arrived):  # usually one message for all
             self._send(frozenset(some), Bind(offer.round, effect.attempt, run.plan.site_names, first))
 
-    def _close(self, run: Run, kept: Kept, number: int) -> None:
+    def _close(self, run: Run, store: RunStore, number: int) -> None:
         before = run.course
-        kept.before_change()
+        store.before_change()
         run.close_round(number)
         run.times.closed()
-        kept.closed(number)
+        store.closed(number)
         self.log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(run.terms.sites))
         for event, facts in news(run.manifest, before, run.course):
             self.log.info(event, run=run.name, **facts)
 
-    def _void(self, run: Run, kept: Kept, void: VoidRound) -> None:
+    def _void(self, run: Run, store: RunStore, void: VoidRound) -> None:
         facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
         self.log.warning("round_void", run=run.name, **facts | {"round": void.round + 1})
-        kept.note("void", **facts)
+        store.note("round_void", **facts)
         for site in sorted(void.missing & self.joined):
             self.joined.discard(site)
             end = self.peers[site].end

@@ -19,7 +19,7 @@ Sites: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The parts of the plan and of the journal that the state machine needs.
+    """The parts of the plan and of the run's records that the state machine needs.
 
     Attributes:
         rounds: the number of rounds, as far as it is known. The end of a round can reduce this number. But the run

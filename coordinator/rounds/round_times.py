@@ -1,7 +1,7 @@
 """Measures how long rounds take. Interrupted rounds are not measured.
 
 A round's time is measured from the offer of the attempt that closes the round. Times that an earlier process measured
-are read from the journal. A round that was disturbed is not measured: a site disconnected, the coordinator ended, or
+are read from the audit log. A round that was disturbed is not measured: a site disconnected, the coordinator ended, or
 the run returned to an earlier round.
 """
 
@@ -15,7 +15,9 @@ from typing import Any, Final
 
 # The pace is estimated from this number of newest rounds.
 NEWEST: Final = 20
-_DISTURBS: Final = frozenset({"started", "back", "left", "void", "restored", "announced", "over"})
+_DISTURBS: Final = frozenset(
+    {"run_taken_up", "run_back", "site_left", "round_void", "state_restored", "run_announced", "run_over"}
+)
 
 
 class RoundTimes:
@@ -58,22 +60,22 @@ class RoundTimes:
         self._attempt = self._began = None
 
 
-class JournalTimes:
-    """Computes the times of rounds from the entries of a journal."""
+class RecordedTimes:
+    """Computes the times of rounds from the records of a run."""
 
     def __init__(self) -> None:
         self.newest: deque[float] = deque(maxlen=NEWEST)
         self._offered: dict[int, datetime] = {}
 
-    def take(self, entry: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return how many seconds a round lasted if this entry ends it. Return None if the round was interrupted."""
-        kind, seconds = entry["kind"], None
-        if kind == "offered":
-            self._offered[entry["round"]] = datetime.fromisoformat(entry["time"])
-        elif kind in _DISTURBS:
+    def take(self, record: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
+        """Return how many seconds a round lasted if this record ends it. Return None if the round was interrupted."""
+        event, seconds = record["event"], None
+        if event == "round_offered":
+            self._offered[record["round"]] = datetime.fromisoformat(record["time"])
+        elif event in _DISTURBS:
             self._offered.clear()
-        elif kind == "closed" and (began := self._offered.pop(entry["round"], None)) is not None:
-            seconds = (datetime.fromisoformat(entry["time"]) - began).total_seconds()
+        elif event == "round_closed" and (began := self._offered.pop(record["round"], None)) is not None:
+            seconds = (datetime.fromisoformat(record["time"]) - began).total_seconds()
             if seconds >= 0:  # if the clock was set back, the time is unknown
                 self.newest.append(seconds)
                 return seconds

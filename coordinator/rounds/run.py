@@ -27,7 +27,7 @@ from coordinator.rounds.course import (
 )
 from coordinator.rounds.phases import Collecting, State, Terms
 from coordinator.rounds.round_times import RoundTimes
-from coordinator.storage.snapshots import RoundState, Snapshot
+from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
 from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
@@ -129,7 +129,7 @@ class Run:
     def go_back(self, snapshot: Snapshot | None) -> None:
         """Restore the run's state before a round from a snapshot, or without a snapshot that before the first round."""
         start = new_run(self.plan, self.terms, self.state, self.manifest)
-        state = start.before(0) if snapshot is None else snapshot.state
+        state = snapshot or start.before(0)
         # New memory is used, because a slow peer may still be reading the offered values from the old memory.
         self.values = state.values.copy()
         for name, array in self.rule_state.items():
@@ -137,9 +137,9 @@ class Run:
         self.course, self.rounds_made, self._offered = state.course, state.round, None
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, state.course))
 
-    def before(self, round_number: int) -> RoundState:
+    def before(self, round_number: int) -> Snapshot:
         """Return the run's current state, which is the state before this round. Its arrays are not copied."""
-        return RoundState(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
+        return Snapshot(round=round_number, course=self.course, values=self.values, rule_state=self.rule_state)
 
     def take_new_memory(self) -> None:
         """Continue with copies of all arrays, because the old ones are still being read."""

@@ -20,7 +20,7 @@ from coordinator.rounds.phases import (
 )
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
-from coordinator.storage.keeping import Kept
+from coordinator.storage.run_store import RunStore
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ class Around:
     unaware: list[str]
 
 
-def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str, Any]:  # Any: every type that JSON has
+def status_facts(
+    run: Run | None, store: RunStore | None, around: Around
+) -> dict[str, Any]:  # Any: every type that JSON has
     """Return the status of a run for operators, as values for JSON."""
-    history = kept.history if kept else History()
+    history = store.history if store else History()
     clock_seconds = around.clock_seconds
     ages = {site: round(clock_seconds - at, 1) for site, at in around.contacts.items()}
     return {
@@ -67,7 +69,7 @@ def status_facts(run: Run | None, kept: Kept | None, around: Around) -> dict[str
         "concluding": concluding_facts(run.state, run.terms) if run else None,
         "taken_out": told(run.state, run.terms, history) if run else [],
         "yet_to_hear_of_the_end": around.unaware,
-        "happened": history.facts() if kept else None,
+        "happened": history.facts() if store else None,
     }
 
 

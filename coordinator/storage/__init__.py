@@ -1,1 +1,1 @@
-"""Stores the coordinator's files: the journal, the snapshots and the final record of each run."""
+"""Stores the decisions about each run, its snapshots and its final record."""

@@ -1,4 +1,4 @@
-"""Stores which sites already know that all studies are over, so that the coordinator can inform the others later.
+"""Records which sites are informed that all studies are over, so that the coordinator can inform the others later.
 
 A site is informed when the end was sent on its open stream. The coordinator does not wait for a site that left its
 study, is revoked, or was never a member.
@@ -7,17 +7,16 @@ study, is revoked, or was never a member.
 from __future__ import annotations
 
 import asyncio
-import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.performing import Peer
-from host.durable import on_disk, replace_file
+from host.audit_log import AuditLog
 from protos.plan.plan import Plan
 from protos.wire.messages import CoordinatorReason
 
-FILE: Final = "heard-of-the-end.json"
+INFORMED: Final = "end_sent"
 
 
 class Ending:
@@ -29,14 +28,19 @@ class Ending:
     """
 
     def __init__(
-        self, state: Path, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
+        self, log: AuditLog, identity_of: Callable[[str], str | None], revoked: Callable[[], Iterable[str]]
     ) -> None:
-        """Read the list. `identity_of` returns a member's identity fingerprint, `revoked` the revoked sites."""
+        """Read the sites that an earlier process informed.
+
+        `identity_of` returns a member's identity fingerprint, `revoked` the revoked sites.
+        """
         self.all_heard, self.under_way = asyncio.Event(), asyncio.Event()
-        self._path, self._identity_of, self._revoked = state / FILE, identity_of, revoked
+        self._log, self._identity_of, self._revoked = log, identity_of, revoked
         self._sites: dict[str, frozenset[str]] = {}  # by run
         self._gone: set[str] = set()
-        self._heard = _read(self._path)
+        self._informed: defaultdict[str, set[str]] = defaultdict(set)  # by run
+        for record in log.records(INFORMED):
+            self._informed[record["run"]].update(record["sites"])
 
     def follow(self, plan: Plan) -> None:
         """Record that a study is active, or that the study was already over when this program started."""
@@ -57,7 +61,7 @@ class Ending:
         """Return the sites that were not yet informed that all studies are over."""
         missing, revoked = set[str](), set(self._revoked())
         for run, sites in self._sites.items():
-            missing |= sites - self._heard.get(run, set()) - self._gone - revoked
+            missing |= sites - self._informed[run] - self._gone - revoked
         return sorted(site for site in missing if self._identity_of(site) is not None)
 
     @property
@@ -69,32 +73,17 @@ class Ending:
         """Tell these sites that all studies are over, then end their connections.
 
         Raises:
-            UnavailableError: the list of informed sites cannot be written to the disk.
+            StoreError: it cannot be recorded, so no site was told.
         """
         self.under_way.clear()
+        known = {*peers, *self._gone}
+        news = {run: (sites & known) - self._informed[run] for run, sites in self._sites.items()}
+        records = [{"event": INFORMED, "run": run, "sites": sorted(sites)} for run, sites in news.items() if sites]
+        if records:
+            self._log.write_all(records)
+        for run, sites in news.items():
+            self._informed[run] |= sites
         for peer in list(peers.values()):
             peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
-        before = {run: set(heard) for run, heard in self._heard.items()}
-        known = {*peers, *self._gone}
-        for run, listed in self._sites.items():
-            self._heard[run] = self._heard.get(run, set()) | (listed & known)
-        if self._heard != before:
-            self._write()
         if not self.awaited:
             self.all_heard.set()
-
-    def _write(self) -> None:
-        content = {run: sorted(heard) for run, heard in sorted(self._heard.items())}
-        with on_disk(
-            what="The coordinator cannot record which sites were informed that all studies are over",
-            consequence="All studies are over, and their results are recorded. The coordinator stopped.",
-        ):
-            replace_file(self._path, json.dumps(content, indent=2).encode())
-
-
-def _read(path: Path) -> dict[str, set[str]]:
-    """Read the list of an earlier process. If it is lost, damaged or unreadable, sites are informed again."""
-    try:
-        return {str(run): {str(site) for site in heard} for run, heard in json.loads(path.read_bytes()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}

@@ -1,30 +1,42 @@
-"""Reads from the journal of a run: the current round, the sites that contribute to it, and the events of each site.
+"""The decisions about a run, as the audit log has them, and the state of a run that follows from them.
 
-Each written entry is applied at once, and a restarted program applies all of them, so both have the same state.
+Each decision is a record of the audit log with the name of the run. It is on disk before it takes effect, and there is
+no other journal. Each written decision is applied at once, and a restarted program applies all of them, so both have
+the same state.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator.storage.journal import Entry, read_journal
+from coordinator.rounds.round_times import RecordedTimes
+from host.audit_log import RESTORED, AuditLog, Facts
 
-# The entries that an operator may need later. All other events are the normal course of a run.
-_TOLD: Final = (
-    "void", "back", "paused", "resumed", "stopped", "left", "refused", "withdrawn", "revoked", "ahead", "restored",
+# The records that an operator may need later. All other events are the normal course of a run.
+_HAPPENINGS: Final = (
+    "round_void", "run_back", "run_paused", "run_resumed", "run_stopped", "site_left", "site_state_refused",
+    "run_withdrawn", "run_revoked", "run_ahead", RESTORED,
 )  # fmt: skip
-_MOST_TOLD: Final = 200
+_MOST_HAPPENINGS: Final = 200
 # A restored backup lacks the later decisions, and sites accept no number of an attempt or key session twice. So both
 # numbers continue this much higher. If even higher numbers were already used, sites refuse, and nothing is masked a
 # second time.
 RESTORED_STEP: Final = 1 << 12
 
 
+def store_path(state: Path) -> Path:
+    """Return the path of the coordinator's store (host/record_store.py), which has its audit log."""
+    return state / "coordinator.sqlite"
+
+
 class History:
-    """The state of a run, computed from its journal.
+    """The state of a run, computed from its records.
 
     Attributes:
         past: the last offer of each round that may be repeated.
@@ -37,8 +49,9 @@ class History:
         revoked: sites that the federation office has removed and that have not joined again.
         is_paused: a person has paused the run.
         over: how the run ended.
-        counts: how often each kind of entry was written.
-        told: the newest entries for an operator.
+        counts: how often each event was recorded.
+        happenings: the newest records for an operator.
+        times: how long the newest rounds took.
     """
 
     def __init__(self) -> None:
@@ -50,14 +63,15 @@ class History:
         self.withdrawn: set[str] = set()
         self.revoked: set[str] = set()
         self.is_paused = False
-        self.over: Entry | None = None
+        self.over: Facts | None = None
         self.counts: Counter[str] = Counter()
-        self.told: list[Entry] = []
+        self.happenings: list[Facts] = []
+        self.times = RecordedTimes()
 
     @property
     def is_over(self) -> bool:
         """Return whether the run cannot continue, because it ended after its first round began or a person ended it."""
-        return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["stopped"] > 0)
+        return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["run_stopped"] > 0)
 
     @property
     def reason(self) -> str:
@@ -69,43 +83,44 @@ class History:
         """Return whether the coordinator has offered any round of this run to sites."""
         return bool(self.past)
 
-    def take(self, entry: Entry) -> None:
-        """Update the state of the run by one entry of its journal. The entries must be applied in their order."""
-        kind = entry["kind"]
-        self.counts[kind] += 1
-        if kind in _TOLD:
-            self.told = [*self.told[1 - _MOST_TOLD :], entry]
-        match kind:
-            case "key_session":
-                self.key_session = entry["key_session"]
-            case "offered":
-                number = entry["round"]
-                self.past[number], self.digests[number] = entry["attempt"], entry["parameters"]
+    def take(self, record: Facts) -> None:
+        """Update the state of the run by one of its records. They must be applied in their order."""
+        event = record["event"]
+        self.counts[event] += 1
+        self.times.take(record)
+        if event in _HAPPENINGS:
+            self.happenings = [*self.happenings[1 - _MOST_HAPPENINGS :], record]
+        match event:
+            case "key_session_opened":
+                self.key_session = record["key_session"]
+            case "round_offered":
+                number = record["round"]
+                self.past[number], self.digests[number] = record["attempt"], record["parameters"]
                 self.furthest = max(self.furthest, number + 1)
-            case "restored":
+            case "state_restored":
                 self.key_session += RESTORED_STEP
                 self.first_attempt += RESTORED_STEP
                 self.past = {number: attempt + RESTORED_STEP for number, attempt in self.past.items()}
-            case "withdrawn":
-                self.withdrawn.add(entry["site"])
-            case "revoked":
-                self.revoked.add(entry["site"])
-            case "joined":
-                self.withdrawn.discard(entry["site"])
-                self.revoked.discard(entry["site"])
-            case "closed":
-                self.rounds_made = entry["round"] + 1
-            case "back":
-                self.rounds_made = entry["round"]
+            case "run_withdrawn":
+                self.withdrawn.add(record["site"])
+            case "run_revoked":
+                self.revoked.add(record["site"])
+            case "site_joined":
+                self.withdrawn.discard(record["site"])
+                self.revoked.discard(record["site"])
+            case "round_closed":
+                self.rounds_made = record["round"] + 1
+            case "run_back":
+                self.rounds_made = record["round"]
                 self.done.clear()
-            case "done":
-                self.done.add(entry["site"])
-            case "paused" | "resumed":
-                self.is_paused = kind == "paused"
-            case "announced":
+            case "result_taken":
+                self.done.add(record["site"])
+            case "run_paused" | "run_resumed":
+                self.is_paused = event == "run_paused"
+            case "run_announced":
                 self.over = None
-            case "over":
-                self.over = entry
+            case "run_over":
+                self.over = record
 
     def forget_before(self, oldest: int) -> None:
         """Delete all rounds before `oldest` from memory."""
@@ -116,17 +131,39 @@ class History:
     def facts(self) -> dict[str, object]:
         """Return the recorded events of each site in this run, as values for JSON."""
         return {
-            "void_attempts": self.counts["void"],
-            "returns_to_an_earlier_round": self.counts["back"],
-            "restarts_of_the_coordinator": self.counts["started"],
-            "restored_from_a_backup": self.counts["restored"],
-            "happenings": self.told,
+            "void_attempts": self.counts["round_void"],
+            "returns_to_an_earlier_round": self.counts["run_back"],
+            "restarts_of_the_coordinator": self.counts["run_taken_up"],
+            "restored_from_a_backup": self.counts[RESTORED],
+            "happenings": [
+                {name: value for name, value in record.items() if name not in ("run", "software")}
+                for record in self.happenings
+            ],
         }
+
+
+def decisions_of(log: AuditLog, run: str) -> Iterator[Facts]:
+    """Yield the records of a run, and restores that were declared since its first one. Check the log from there on.
+
+    Raises:
+        StoreError: a record was changed or damaged.
+    """
+    ((first,),) = log.store.read("SELECT min(number) FROM records WHERE run = ?", run)
+    if first is not None:
+        yield from (facts for _, facts in log.checked(first) if facts.get("run") == run or facts["event"] == RESTORED)
+
+
+def history_of(log: AuditLog, run: str) -> History:
+    """Return the state of a run. Raises StoreError: a record was changed or damaged."""
+    history = History()
+    for record in decisions_of(log, run):
+        history.take(record)
+    return history
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRun:
-    """One run: its name, its state, and the counts of its journal. `began` is in UTC, from the journal."""
+    """One run: its name, its state, and the counts of its records. `began` is in UTC, from the first one."""
 
     name: str
     standing: str
@@ -138,25 +175,27 @@ class KnownRun:
 
 
 def known_runs(state: Path) -> list[KnownRun]:
-    """Return all runs in the state directory, oldest first. Raises JournalDamaged: a journal was changed or damaged."""
-    runs = [_known(journal) for journal in (state / "runs").glob("*/journal.jsonl")]
-    return sorted(runs, key=lambda run: run.began)
-
-
-def _known(journal: Path) -> KnownRun:
-    history, began = History(), ""
-    for entry in read_journal(journal):
-        began = began or str(entry["time"])
-        history.take(entry)
-    return KnownRun(
-        name=journal.parent.name,
-        standing=_standing(history),
-        began=began,
-        rounds_made=history.rounds_made,
-        void_attempts=history.counts["void"],
-        returns=history.counts["back"],
-        restarts=history.counts["started"],
-    )
+    """Return all runs in the state directory, oldest first. Raises StoreError: a record was changed or damaged."""
+    if not store_path(state).exists():
+        return []
+    histories, began = dict[str, History](), dict[str, str]()
+    with closing(AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC), exists=True)) as log:
+        for _, record in log.checked():
+            if (run := record.get("run")) is not None:
+                began.setdefault(run, str(record["time"]))
+                histories.setdefault(run, History()).take(record)
+    return [
+        KnownRun(
+            name=run,
+            standing=_standing(history),
+            began=began[run],
+            rounds_made=history.rounds_made,
+            void_attempts=history.counts["round_void"],
+            returns=history.counts["run_back"],
+            restarts=history.counts["run_taken_up"],
+        )
+        for run, history in histories.items()
+    ]
 
 
 def _standing(history: History) -> str:

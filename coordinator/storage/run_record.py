@@ -1,7 +1,8 @@
 """Writes the permanent record of a run.
 
-A record has the plan, the facts and the shared parameters. It is written after its parameters are on disk. The record
-of a complete run is never replaced. Its losses are sums over the sites. No record has a measurement of a single site.
+A record has the plan, the facts and the shared parameters. The files are on disk before the run ends in the audit log,
+which has the digest of the facts. They are never written again. The losses are sums over the sites. No record has a
+measurement of a single site.
 """
 
 from __future__ import annotations
@@ -22,16 +23,8 @@ from coordinator.storage.snapshots import save_arrays
 from host.durable import on_disk, replace_file
 
 
-def has_complete_record(directory: Path) -> bool:
-    """Return whether the record of a run states that the run is complete. If the record is damaged, return False."""
-    try:
-        return json.loads((directory / "record.json").read_bytes())["is_complete"] is True
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return False
-
-
-def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> None:
-    """Write the permanent record of a run: its plan, its facts and its final parameters.
+def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, object]) -> str:
+    """Write the permanent record of a run: its plan, its facts and its final parameters. Return the facts' SHA-256.
 
     Raises:
         UnavailableError: the disk cannot be written. The run ends only after the record is written.
@@ -46,7 +39,9 @@ def write_record(directory: Path, run: Run, over: Over, happened: Mapping[str, o
         # Synced before the record, which states that these parameters exist.
         save_arrays(path, run.views(), metadata, partial=directory / "parameters.safetensors.partial")
         facts = {**_facts(run, over), **happened, "ended": datetime.now(UTC).isoformat(timespec="seconds")}
-        replace_file(directory / "record.json", json.dumps(facts, indent=2, sort_keys=True).encode())
+        content = json.dumps(facts, indent=2, sort_keys=True).encode()
+        replace_file(directory / "record.json", content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _facts(run: Run, over: Over) -> dict[str, Any]:

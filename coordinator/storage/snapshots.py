@@ -1,16 +1,16 @@
 """Reads and writes snapshots. A snapshot is a saved state of a run, from which the run continues after a crash.
 
-There is one safetensors file for each round to which the run can return, mode 0600, and the last two are kept. The
-header has a digest of content and facts. A damaged file is skipped, and the run returns to the previous one. The start
-of a run needs no file, because it follows from the plan.
+Its arrays are a safetensors file, mode 0600, because they are too large for the store. The file is on disk before the
+row of the store that names it by the digest of its content. A file that no row names is deleted. A file with another
+content is skipped, and the run returns to the previous snapshot. The start of a run needs no file, because it follows
+from the plan.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +18,18 @@ from typing import Any, Final
 
 import numpy.typing as npt
 from safetensors import SafetensorError
-from safetensors.numpy import load, save_file
+from safetensors.numpy import load_file, save_file
 
 from coordinator.rounds.course import Course
 from host.durable import MODELS_RESERVE_BYTES, on_disk, require_room, sync_folder
 from protos.plan.server_rules import Float32, Float64
 from protos.wire.positions import arrays_digest
 
-FORMAT: Final = 1
 KEPT: Final = 2
-_KEY: Final = "global-layers"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundState:
+class Snapshot:
     """The state of a run before a round.
 
     Attributes:
@@ -46,18 +44,6 @@ class RoundState:
     values: Float32 = field(repr=False)
     rule_state: Mapping[str, Float64] = field(repr=False)
 
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The state of a run before a round, with all that a continued run needs.
-
-    Attributes:
-        journal_lines: the least number of lines in the journal.
-    """
-
-    state: RoundState
-    journal_lines: int = 0
-
     @property
     def number_bytes(self) -> int:
         """Return the total size in bytes of all arrays in this snapshot."""
@@ -66,29 +52,33 @@ class Snapshot:
     @property
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return all arrays of this snapshot, each with its name in the file."""
-        rule_state = {f"rule {name}": array for name, array in self.state.rule_state.items()}
-        return {"values": self.state.values} | rule_state
+        return {"values": self.values} | {f"rule {name}": array for name, array in self.rule_state.items()}
 
 
-def save_arrays(
-    path: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], *, partial: Path, more_bytes: int = 0
-) -> None:
+@dataclass(frozen=True)
+class SnapshotRow:
+    """The row of the store that names a snapshot's file. `digest` is over the course and the arrays."""
+
+    round: int
+    course: str
+    digest: str
+
+
+def save_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], *, partial: Path) -> None:
     """Write arrays to a safetensors file (a file format for parameters), and wait until the disk has stored it.
 
-    Args:
-        partial: the name until the file is complete.
-        more_bytes: the room to leave besides the arrays and the reserve for other files.
+    `partial` is the name until the file is complete.
 
     Raises:
         OSError: the disk cannot be written; an earlier file is unchanged.
     """
-    _begin(partial, arrays, metadata, more_bytes)
+    _begin(partial, arrays, metadata)
     _end(partial, path)
 
 
-def _begin(partial: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str], more_bytes: int) -> None:
+def _begin(partial: Path, arrays: dict[str, npt.NDArray[Any]], metadata: dict[str, str]) -> None:
     partial.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    require_room(partial.parent, sum(array.nbytes for array in arrays.values()) + more_bytes, MODELS_RESERVE_BYTES)
+    require_room(partial.parent, sum(array.nbytes for array in arrays.values()), MODELS_RESERVE_BYTES)
     try:
         save_file(arrays, partial, metadata=metadata)
     except SafetensorError as cause:
@@ -101,94 +91,67 @@ def _end(partial: Path, path: Path) -> None:
     partial.replace(path)
 
 
-def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to disk, then remove all but the last two. See `begin_snapshot` and `end_snapshot`."""
-    end_snapshot(begin_snapshot(folder, snapshot))
+def write_snapshot(folder: Path, snapshot: Snapshot) -> SnapshotRow:
+    """Write a snapshot to disk. Return the row that names it. See `begin_snapshot` and `end_snapshot`."""
+    row = begin_snapshot(folder, snapshot)
+    end_snapshot(folder, row)
+    return row
 
 
-def begin_snapshot(folder: Path, snapshot: Snapshot) -> Path:
-    """Write a snapshot to a partial file and return its path. Afterwards the snapshot's arrays may change.
-
-    Raises:
-        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
-    """
-    state = snapshot.state
-    facts = json.dumps(
-        {
-            "version": FORMAT,
-            "round": state.round,
-            "course": state.course.to_json().decode(),
-            "journal_lines": snapshot.journal_lines,
-        }
-    )
-    header = json.dumps({"facts": facts, "digest": arrays_digest(facts, snapshot.arrays).hex()})
-    partial = _path(folder, state.round).with_suffix(".partial")
-    with _explained():
-        _begin(partial, snapshot.arrays, {_KEY: header}, len(header))
-    return partial
-
-
-def end_snapshot(partial: Path) -> None:
-    """Sync a partial file and give it its name. Then remove all snapshots but the last two.
+def begin_snapshot(folder: Path, snapshot: Snapshot) -> SnapshotRow:
+    """Write a snapshot to a partial file and return its row. Afterwards the snapshot's arrays may change.
 
     Raises:
         UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
     """
-    folder = partial.parent
+    course = snapshot.course.to_json().decode()
     with _explained():
-        _end(partial, partial.with_suffix(".safetensors"))
+        _begin(_path(folder, snapshot.round).with_suffix(".partial"), snapshot.arrays, {})
+    return SnapshotRow(snapshot.round, course, arrays_digest(course, snapshot.arrays).hex())
+
+
+def end_snapshot(folder: Path, row: SnapshotRow) -> None:
+    """Sync a partial file and give it its name.
+
+    Raises:
+        UnavailableError: the disk cannot be written; earlier snapshots are unchanged.
+    """
+    path = _path(folder, row.round)
+    with _explained():
+        _end(path.with_suffix(".partial"), path)
         sync_folder(folder)
-        for number in rounds_in(folder)[:-KEPT]:
-            _path(folder, number).unlink()
 
 
-def read_snapshot(folder: Path, number: int) -> Snapshot | None:
-    """Read the snapshot before a round. Return None if the snapshot is damaged or from a later program version."""
+def read_snapshot(folder: Path, row: SnapshotRow) -> Snapshot | None:
+    """Read the snapshot that a row of the store names. Return None if its file is lost or has another content."""
     try:
-        raw = _path(folder, number).read_bytes()
-        arrays = load(raw)
-        length = int.from_bytes(raw[:8], "little")
-        header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][_KEY])
-        facts = json.loads(header["facts"])
-        if facts["version"] != FORMAT or facts["round"] != number:
-            raise ValueError("another version or another round")
-        if header["digest"] != arrays_digest(header["facts"], arrays).hex():
-            raise ValueError("not the bytes that were written")
-        return Snapshot(
-            _state(facts, arrays),
-            facts["journal_lines"],
-        )
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        arrays = load_file(_path(folder, row.round))
+        if arrays_digest(row.course, arrays).hex() != row.digest:
+            return None
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return None
-
-
-def forget_after(folder: Path, number: int) -> None:
-    """Delete the snapshots of later rounds. Raises UnavailableError: the disk does not delete them."""
-    with _explained():
-        for later in rounds_in(folder):
-            if later > number:
-                _path(folder, later).unlink()
-
-
-def forget_partial(folder: Path) -> None:
-    """Delete a snapshot that is incomplete because of a crash. Raises UnavailableError: the disk does not delete it."""
-    with _explained():
-        for partial in folder.glob("before-*.partial"):
-            partial.unlink()
-
-
-def rounds_in(folder: Path) -> list[int]:
-    """Return the numbers of the rounds for which a snapshot is on disk, in ascending order."""
-    return sorted(int(path.stem.removeprefix("before-")) for path in folder.glob("before-*.safetensors"))
-
-
-def _state(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> RoundState:
-    return RoundState(
-        round=facts["round"],
-        course=Course.from_json(facts["course"].encode()),
-        values=arrays["values"],
-        rule_state={name.removeprefix("rule "): array for name, array in arrays.items() if name != "values"},
+    return Snapshot(
+        round=row.round,
+        course=Course.from_json(row.course.encode()),
+        values=arrays.pop("values"),
+        rule_state={name.removeprefix("rule "): array for name, array in arrays.items()},
     )
+
+
+def delete_snapshots(folder: Path, rounds: Iterable[int]) -> None:
+    """Delete the snapshots before these rounds. Raises UnavailableError: the disk does not delete them."""
+    with _explained():
+        for number in rounds:
+            _path(folder, number).unlink(missing_ok=True)
+
+
+def delete_others(folder: Path, rounds: Iterable[int]) -> None:
+    """Delete what a killed program left: all files but the snapshots before these rounds. Raises UnavailableError."""
+    named = {_path(folder, number) for number in rounds}
+    with _explained():
+        for path in folder.glob("before-*"):
+            if path not in named:
+                path.unlink()
 
 
 def _explained() -> AbstractContextManager[None]:

@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ import pytest
 
 from coordinator.rounds.engine import Engine
 from host.audit_log import AuditLog
+from host.record_store import Store
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteMessage
 from site_agent.agent.connection import Connection
@@ -36,6 +37,7 @@ from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Check, GateEnd, TrainerEnd, TrainerGone
 from site_agent.trainer_socket import Message as TrainerMessage
+from tests.coordinator.in_memory import coordinator_log
 from tests.federation import Federation, Line, Site, StreamEnd, identity_key, identity_of
 from tests.laws.catalogue import COLUMNS, catalogue_plan
 from tests.rehearsal.made_up_time import play
@@ -67,27 +69,41 @@ class Disk:
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, synced)
         patch.setattr(os, "replace", replaced)
+        transaction = Store.transaction
+
+        @contextmanager
+        def committed(store: Store, *, syncs: bool = True) -> Iterator[None]:
+            is_outer = not store._depth  # an inner one is committed with the outer one
+            with transaction(store, syncs=syncs):
+                yield
+                if is_outer:
+                    self._reach(store.path, "before commit of")
+            if is_outer:
+                self._reach(store.path, "after commit of")
+
+        patch.setattr(Store, "transaction", committed)
 
     def _at(self, path: Path, what: str, act: Callable[[], Any]) -> None:
+        self._reach(path, f"before {what} of")
+        act()
+        self._reach(path, f"after {what} of")
+
+    def _reach(self, path: Path, point: str) -> None:
         place = path.relative_to(self._directory).parts if path.is_relative_to(self._directory) else ()
         if len(place) < 2:
-            act()
             return
         role = "coordinator" if place[0] == "coordinator" else "trainer" if "saves" in place else "agent"
         owner = role if role == "coordinator" else f"{role} {place[0]}"
         kind = next(
             (
                 word
-                for word in ("journal", "snapshots", "saves", "audit", "masking", "record")
+                for word in ("sqlite", "snapshots", "saves", "audit", "masking", "record")
                 if word in "/".join(place)
             ),
             "other",
         )
-        for when in ("before", "after"):
-            if when == "after":
-                act()
-            self.points.append((owner, f"{role}: {when} {what} of {kind}"))
-            self.reached(*self.points[-1])
+        self.points.append((owner, f"{role}: {point} {kind}"))
+        self.reached(*self.points[-1])
 
 
 class LiveTrainer:
@@ -257,7 +273,7 @@ class Mortal(Federation):
             return
         self.engine = Engine(
             plans=[self._plan],
-            state=self.directory / "coordinator",
+            log=coordinator_log(self.directory / "coordinator"),
             identity_of=identity_of,
             clock=asyncio.get_running_loop().time,
         )

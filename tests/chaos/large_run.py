@@ -1,6 +1,6 @@
 """A coordinator with a large model, to be killed: `python -m tests.chaos.large_run STATE PARAMETERS ROUNDS`.
 
-Engine, journal, snapshots and the thread that writes them are the coordinator's own. Sites answer in memory. The disk
+Engine, store, snapshots and the thread that writes them are the coordinator's own. Sites answer in memory. The disk
 takes its time for a snapshot. Prints a line for each closed round, with whether a snapshot was being written, and at
 the end the largest memory of this process in bytes.
 """
@@ -18,14 +18,18 @@ from pathlib import Path
 import structlog
 
 from coordinator.rounds.engine import Engine
-from coordinator.storage.snapshots import rounds_in
 from protos.plan.plan import Plan
 from protos.wire.messages import CoordinatorMessage, Join, SiteMessage
-from tests.coordinator.in_memory import IDENTITIES, Stage
+from tests.coordinator.in_memory import IDENTITIES, Stage, coordinator_log
 from tests.rehearsal.study import BehavingSite, plan_with
 
 SLOW_SECONDS = 0.25
 _LARGEST_TENSOR = 1 << 20
+
+
+def rounds_in(snapshots: Path) -> list[int]:
+    """The rounds before which there is a whole file of a snapshot."""
+    return sorted(int(path.stem.removeprefix("before-")) for path in snapshots.glob("before-*.safetensors"))
 
 
 def large_plan(parameters: int, rounds: int) -> Plan:
@@ -75,17 +79,18 @@ async def run(state: Path, plan: Plan, aside: ThreadPoolExecutor) -> None:
     """Begin the run or take it up, until it is over."""
     stage = Stage(state, plan)
     clock = asyncio.get_running_loop().time
-    stage.engine = Engine(plans=[plan], state=state, identity_of=IDENTITIES.get, clock=clock, aside=aside)
+    log = coordinator_log(state)
+    stage.engine = Engine(plans=[plan], log=log, identity_of=IDENTITIES.get, clock=clock, aside=aside)
     stage.engine.start()
     for name in IDENTITIES:
         stage.connect(LargeSite(name, state / "runs" / plan.run_name / "snapshots"))
     told = -1
     while not stage.engine.finished.is_set():
         moved = sum(stage._deliver_one(stream) for stream in list(stage.streams))
-        kept, now = stage.engine._kept, stage.engine.status()["run"]
-        if kept is not None and now is not None and now["rounds_made"] != told:
+        store, now = stage.engine._store, stage.engine.status()["run"]
+        if store is not None and now is not None and now["rounds_made"] != told:
             told = now["rounds_made"]
-            print(told, int(kept._writing is not None and not kept._writing[2].done()), flush=True)
+            print(told, int(store._writing is not None and not store._writing[1].done()), flush=True)
         await asyncio.sleep(0 if moved else 0.01)
     assert stage.engine.failure is None
 

@@ -34,13 +34,13 @@ POINTS = [
     f"{role}: {when} {what}"
     for role, writes in {
         "coordinator": (
-            "sync of journal",
+            "commit of sqlite",
             "sync of snapshots",
             "rename of snapshots",
             "sync of record",
             "rename of record",
         ),
-        "agent": ("sync of masking", "rename of masking"),
+        "agent": ("sync of masking", "rename of masking", "commit of audit"),
         "trainer": ("sync of saves", "rename of saves"),
     }.items()
     for what in writes

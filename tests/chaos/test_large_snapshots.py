@@ -11,7 +11,7 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import Executor, ThreadPoolExecutor
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,12 @@ from safetensors.numpy import load_file
 
 from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import Run, new_run, terms_of
-from coordinator.storage.keeping import LARGE_BYTES, Kept
-from coordinator.storage.snapshots import KEPT, Snapshot, begin_snapshot, read_snapshot, rounds_in
+from coordinator.storage.history import History
+from coordinator.storage.run_store import LARGE_BYTES, RunStore
+from coordinator.storage.snapshots import KEPT, Snapshot, SnapshotRow, begin_snapshot, read_snapshot
 from tests.chaos import large_run
-from tests.chaos.large_run import large_plan
+from tests.chaos.large_run import large_plan, rounds_in
+from tests.coordinator.in_memory import coordinator_log
 from tests.rehearsal.programs import own_environment
 from tests.rehearsal.study import MEAN
 
@@ -37,6 +39,12 @@ def started(state: Path, parameters: int, rounds: int, log: Path) -> subprocess.
     words = [sys.executable, "-m", "tests.chaos.large_run", str(state), str(parameters), str(rounds)]
     with log.open("ab") as file:
         return subprocess.Popen(words, cwd=REPOSITORY, env=own_environment(), stdout=file, stderr=file)
+
+
+def rows_of(state: Path) -> list[SnapshotRow]:
+    """The snapshots that the store names."""
+    with closing(coordinator_log(state)) as log:
+        return [SnapshotRow(*row) for row in log.store.read("SELECT round, course, digest FROM snapshots")]
 
 
 def kill_when(process: subprocess.Popen[bytes], folder: Path, *, is_writing: bool) -> bool:
@@ -68,7 +76,7 @@ def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: i
         kills += kill_when(process, folder, is_writing=is_writing)
         there = rounds_in(folder) or [0]
         assert there[-1] >= before[-1]
-        assert all(read_snapshot(folder, number) is not None for number in there if number)
+        assert all(read_snapshot(folder, row) is not None for row in rows_of(tmp_path))
         before = there
     assert started(tmp_path, parameters, rounds, log).wait(600) == 0, log.read_text()
 
@@ -85,22 +93,22 @@ def test_a_kill_in_or_between_writes_loses_nothing(tmp_path: Path, parameters: i
 def test_what_is_written_beside_the_rounds_holds_no_copy(tmp_path: Path, parameters: int) -> None:
     """The snapshot is written from the run's own memory."""
     with ThreadPoolExecutor(1) as aside:
-        run, kept = kept_run(tmp_path, parameters, aside)
+        run, store = stored_run(tmp_path, parameters, aside)
         tracemalloc.start()
         for number in range(6):
-            if kept._writing is not None:
-                kept._writing[1].result()  # all bytes are read before the next round closes
-            close(run, kept, number)
+            if store._writing is not None:
+                store._writing[0].result()  # all bytes are read before the next round closes
+            close(run, store, number)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        kept.close()
+        store.close()
 
     assert rounds_in(tmp_path / "snapshots") == [5, 6]
     assert len(rounds_in(tmp_path / "snapshots")) == KEPT
     for number in (5, 6):
-        found = read_snapshot(tmp_path / "snapshots", number)
+        found = store._read(number)
         assert found is not None
-        assert (found.state.values == number).all()
+        assert (found.values == number).all()
     assert peak < 0.5 * run.values.nbytes, peak / run.values.nbytes
 
 
@@ -110,27 +118,27 @@ def test_a_round_that_closes_while_a_snapshot_is_read_changes_no_byte_of_it(
     """The run continues in a copy. Also the state of the server rule stays as it was before the round."""
     begun, may_read = threading.Event(), threading.Event()
 
-    def slow(folder: Path, snapshot: Snapshot) -> Path:
+    def slow(folder: Path, snapshot: Snapshot) -> SnapshotRow:
         begun.set()
         assert may_read.wait(60)
         return begin_snapshot(folder, snapshot)
 
-    monkeypatch.setattr("coordinator.storage.keeping.begin_snapshot", slow)
+    monkeypatch.setattr("coordinator.storage.run_store.begin_snapshot", slow)
     with ThreadPoolExecutor(1) as aside:
-        run, kept = kept_run(tmp_path, JUST_LARGE, aside)
+        run, store = stored_run(tmp_path, JUST_LARGE, aside)
         run.rule_state = {"control": np.zeros(run.values.size)}
-        close(run, kept, 0)
+        close(run, store, 0)
         assert begun.wait(60)
-        kept.before_change()
+        store.before_change()
         run.values += 1
         run.rule_state["control"] += 1
         may_read.set()
-        kept.close()
+        store.close()
 
-    found = read_snapshot(tmp_path / "snapshots", 1)
+    found = store._read(1)
     assert found is not None
-    assert (found.state.values == 1).all()
-    assert (found.state.rule_state["control"] == 0).all()
+    assert (found.values == 1).all()
+    assert (found.rule_state["control"] == 0).all()
     assert (run.values == 2).all()
 
 
@@ -140,13 +148,13 @@ def test_every_round_closes_without_a_change_to_the_snapshot_that_is_read(
     """The coordinator's own rounds: each snapshot is read late, and has the values of its round."""
     read: list[tuple[int, float, float]] = []
 
-    def slow(folder: Path, snapshot: Snapshot) -> Path:
+    def slow(folder: Path, snapshot: Snapshot) -> SnapshotRow:
         time.sleep(0.1)
-        values = snapshot.state.values
-        read.append((snapshot.state.round, float(values.min()), float(values.max())))
+        values = snapshot.values
+        read.append((snapshot.round, float(values.min()), float(values.max())))
         return begin_snapshot(folder, snapshot)
 
-    monkeypatch.setattr("coordinator.storage.keeping.begin_snapshot", slow)
+    monkeypatch.setattr("coordinator.storage.run_store.begin_snapshot", slow)
     with ThreadPoolExecutor(1) as aside:
         asyncio.run(large_run.run(tmp_path, large_plan(JUST_LARGE, 12), aside))
 
@@ -154,19 +162,21 @@ def test_every_round_closes_without_a_change_to_the_snapshot_that_is_read(
     assert read == [(number, number * MEAN, number * MEAN) for number, _, _ in read]
 
 
-def kept_run(folder: Path, parameters: int, aside: Executor) -> tuple[Run, Kept]:
-    """A run with this number of parameters, all 0, and its files."""
+def stored_run(folder: Path, parameters: int, aside: Executor | None = None) -> tuple[Run, RunStore]:
+    """A run with this number of parameters, all 0, and its store."""
     plan = large_plan(parameters, 10)
     run = new_run(plan, terms_of(plan), Gathering())
-    return run, Kept(folder, run, clock=time.monotonic, now=lambda: datetime.now(UTC), aside=aside)
+    log, snapshots = coordinator_log(folder), folder / "snapshots"
+    return run, RunStore(log, snapshots, run, History(), clock=time.monotonic, aside=aside)
 
 
-def close(run: Run, kept: Kept, number: int) -> None:
+def close(run: Run, store: RunStore, number: int) -> None:
     """Add 1 to each parameter, and close a round for which all sites have saved their states."""
     sites = sorted(run.plan.site_names)
     run.rounds_made = number
-    kept.note("offered", round=number, attempt=0, sites=sites, parameters="")
-    kept._saving = (number, True)
-    kept.before_change()
+    store.note("round_offered", round=number, attempt=0, sites=sites, parameters="")
+    store._saving = (number, True)
+    store.before_change()
     run.values += 1
-    kept.closed(number)
+    store.closed(number)
+    store.commit()

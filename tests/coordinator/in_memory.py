@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy.typing as npt
 from safetensors.numpy import load_file
 
 from coordinator.rounds.engine import Engine
+from coordinator.storage.ending import INFORMED
+from coordinator.storage.history import store_path
+from host.audit_log import AuditLog
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from tests.rehearsal.queued import QueuedStream
@@ -28,14 +32,18 @@ class Stream(QueuedStream):
         self.site = site
 
 
+def coordinator_log(state: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> AuditLog:
+    """Open the log of a coordinator with this state directory."""
+    return AuditLog(store_path(state), site=None, now=now)
+
+
 class Stage:
     """An engine, its sites, and the order in which messages arrive."""
 
     def __init__(self, state: Path, *plans: Plan, identities: Mapping[str, str] = IDENTITIES) -> None:
         self.state = state
-        self.engine = Engine(
-            plans=plans, state=state, identity_of=identities.get, clock=asyncio.get_running_loop().time
-        )
+        clock = asyncio.get_running_loop().time
+        self.engine = Engine(plans=plans, log=coordinator_log(state), identity_of=identities.get, clock=clock)
         self.streams: list[Stream] = []
 
     def connect(self, site: BehavingSite) -> Stream:
@@ -73,6 +81,17 @@ class Stage:
             if not stream.is_ending:
                 self.engine.received(stream.site.name, answer)
         return True
+
+
+async def a_run_whose_end_is_heard_by(state: Path, plan: Plan, informed: str) -> None:
+    """Run the plan to its end. Only these sites are still there when the coordinator informs all of the end."""
+    stage = Stage(state, plan)
+    stage.engine.ending.tell = lambda _: None  # type: ignore[method-assign]  # this one coordinator
+    stage.engine.start()
+    for name in "abc":
+        stage.connect(BehavingSite(name))
+    stage.deliver()
+    coordinator_log(state).write(INFORMED, run=plan.run_name, sites=list(informed))
 
 
 async def a_whole_run(state: Path, plan: Plan, order: str) -> Stage:

@@ -15,7 +15,7 @@ def test_a_disk_that_does_not_take_an_added_plan_ends_the_program(tmp_path: Path
 
     async def scene() -> None:
         stage, plan = Stage(tmp_path), plan_with(IDENTITIES)
-        (tmp_path / "runs" / plan.run_name / "journal.jsonl").mkdir(parents=True)
+        stage.engine._audit.store.read("PRAGMA query_only = 1")
 
         stage.engine.add([plan])
 

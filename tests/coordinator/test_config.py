@@ -15,6 +15,7 @@ from coordinator.rounds.engine import Engine
 from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.plan import StartingFile
+from tests.coordinator.in_memory import coordinator_log
 from tests.host.starting import random_values, write_starting_file
 from tests.protos.examples import plan_document
 from tests.rehearsal.made_up_time import play
@@ -138,7 +139,8 @@ def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> No
 
     async def scene() -> None:
         starts = partial(starting_values, tmp_path)
-        engine = Engine(plans=[plan], state=tmp_path / "state", identity_of=lambda _: None, clock=time, starts=starts)
+        log = coordinator_log(tmp_path / "state")
+        engine = Engine(plans=[plan], log=log, identity_of=lambda _: None, clock=time, starts=starts)
         engine.start()
         run = engine._run
         assert run is not None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
-import pytest
-
 from coordinator.serve import _until_over
-from coordinator.storage.ending import FILE
+from host.record_store import StoreError
 from protos.wire.messages import CoordinatorReason
-from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_whole_run
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
@@ -21,9 +18,7 @@ def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path)
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
-        first = await a_whole_run(tmp_path, plan, "abc")
-        assert first.engine.ending.all_heard.is_set()
-        (tmp_path / FILE).write_text(json.dumps({plan.run_name: ["b"]}))  # as if two had been away
+        await a_run_whose_end_is_heard_by(tmp_path, plan, "b")
 
         for name, still in (("a", ["c"]), ("c", [])):
             again = Stage(tmp_path, plan)
@@ -43,18 +38,19 @@ def test_a_site_that_was_away_hears_of_the_end_whenever_it_calls(tmp_path: Path)
     play(scene())
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"run": 3}', b"\xff"])
-def test_who_has_heard_may_be_lost(tmp_path: Path, content: bytes) -> None:
-    """A damaged list of informed sites stops nothing: the sites are informed once more."""
+def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: Path) -> None:
+    """If the store cannot be written, the program ends with its error, and nobody was told."""
     plan = plan_with(IDENTITIES)
 
     async def scene() -> None:
-        await a_whole_run(tmp_path, plan, "abc")
-        (tmp_path / FILE).write_bytes(content)
+        await a_run_whose_end_is_heard_by(tmp_path, plan, "")
         again = Stage(tmp_path, plan)
         again.engine.start()
+        again.engine._audit.store.read("PRAGMA query_only = 1")
+        stream = again.connect(BehavingSite("a"))
 
-        assert again.engine.ending.awaited == ["a", "b", "c"]
+        assert isinstance(again.engine.failure, StoreError)
+        assert stream.pop() is None
 
     play(scene())
 
@@ -81,8 +77,7 @@ def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
 
     async def scene() -> None:
-        await a_whole_run(tmp_path, plan, "abc")
-        (tmp_path / FILE).unlink()
+        await a_run_whose_end_is_heard_by(tmp_path, plan, "")
         stage, never = Stage(tmp_path, plan), asyncio.Event()
         stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
         stage.engine.start()
@@ -110,8 +105,7 @@ def test_the_stay_begins_with_the_end_of_the_last_study(tmp_path: Path) -> None:
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")
 
     async def scene() -> None:
-        await a_whole_run(tmp_path, plan, "abc")
-        (tmp_path / FILE).write_text(json.dumps({plan.run_name: ["b", "c"]}))  # as if a had been away
+        await a_run_whose_end_is_heard_by(tmp_path, plan, "bc")
         stage, never = Stage(tmp_path, plan), asyncio.Event()
         stop, watch = (asyncio.create_task(never.wait()) for _ in range(2))
         clock = asyncio.get_running_loop().time

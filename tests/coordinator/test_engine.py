@@ -98,7 +98,7 @@ def test_the_record_says_what_was_run_and_what_came_out(tmp_path: Path) -> None:
 
         (record,) = stage.records()
         (folder,) = (tmp_path / "runs").iterdir()
-        names = ["journal.jsonl", "parameters.safetensors", "plan.json", "record.json"]
+        names = ["parameters.safetensors", "plan.json", "record.json"]
         assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == names
         assert (folder / "plan.json").read_bytes() == plan.canonical
         wanted = {

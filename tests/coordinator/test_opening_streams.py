@@ -16,6 +16,7 @@ from coordinator.rounds.engine import Engine
 from protos.wire.codec import decode_coordinator_message, encode_site_message
 from protos.wire.messages import PROTOCOL_VERSION, CoordinatorReason, Farewell, Hello
 from tests.coordinator.greetings import WITHOUT_UPKEEP
+from tests.coordinator.in_memory import coordinator_log
 
 
 class Opening:
@@ -51,7 +52,7 @@ class Door:
 
     def __init__(self, state: Path) -> None:
         self.is_accepted = True
-        self.engine = Engine(plans=(), state=state, identity_of=lambda _: None, clock=time.monotonic)
+        self.engine = Engine(plans=(), log=coordinator_log(state), identity_of=lambda _: None, clock=time.monotonic)
         self.service = FederationService(
             self.engine,
             identify=lambda *_: Caller("a", "0" * 64),

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 from coordinator.coordinator_cli import cli
 from coordinator.rounds.engine import Engine
-from coordinator.storage.ending import FILE
 from protos.plan.plan import Plan
-from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by, coordinator_log
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
@@ -28,7 +27,7 @@ class Federation(Stage):
         self.revoked = revoked
         self.engine = Engine(
             plans=[plan],
-            state=state,
+            log=coordinator_log(state),
             identity_of=IDENTITIES.get,
             clock=asyncio.get_running_loop().time,
             revoked=lambda: sorted(self.revoked),
@@ -91,9 +90,7 @@ def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
             "The federation office has revoked c",
         ]
         again.engine.stop()
-        (journal,) = (tmp_path / "runs").glob("*/journal.jsonl")
-        entries = [json.loads(line) for line in journal.read_text().splitlines()]
-        assert [entry["site"] for entry in entries if entry["kind"] == "revoked"] == ["c", "b"]
+        assert [record["site"] for record in coordinator_log(tmp_path).records("run_revoked")] == ["c", "b"]
 
     play(scene())
 
@@ -102,9 +99,7 @@ def test_nobody_stays_for_it_when_all_is_over(tmp_path: Path) -> None:
     """A coordinator that waits until all have heard of the end no longer waits for one that is revoked meanwhile."""
 
     async def scene() -> None:
-        stage = at_work(tmp_path, WAITS)
-        stage.deliver()
-        (tmp_path / FILE).write_text(json.dumps({WAITS.run_name: ["a", "b"]}))  # as if c had been away
+        await a_run_whose_end_is_heard_by(tmp_path, WAITS, "ab")
         again = Federation(tmp_path, WAITS, set())
         again.engine.start()
         assert not again.engine.ending.all_heard.is_set()

@@ -11,11 +11,11 @@ import pytest
 
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.performing import attempt_of
-from coordinator.rounds.round_times import JournalTimes, RoundTimes
+from coordinator.rounds.round_times import RecordedTimes, RoundTimes
 from coordinator.rounds.run_standing import concluding_facts
-from coordinator.storage.journal import read_journal
+from coordinator.storage.history import decisions_of
 from protos.wire.messages import Bind
-from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, Stream
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, Stream, coordinator_log
 from tests.for_each import for_each
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
@@ -44,7 +44,7 @@ class Night:
         clock = asyncio.get_running_loop().time
         self.stage = Stage(self.folder)
         self.stage.engine = Engine(
-            plans=[self.plan], state=self.folder, identity_of=IDENTITIES.get, clock=clock, now=self.now
+            plans=[self.plan], log=coordinator_log(self.folder, self.now), identity_of=IDENTITIES.get, clock=clock
         )
         self.stage.engine.start()
         for site in self.sites.values():
@@ -130,9 +130,8 @@ def test_pace_and_end_are_true_after_any_night(tmp_path: Path, seed: int) -> Non
     night = play(scene())
 
     assert night.looks > ROUNDS
-    (journal,) = tmp_path.glob("runs/*/journal.jsonl")
-    times = JournalTimes()
-    seconds = [found for entry in read_journal(journal) if (found := times.take(entry)) is not None]
+    times, records = RecordedTimes(), decisions_of(coordinator_log(tmp_path), night.plan.run_name)
+    seconds = [found for record in records if (found := times.take(record)) is not None]
     assert seconds == pytest.approx([ROUND_SECONDS] * len(seconds), abs=0.5)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordinator.network.control_socket import control_server, tell
-from coordinator.storage.history import known_runs
-from coordinator.storage.journal import JournalDamaged
+from coordinator.storage.history import known_runs, store_path
+from host.record_store import StoreDamaged
 from protos.errors import UnavailableError, UsageError
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.for_each import for_each
@@ -87,7 +89,7 @@ def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path
 
 @for_each("seed", range(12))
 def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
-    """A journal with a changed or missing line ends the start with a clear error; a damaged snapshot costs rounds."""
+    """A store with a changed or missing record ends the start with a clear error; a damaged snapshot costs rounds."""
     plan, luck = (
         plan_with(IDENTITIES, rounds=5, changes={"snapshots": {"every_rounds": 1}}),
         np.random.default_rng(seed),
@@ -99,15 +101,15 @@ def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: in
         connected(stage)
         for number in range(30):
             stage._deliver_one(stage.streams[number % 3])
-        (journal,) = (tmp_path / "one").rglob("journal.jsonl")
-        lines = journal.read_bytes().splitlines(keepends=True)
-        for fault in ("changed", "cut"):
+        for fault in ("changed", "lost"):
             shutil.copytree(tmp_path / "one", tmp_path / fault)
-            (copy,) = (tmp_path / fault).rglob("journal.jsonl")
-            place = int(luck.integers(1, len(lines) // 2))
-            kept = lines[:place] if fault == "cut" else [*lines[:place], b"x" + lines[place], *lines[place + 1 :]]
-            copy.write_bytes(b"".join(kept))
-            with pytest.raises(JournalDamaged):
+            with closing(sqlite3.connect(store_path(tmp_path / fault))) as store:
+                place = int(luck.integers(1, store.execute("SELECT count(*) FROM records").fetchone()[0] - 1))
+                store.executescript("DROP TRIGGER records_UPDATE; DROP TRIGGER records_DELETE")
+                change = "UPDATE records SET line = replace(line, '1', '2')"
+                store.execute(f"{'DELETE FROM records' if fault == 'lost' else change} WHERE number = {place}")
+                store.commit()
+            with pytest.raises(StoreDamaged):
                 Stage(tmp_path / fault, plan).engine.start()
         newest = sorted((tmp_path / "one").rglob("before-*"))[-1]
         newest.write_bytes(newest.read_bytes()[:-1])

@@ -25,6 +25,7 @@ from protos.wire.messages import (
     Ready,
 )
 from tests.coordinator.greetings import WITHOUT_UPKEEP
+from tests.coordinator.in_memory import coordinator_log
 from tests.federation import clear_plan
 from tests.for_each import for_each
 from tests.rehearsal import study
@@ -155,7 +156,7 @@ def chunks_held(
     for name in names:
         monkeypatch.setitem(study.NUMBERS, name, 3.0)
     plan = plan_with(made_up_identities(names), parameters=study.THREE_CHUNKS, rounds=2)
-    engine = Engine(plans=[plan], state=folder, identity_of=study.made_up_identity, clock=time.monotonic)
+    engine = Engine(plans=[plan], log=coordinator_log(folder), identity_of=study.made_up_identity, clock=time.monotonic)
     service = FederationService(engine, identify=named, is_accepted=lambda _: True, upkeep=WITHOUT_UPKEEP)
     behaving = [BehavingSite(name) for name in names]
     held, largest = {"up": 0, "down": 0}, {"up": 0, "down": 0}

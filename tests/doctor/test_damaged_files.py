@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from coordinator.coordinator_cli import cli as coordinator
 from coordinator.network.control_socket import unix_server
-from coordinator.storage.journal import Journal
+from coordinator.storage.history import store_path
 from host import computer_checks
 from host.audit_log import AuditLog
 from protos.errors import UnavailableError
@@ -28,7 +28,6 @@ AT_A_SITE = {
     "spent/run.json": "D424",
     "masking/run.json": "D424",
 }
-AT_THE_OFFICE = {"coordinator.sqlite": "D422", "runs/run/journal.jsonl": "D425"}
 
 
 def now() -> datetime:
@@ -83,26 +82,19 @@ def test_a_damaged_file_of_a_site_is_a_failure(scene: Scene, name: str) -> None:
     assert name.split("/")[-1] in found[AT_A_SITE[name]]
 
 
-@pytest.mark.parametrize("name", AT_THE_OFFICE)
-def test_a_damaged_file_of_the_coordinator_is_a_failure(scene: Scene, name: str) -> None:
-    """A log or a journal that was changed by one byte is found; whole ones are fine."""
+def test_a_damaged_store_of_the_coordinator_is_a_failure(scene: Scene) -> None:
+    """A store that was changed by one byte is found; a whole one is fine."""
     state, words = scene.place.folder / "state", ["doctor", "--config", str(scene.place.config), "--json"]
-    log = AuditLog(state / "coordinator.sqlite", site=None, now=now)
+    log = AuditLog(store_path(state), site=None, now=now)
     log.write("coordinator_started", plans=[])
     log.write("coordinator_started", plans=[])
     log.close()
-    (state / "runs" / "run").mkdir(parents=True)
-    journal = Journal(state / "runs" / "run" / "journal.jsonl", now)
-    journal.add("started", run="run")
-    journal.add("paused")
-    journal.sync()
-    journal.close()
     whole = failures(CliRunner().invoke(coordinator, words))
-    damage(state / name)
+    damage(store_path(state))
     found = failures(CliRunner().invoke(coordinator, words))
 
     assert whole == {}
-    assert list(found) == [AT_THE_OFFICE[name]]
+    assert list(found) == ["D422"]
 
 
 def test_a_disk_without_inodes_is_found_by_doctor(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from coordinator.configuration import CoordinatorConfiguration
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course
-from coordinator.storage.snapshots import RoundState, Snapshot, read_snapshot, write_snapshot
+from coordinator.storage.snapshots import Snapshot, SnapshotRow, read_snapshot, write_snapshot
 from pki import certificates
 from pki.certificate_chain import identify_site, verified_leaf
 from pki.invitation import Invitation, new_token
@@ -176,22 +176,22 @@ def _contributions() -> Target:
     return Target(examples=[b"\0" + bytes(body)], decode=_tensors, errors=(MalformedMessage,))
 
 
-def _snapshot(folder: Path, path: Path, raw: bytes) -> str:
+def _snapshot(row: SnapshotRow, path: Path, raw: bytes) -> str:
     """Any file in its place is read as the saved state or as none."""
     path.write_bytes(raw)
-    found = read_snapshot(folder, 7)
+    found = read_snapshot(path.parent, row)
     if found is None:
         return "damaged"
-    assert np.array_equal(found.state.values, np.arange(50, dtype=np.float32))
+    assert np.array_equal(found.values, np.arange(50, dtype=np.float32))
     return "read"
 
 
 def _snapshots(folder: Path) -> Target:
     rule_state = {"moment": np.linspace(0.0, 1.0, 9)}
-    state = RoundState(round=7, course=Course(), values=np.arange(50, dtype=np.float32), rule_state=rule_state)
-    write_snapshot(folder, Snapshot(state, journal_lines=3))
+    values = np.arange(50, dtype=np.float32)
+    row = write_snapshot(folder, Snapshot(round=7, course=Course(), values=values, rule_state=rule_state))
     (path,) = folder.glob("*.safetensors")
-    return Target(examples=[path.read_bytes()], decode=partial(_snapshot, folder, path), errors=())
+    return Target(examples=[path.read_bytes()], decode=partial(_snapshot, row, path), errors=())
 
 
 def _checkpoint(path: Path, raw: bytes) -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # refused handshakes are what is tested here
@@ -20,8 +20,8 @@ import grpc.aio
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, federation_server
-from coordinator.operations.coordinator_log import RunRecords, store_path
 from coordinator.rounds.engine import Engine
+from coordinator.storage.history import store_path
 from deploy.quickstart.ports import free_port
 from host.audit_log import AuditLog
 from pki.authority import Authority, FederationRecord
@@ -120,10 +120,9 @@ async def serving(office: Office, plan: Plan, state: Path) -> AsyncIterator[Runn
         membership = Membership(office.authority, register, utc_now, log.write)
         engine = Engine(
             plans=[plan],
-            state=state,
+            log=log,
             identity_of=membership.identity_of,
             clock=time.monotonic,
-            audit=partial(RunRecords, log),
             revoked=membership.revoked,
         )
         upkeep = SiteUpkeep(

@@ -15,10 +15,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from coordinator.commands.coordinator_audit import mark_restored
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import enrolment_server
-from coordinator.operations.coordinator_log import store_path
+from coordinator.storage.history import store_path
 from deploy.quickstart.ports import free_port
 from host.audit_log import AuditLog
 from pki.names import Address
@@ -184,7 +183,8 @@ def test_a_coordinator_with_an_older_log_is_refused_until_a_person_declares_the_
     with pytest.raises(RefusedError) as refused:
         asyncio.run(scene(tmp_path / "new"))
     assert "coordinator restored" in refused.value.remedy
-    mark_restored(tmp_path / "new", by="A. Jones", because="disk")
+    with closing(AuditLog(store_path(tmp_path / "new"), site=None, now=utc_now)) as log:
+        log.declare_restored(by="A. Jones", because="disk", account="root")
     asyncio.run(scene(tmp_path / "new"))
     site.audit.close()
 

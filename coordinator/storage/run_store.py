@@ -1,10 +1,12 @@
-"""Stores one run on disk: the journal and the snapshots of the run, and which states the sites have saved.
+"""Stores one run: its decisions and snapshots, and from which states the sites can continue.
 
 After a crash the run returns to the newest round before which this program and every participating site have their
 state. The rules:
 
-* a decision takes effect only after `sync` has returned;
-* a snapshot is written after a round for which every contributor has saved its own state, so all have that state;
+* a decision takes effect only after `commit` has returned. All decisions since the previous commit, their records in
+  the audit log and the rows of new snapshots are one transaction of the store, and one sync;
+* a snapshot is written after a round for which every contributor has saved its own state, so all have that state. Its
+  file is on disk before the transaction that names it;
 * a large snapshot is written while rounds continue, from the run's own memory. If the next round closes before all its
   bytes are read, the run continues in a copy. Until the snapshot is on disk the run returns to the previous one, and no
   site deletes the states for that;
@@ -17,69 +19,75 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from coordinator.rounds.phases import Attempt, Over
-from coordinator.rounds.round_times import JournalTimes, RoundTimes
+from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
-from coordinator.storage.journal import Echo, Journal, JournalDamaged, read_journal
 from coordinator.storage.snapshots import (
     KEPT,
     Snapshot,
+    SnapshotRow,
     begin_snapshot,
+    delete_others,
+    delete_snapshots,
     end_snapshot,
-    forget_after,
-    forget_partial,
     read_snapshot,
-    rounds_in,
     write_snapshot,
 )
-from protos.errors import UnavailableError
+from host.audit_log import AuditLog, Facts
+from protos.errors import OperatorError, UnavailableError
 from protos.plan.exchange import stage_at
 from protos.wire.messages import Join, Offer, Stage
 
 LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS snapshots (
+    run TEXT NOT NULL, round INTEGER NOT NULL, course TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (run, round)
+) STRICT;
+"""
 
 
-class Kept:
-    """Reads and writes the files of a run that remain after this process ends."""
+class RunStore:
+    """Reads and writes the state of a run that remains after this process ends."""
 
     def __init__(
         self,
+        log: AuditLog,
         folder: Path,
         run: Run,
+        history: History,
         *,
         clock: Callable[[], float],
-        now: Callable[[], datetime],
         aside: Executor | None = None,
-        echo: Echo | None = None,
     ) -> None:
-        """Open or begin a run's folder.
+        """Open or begin a run.
 
         Args:
+            folder: for the files of its snapshots.
+            history: of the records of this run in the log.
             clock: returns monotonic seconds.
-            now: returns aware UTC times.
             aside: writes large snapshots, one after another. Without it they are written at once.
-            echo: see Journal.
 
         Raises:
-            JournalDamaged: the journal was changed or has lost lines.
-            UnavailableError: the disk cannot be written.
+            OperatorError: the disk cannot be used.
         """
-        self._folder, self._run, self._clock, self._aside = folder / "snapshots", run, clock, aside
-        self._writing: tuple[int, Future[Path], Future[None]] | None = None  # a round, its bytes, and the whole file
-        forget_partial(self._folder)
-        place, times = folder / "journal.jsonl", JournalTimes()
-        self.journal, self.history = Journal(place, now, echo), History()
-        for entry in read_journal(place):
-            self.history.take(entry)
-            times.take(entry)
-        run.times = RoundTimes(clock, times.newest)
+        self._log, self._folder, self._run, self._clock, self._aside = log, folder, run, clock, aside
+        self._writing: tuple[Future[SnapshotRow], Future[None]] | None = None  # its bytes are read, and it is on disk
+        self._decisions: list[Facts] = []
+        self._written: list[SnapshotRow] = []  # on disk, and not named in the store yet
+        self.history = history
+        run.times = RoundTimes(clock, history.times.newest)
         self.holds: dict[str, set[int]] = {}  # by site the rounds from which it can continue
-        self.rounds = self._readable(place)
+        log.store.define(_SCHEMA)
+        rows = self._rows()
+        whole = [row.round for row in rows if read_snapshot(folder, row) is not None]
+        # The rounds to which the run can return. Round 0 is included until enough snapshots exist.
+        self.rounds = [0] * (len(rows) < KEPT) + whole or [0]
+        self._named = [0] * (len(rows) < KEPT) + [row.round for row in rows]  # the rounds whose files the store names
+        delete_others(folder, self._named)
         self._saved_at = clock()
         self._saving: tuple[int, bool] = (-1, False)
 
@@ -88,13 +96,42 @@ class Kept:
         """Return the oldest round to which this run can return after a crash."""
         return self.rounds[0]
 
-    def note(self, kind: str, **facts: object) -> None:
-        """Add a decision or an event to the journal of the run, and update the state of the run by it."""
-        self.journal.add(kind, **facts)
-        self.history.take({"kind": kind} | facts)
+    def note(self, event: str, **facts: object) -> None:
+        """Add a decision or an event, and update the state of the run by it. It is on disk only after `commit`."""
+        decision = {"event": event, "time": self._log.time(), "run": self._run.name} | facts
+        self._decisions.append(decision)
+        self.history.take(decision)
+
+    def commit(self) -> None:
+        """Write the added decisions and the rows of new snapshots in one transaction, and sync it.
+
+        Raises:
+            StoreError: nothing was written. The decisions must not take effect.
+            UnavailableError: a file that is no longer needed cannot be deleted.
+        """
+        if not self._decisions and self.rounds == self._named:
+            return
+        decisions, self._decisions = self._decisions, []  # after a failure they are never written
+        with self._log.store.transaction():
+            self._log.write_all(decisions)
+            if self.rounds != self._named:
+                self._name_snapshots()
+        if self.rounds != self._named:
+            earlier = {*self._named, *(row.round for row in self._written)}
+            self._written.clear()
+            self._named = self.rounds
+            delete_snapshots(self._folder, earlier - set(self.rounds))
+
+    def _name_snapshots(self) -> None:
+        run, store = self._run.name, self._log.store
+        for row in self._written:
+            store.write("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", run, row.round, row.course, row.digest)
+        store.write(
+            "DELETE FROM snapshots WHERE run = ? AND NOT round BETWEEN ? AND ?", run, self.rounds[0], self.rounds[-1]
+        )
 
     def offer(self, attempt: Attempt) -> Offer:
-        """Return the message that offers an attempt at a round to sites. Write a new attempt to the journal.
+        """Return the message that offers an attempt at a round to sites. Add a new attempt to the decisions.
 
         Raises:
             UnavailableError: a repeated round would send other bytes than before.
@@ -108,25 +145,24 @@ class Kept:
             self._saving = (number, self._is_due(attempt))
         if self.history.past.get(number) != attempt.number:
             sites = list(self._run.plan.site_names)
-            self.note("offered", round=number, attempt=attempt.number, sites=sites, parameters=digest)
+            self.note("round_offered", round=number, attempt=attempt.number, sites=sites, parameters=digest)
         return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
 
     def before_change(self) -> None:
         """Prepare for new values of the run. If a snapshot still reads the old values, the run gets other memory."""
-        if self._writing is not None and not self._writing[1].done():
+        if self._writing is not None and not self._writing[0].done():
             self._run.take_new_memory()
 
     def closed(self, number: int) -> None:
-        """Record that a round is complete. Write a snapshot if all contributing sites have saved their states.
+        """Add that a round is complete. Write a snapshot if all contributing sites have saved their states.
 
         Raises:
             UnavailableError: the disk cannot be written.
         """
-        self.note("closed", round=number, sites=list(self._run.plan.site_names))
+        self.note("round_closed", round=number, sites=list(self._run.plan.site_names))
         if self._saving != (number, True):
             return
-        self.journal.sync()
-        self._write(Snapshot(self._run.before(number + 1), self.journal.lines))
+        self._save(self._run.before(number + 1))
         self._saved_at = self._clock()
         for site in self._run.plan.site_names:
             self.hold(site, number + 1)
@@ -142,7 +178,7 @@ class Kept:
         self.holds[site] = {held for held in self.holds.get(site, ()) if held >= self.oldest} | {number}
 
     def is_behind(self, join: Join) -> bool:
-        """Return whether a site already has a later round than this journal. If so, the journal is an older copy."""
+        """Return whether a site already has a later round than this log. If so, the log is an older copy."""
         reached = max(join.saved, default=0)
         return not self.history.first_attempt and max(reached, join.next_round or 0) > self.history.furthest
 
@@ -169,7 +205,7 @@ class Kept:
             UnavailableError: the snapshot can no longer be read.
         """
         self._settle(waits=True)
-        snapshot = read_snapshot(self._folder, number) if number else None
+        snapshot = self._read(number)
         if number and snapshot is None:
             raise UnavailableError(
                 what=f"The coordinator's saved state (snapshot) before round {number + 1} cannot be read.",
@@ -177,63 +213,62 @@ class Kept:
                 remedy="Start the coordinator again. The coordinator then continues from the previous snapshot.",
             )
         self._run.go_back(snapshot)
-        self.note("back", round=number, before=self.history.rounds_made)
-        self.journal.sync()
-        forget_after(self._folder, number)
+        self.note("run_back", round=number, before=self.history.rounds_made)
         self.rounds = [kept for kept in self.rounds if kept <= number]
+        self.commit()
         self._saved_at, self._saving = self._clock(), (-1, False)
         return self.history.past.get(number, self.history.first_attempt - 1)
 
     def is_at_result(self) -> bool:
         """Restore the newest snapshot of the run. Return whether all rounds are complete in this snapshot."""
         if self.rounds[-1]:
-            self._run.go_back(read_snapshot(self._folder, self.rounds[-1]))
+            self._run.go_back(self._read(self.rounds[-1]))
         return self._run.rounds_made >= self._run.terms.rounds
 
-    def end(self, over: Over) -> None:
-        """Record the end of the run in its journal, and delete snapshots that are no longer needed.
+    def end(self, over: Over, record_sha256: str) -> None:
+        """Record the end of the run and the digest of its record. Delete snapshots that are no longer needed.
 
         Raises:
-            UnavailableError: the disk cannot be written.
+            OperatorError: the disk cannot be written.
         """
         self._settle(waits=True)
-        self.note("over", complete=over.is_complete, reason=over.reason, missing=sorted(over.missing))
-        self.journal.sync()
-        self.journal.close()
+        ended = {"complete": over.is_complete, "reason": over.reason, "missing": sorted(over.missing)}
+        self.note("run_over", **ended, record_sha256=record_sha256)
         if over.is_complete:
-            forget_after(self._folder, -1)
+            self.rounds = [0]
+        self.commit()
 
     def close(self) -> None:
-        """Close the journal, after the snapshot that is being written is finished if the disk permits."""
-        with suppress(UnavailableError):  # then the run continues from the previous snapshot
+        """Wait until the snapshot that is being written is on disk, and commit, if the disk permits."""
+        with suppress(OperatorError):  # then the run continues from the previous snapshot
             self._settle(waits=True)
-        self.journal.close()
+            self.commit()
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _save(self, snapshot: Snapshot) -> None:
         """Write a small snapshot to disk, or start to write a large snapshot in a thread."""
         self._settle(waits=True)
-        number = snapshot.state.round
+        folder = self._folder
         if self._aside is None or snapshot.number_bytes < LARGE_BYTES:
-            write_snapshot(self._folder, snapshot)
-            self._is_on_disk(number)
+            self._is_on_disk(write_snapshot(folder, snapshot))
         else:
-            partial = self._aside.submit(begin_snapshot, self._folder, snapshot)
-            self._writing = number, partial, self._aside.submit(lambda: end_snapshot(partial.result()))
+            begun = self._aside.submit(begin_snapshot, folder, snapshot)
+            self._writing = begun, self._aside.submit(lambda: end_snapshot(folder, begun.result()))
 
     def _settle(self, *, waits: bool) -> None:
-        """Record a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
+        """Take over a snapshot that was written while rounds continued. With `waits`, first wait until it is written.
 
         Raises:
             UnavailableError: the disk could not be written.
         """
-        if self._writing is None or not (waits or self._writing[2].done()):
+        if self._writing is None or not (waits or self._writing[1].done()):
             return
-        (number, _, written), self._writing = self._writing, None
+        (begun, written), self._writing = self._writing, None
         written.result()
-        self._is_on_disk(number)
+        self._is_on_disk(begun.result())
 
-    def _is_on_disk(self, number: int) -> None:
-        self.rounds = [*self.rounds, number][-KEPT:]
+    def _is_on_disk(self, row: SnapshotRow) -> None:
+        self._written.append(row)
+        self.rounds = [*self.rounds, row.round][-KEPT:]
         self.history.forget_before(self.oldest)
 
     def _is_due(self, attempt: Attempt) -> bool:
@@ -250,14 +285,14 @@ class Kept:
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
         return every.every_seconds is not None and expected >= every.every_seconds
 
-    def _readable(self, journal: Path) -> list[int]:
-        """Return the rounds to which the run can return. Round 0 is included until enough snapshots exist."""
-        found = [read_snapshot(self._folder, number) for number in rounds_in(self._folder)]
-        snapshots = [snapshot for snapshot in found if snapshot is not None]
-        if any(snapshot.journal_lines > self.journal.lines for snapshot in snapshots):
-            raise JournalDamaged(journal, "it has fewer lines than when the last snapshot was taken")
-        has_start = len(found) < KEPT
-        return [0] * has_start + [snapshot.state.round for snapshot in snapshots] or [0]
+    def _rows(self) -> list[SnapshotRow]:
+        wanted = "SELECT round, course, digest FROM snapshots WHERE run = ? ORDER BY round"
+        return [SnapshotRow(*row) for row in self._log.store.read(wanted, self._run.name)]
+
+    def _read(self, number: int) -> Snapshot | None:
+        """Return the snapshot before a round. Return None if it cannot be read, or before the first round."""
+        rows = (row for row in self._rows() if row.round == number)
+        return next((read_snapshot(self._folder, row) for row in rows), None)
 
 
 def _differs(number: int) -> UnavailableError:
