@@ -97,7 +97,7 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
     what = f"The table {path} has names of columns, but no rows." if not rows else f"The table {path} has one column."
     remedy = "Export the table again with the rows of the patients and all their columns."
     if isinstance(form, ExcelFormat):
-        from site_agent.trainer.data.table_sources import sheet_names
+        from site_agent.trainer.data.workbook import sheet_names
 
         names = sheet_names(path)
         read = form.sheet or names[0]
@@ -113,7 +113,7 @@ def _no_table(path: Path, form: Format, rows: int) -> DataError:
 
 def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], int, bool]:
     """Return the named columns, the numbers of those without a name, the rows read, and whether there are more."""
-    with open_rows(path, form) as rest:
+    with open_rows(path, form, []) as rest:
         first = first_row(rest)
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]

@@ -136,6 +136,9 @@ def _survey_findings(survey: Survey) -> Iterator[Finding]:
     """Yield the findings from reading the table: cells, rows and columns that cannot be used, or that are not used."""
     for one in survey.mistakes:
         yield Finding(level="error", key=f"contract:{one.words}", words=one.words, rows=one.rows, count=one.count)
+    for words, column in survey.doubts:
+        told = words if column is None else f"column {column}: {words}"
+        yield Finding(level="warning", key=f"source:{told}", words=told)
     yield from dropped_findings(survey.table)
     for place in survey.nameless:
         words = f"column number {place} has no name in the header and is not read"

@@ -45,6 +45,9 @@ PLAIN_DATE: Final = "%Y-%m-%d"
 MISSING: Final = Flaw("a missing value (the contract refuses it)")
 UNDECLARED: Final = Flaw("a code that is not declared")
 NOT_A_DATE: Final = Flaw("a text that is not a date of the declared pattern")
+# What Excel writes where a formula or a lookup failed. It is a code only if the contract declares it.
+ERROR_CODES: Final = ("#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#N/A")
+FAILED_FORMULA: Final = Flaw("an error value of a spreadsheet")
 ZONED: Final = Flaw("a time with a distance from UTC, whose day depends on the place; declare `zone` in the format")
 IN_THE_FUTURE: Final = Flaw("a date in the future")
 ABSENT: Final = Flaw("it is missing")
@@ -56,6 +59,20 @@ TOO_MANY_ACCENTS: Final = Flaw(f"a letter with more than {MOST_ACCENTS} accents"
 _WORD: Final = re.compile(r"\w\w+")
 _REMEMBERED_TERMS: Final = 1 << 16
 _LONGEST_REMEMBERED: Final = 40  # characters; without a limit, very long words would fill the memory
+
+
+def canonical_identifier(text: str) -> str:
+    """Return an identifier as it is compared to find one patient under two spellings.
+
+    Letters are compared without capitals and with their accents joined, all dashes are one, `3` and `3.0` are equal,
+    and characters that nobody sees do not count.
+    """
+    seen = "".join(
+        "-" if unicodedata.category(one) == "Pd" else one
+        for one in unicodedata.normalize("NFKC", text)
+        if unicodedata.category(one) != "Cf"
+    )
+    return canonical_code(seen).casefold()
 
 
 def canonical_code(text: str, decimal: str = ".") -> str:
@@ -121,7 +138,8 @@ class CodeRule:
     ) -> None:
         """Store the numbers of codes, of markers (`missing`), and of any other cell (`otherwise`)."""
         self.codes, self.markers, self.missing, self.otherwise = dict(codes), frozenset(markers), missing, otherwise
-        self._values: dict[str, float | Flaw] = {**dict.fromkeys(self.markers, missing), **self.codes}
+        errors: dict[str, float | Flaw] = dict.fromkeys(ERROR_CODES, FAILED_FORMULA)
+        self._values = {**errors, **dict.fromkeys(self.markers, missing), **self.codes}
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number that this rule assigns to the code in a cell."""
@@ -242,6 +260,8 @@ class TermsRule:
             return TOO_LONG
         if cell.strip() in self.markers:
             return self.missing
+        if cell.strip() in ERROR_CODES:
+            return FAILED_FORMULA
         if _has_endless_accents(cell):
             return TOO_MANY_ACCENTS
         text = folded(cell)

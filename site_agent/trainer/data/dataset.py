@@ -30,7 +30,7 @@ from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
-from site_agent.trainer.data.contract import Contract, Task
+from site_agent.trainer.data.contract import Contract, SqlFormat, Task
 from site_agent.trainer.data.image_folder import blocks, reserved
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows, Targets, fit
 from site_agent.trainer.data.tables import Table, read_table
@@ -52,19 +52,21 @@ def split_rows(table: Table, split: Split) -> SplitRows:
     Raises:
         DataError: a part would be empty.
     """
-    outcomes = _outcomes(table) if split.stratified else None
+    order = _order(table)
+    outcomes = _outcomes(table)[order] if split.stratified else None
     if table.patients is None:
-        return _deal(table.rows, split, "rows", outcomes)
+        dealt = _deal(table.rows, split, "rows", outcomes)
+        return SplitRows(training=order[dealt.training], validation=order[dealt.validation], test=order[dealt.test])
     # The identifiers are sorted, so that the result does not depend on the order of the file's rows.
     numbers = {patient: number for number, patient in enumerate(sorted(set(table.patients)))}
-    owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)
+    owner = np.array([numbers[patient] for patient in table.patients], dtype=np.int64)[order]
     if outcomes is not None:
         # The outcome of a patient with several rows is their mean.
         outcomes = np.bincount(owner, weights=outcomes) / np.bincount(owner)
     dealt = _deal(len(numbers), split, "patients", outcomes)
 
     def rows_of(part: Rows) -> Rows:
-        return np.flatnonzero(np.isin(owner, part)).astype(np.int64)
+        return order[np.isin(owner, part)]
 
     return SplitRows(training=rows_of(dealt.training), validation=rows_of(dealt.validation), test=rows_of(dealt.test))
 
@@ -93,6 +95,20 @@ def steady_split(table: Table, split: Split) -> SplitRows:
     if min(len(test), len(validation), len(training)) < 1:
         raise _too_few(table.rows, "rows")
     return SplitRows(training=training, validation=validation, test=test)
+
+
+def _order(table: Table) -> Rows:
+    """Return the rows in the order of the file, or by their values: a database promises no order."""
+    if not isinstance(table.contract.format, SqlFormat):
+        return np.arange(table.rows, dtype=np.int64)
+    columns = [*table.features.values(), *table.group_positions.values(), _outcomes(table)]
+    columns += [np.array([_digest(row) for row in counts]) for counts in table.terms.values()]
+    columns += [] if table.patients is None else [np.array(table.patients)]
+    return np.lexsort(columns).astype(np.int64)
+
+
+def _digest(row: npt.NDArray[np.generic]) -> bytes:
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def _outcomes(table: Table) -> npt.NDArray[np.float64]:

@@ -14,9 +14,6 @@ import io
 import itertools
 import math
 import re
-import warnings
-import zipfile
-import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,7 +21,6 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias, assert_never
-from xml.etree.ElementTree import ParseError
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +29,28 @@ from protos.errors import UnavailableError
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse, unusable
 
-Row: TypeAlias = tuple[int, Sequence[str | None]]  # its number, and its cells, None if a value cannot be text
-
 LONGEST_LINE: Final = 1 << 24
-# A workbook is an archive, and a small file can unpack to more than any memory.
-_LARGEST_UNPACKED_BYTES: Final = 1 << 32
 _BLOCK_CELLS: Final = 1 << 18
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-_DAMAGED_SHEET: Final = (
-    *(zipfile.BadZipFile, zlib.error, ParseError, EOFError, RuntimeError, KeyError, ValueError, TypeError),
-    *(AttributeError, IndexError, OverflowError),
-)
+_NO_TEXT: Final = "a value that is not text, a number or a date"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A cell whose value cannot be read, and why. The words contain no value."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a person must look at although every cell was read. `place` is its column, None for the whole table."""
+
+    words: str
+    place: int | None = None
+
+
+Row: TypeAlias = tuple[int, Sequence[str | Unreadable]]  # its number, and its cells
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -51,23 +58,26 @@ class Block:
     """A number of consecutive rows of a table, without the `ragged` rows that have too many or too few cells.
 
     Rows have the numbers of a spreadsheet, int64 (rows,). `columns` has the cells of each requested column, by place in
-    the table.
+    the table. An unreadable cell is an empty text there, and is listed in `unreadable` with its row and place.
     """
 
     rows: npt.NDArray[np.int64]
     columns: Mapping[int, list[str]]
     ragged: Sequence[int] = ()
+    unreadable: Sequence[tuple[int, int, Unreadable]] = ()
 
 
 @contextmanager
-def open_rows(path: Path, form: Format) -> Iterator[Iterator[Row]]:
+def open_rows(path: Path, form: Format, doubts: list[Doubt]) -> Iterator[Iterator[Row]]:
     """Open a table of any format, and return its rows that are not blank. The first has the names, if there are names.
+
+    While the rows are read, what a person must look at is added to `doubts`.
 
     Raises:
         OperatorError: the source cannot be read, is damaged, or is not of the declared kind.
     """
     try:
-        with path.open("rb") as file, closing(_rows(path, file, form)) as rows:
+        with path.open("rb") as file, closing(_rows(path, file, form, doubts)) as rows:
             yield rows
     except (PermissionError, IsADirectoryError) as cause:
         raise unusable(
@@ -87,18 +97,20 @@ def first_row(rows: Iterator[Row]) -> tuple[int, list[str]]:
     first = next(rows, None)
     if first is None:
         refuse(["the file has no rows"])
-    names = [name for name in first[1] if name is not None]
+    names = [name for name in first[1] if isinstance(name, str)]
     if len(names) < len(first[1]):
         refuse([f"row {first[0]}: the name of a column is not text, a number or a date"])
     return first[0], names
 
 
-def _rows(path: Path, file: BinaryIO, form: Format) -> Generator[Row, None, None]:
+def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Generator[Row, None, None]:
     match form:
         case TableFormat():
             return _text_rows(file, form)
         case ExcelFormat():
-            return _sheet_rows(file, form)
+            from site_agent.trainer.data.workbook import sheet_rows
+
+            return sheet_rows(path, form, doubts)
         case ParquetFormat():
             return _parquet_rows(file)
         case SqlFormat():
@@ -110,23 +122,31 @@ def _rows(path: Path, file: BinaryIO, form: Format) -> Generator[Row, None, None
 
 
 def blocks_of(rows: Iterator[Row], width: int, places: Sequence[int]) -> Iterator[Block]:
-    """Group rows into blocks, with the columns at these places. Raise DataError for a value that cannot be text."""
+    """Group rows into blocks, with the columns at these places."""
     while some := list(itertools.islice(rows, max(1, _BLOCK_CELLS // max(1, width)))):
         fitting = [row for row in some if len(row[1]) == width]
-        columns = {place: [cells[place] for _, cells in fitting] for place in places}
+        unreadable = [
+            (row, place, cell)
+            for place in places
+            for row, cells in fitting
+            if isinstance(cell := cells[place], Unreadable)
+        ]
         yield Block(
             rows=np.array([row for row, _ in fitting], dtype=np.int64),
-            columns={place: _texts(cells, fitting) for place, cells in columns.items()},
+            columns={place: [_plain(cells[place]) for _, cells in fitting] for place in places},
             ragged=[row for row, cells in some if len(cells) != width],
+            unreadable=unreadable,
         )
 
 
-def _texts(cells: list[str | None], rows: Sequence[Row]) -> list[str]:
-    texts = [cell for cell in cells if cell is not None]
-    if len(texts) < len(cells):
-        wrong = [row for (row, _), cell in zip(rows, cells, strict=True) if cell is None]
-        refuse([f"row {row}: a cell has a value that is not text, a number or a date" for row in wrong])
-    return texts
+def _plain(cell: str | Unreadable) -> str:
+    return cell if isinstance(cell, str) else ""
+
+
+def cell_of(value: object) -> str | Unreadable:
+    """Return a cell's value as `text_of`, or why it has none."""
+    text = text_of(value)
+    return Unreadable(_NO_TEXT) if text is None else text
 
 
 def text_of(value: object) -> str | None:
@@ -196,50 +216,6 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _sheet_rows(file: BinaryIO, form: ExcelFormat) -> Generator[Row, None, None]:
-    from openpyxl import load_workbook
-    from openpyxl.utils.exceptions import InvalidFileException
-
-    try:
-        with zipfile.ZipFile(file) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except zipfile.BadZipFile:
-        unpacked = -1
-    if unpacked < 0:
-        refuse(["the file is not an Excel workbook (xlsx); save an older xls file as xlsx"])
-    if unpacked > _LARGEST_UNPACKED_BYTES:
-        refuse([f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about styles and extensions, which are not needed
-            workbook = load_workbook(file, read_only=True, data_only=True)
-        if form.sheet is not None and form.sheet not in workbook.sheetnames:
-            refuse([f"the workbook has no sheet of the declared name, but {len(workbook.sheetnames)} others"])
-        sheet = workbook[form.sheet] if form.sheet is not None else workbook.worksheets[0]
-        width = 0
-        for row, values in enumerate(sheet.iter_rows(values_only=True), start=1):
-            cells = [text_of(value) for value in values]
-            while cells and cells[-1] == "":
-                cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
-            width = width or len(cells)
-            if cells:
-                yield row, cells + [""] * (width - len(cells))
-    except (*_DAMAGED_SHEET, InvalidFileException):
-        pass  # the error's text quotes the content
-    else:
-        return
-    refuse(["the sheet is damaged"])
-
-
-def sheet_names(path: Path) -> list[str]:
-    """Return the names of a workbook's sheets. The workbook was read before, so it is not damaged."""
-    from openpyxl import load_workbook
-
-    with path.open("rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [sheet.title for sheet in load_workbook(file, read_only=True).worksheets]
-
-
 def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
     import pyarrow
     import pyarrow.parquet
@@ -252,7 +228,7 @@ def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:
         batch_rows = max(1, _BLOCK_CELLS // max(1, len(names)))
         for batch in table.iter_batches(batch_size=batch_rows, use_threads=False):
             batch.validate(full=True)  # a file can declare bytes as text although they are not text
-            columns = [[text_of(value) for value in column.to_pylist()] for column in batch.columns]
+            columns = [[cell_of(value) for value in column.to_pylist()] for column in batch.columns]
             yield from enumerate(zip(*columns, strict=True), start=row)
             row += batch.num_rows
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError):  # such as a time before the year 1

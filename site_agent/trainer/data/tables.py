@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.trainer.data.cell_rules import ABSENT, MISSING, UNKNOWN_POSITION
+from site_agent.trainer.data.cell_rules import ABSENT, ERROR_CODES, MISSING, UNKNOWN_POSITION, canonical_identifier
 from site_agent.trainer.data.cells import (
     BlockParser,
     Counts,
@@ -55,7 +55,7 @@ from site_agent.trainer.data.columns import (
 from site_agent.trainer.data.contract import Column, Contract, MaskTarget
 from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
-from site_agent.trainer.data.table_sources import Block, blocks_of, first_row, open_rows
+from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows
 
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
@@ -120,6 +120,7 @@ class Survey:
         outside: for each column the numbers outside of the declared range, float64.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
+        doubts: what a person must look at although it was read, in words, with the name of its column.
         nameless: the numbers of the columns without a name in the header, from 1. They are not read.
     """
 
@@ -129,6 +130,7 @@ class Survey:
     outside: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    doubts: tuple[tuple[str, str | None], ...] = ()
     nameless: tuple[int, ...] = ()
 
 
@@ -155,7 +157,13 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None, s
     """
     reading = _Reading(contract, today=today, scratch=scratch)
     table = reading.run(path)
-    return Survey(table=table, mistakes=reading.mistakes.found, outside=reading.all_outside, nameless=reading.nameless)
+    return Survey(
+        table=table,
+        mistakes=reading.mistakes.found,
+        outside=reading.all_outside,
+        doubts=tuple(reading.doubts),
+        nameless=reading.nameless,
+    )
 
 
 def survey_new_rows(
@@ -199,6 +207,7 @@ class _Reading:
         self.reads_outcome = not for_prediction
         self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
+        self.doubts: list[tuple[str, str | None]] = []
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
@@ -218,7 +227,8 @@ class _Reading:
         return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
     def run(self, path: Path) -> Table:
-        with open_rows(path, self.contract.format) as rows:
+        doubts: list[Doubt] = []
+        with open_rows(path, self.contract.format, doubts) as rows:
             first = first_row(rows)
             if self.contract.format.header:
                 width, positions = len(first[1]), self._positions_by_name(first[1])
@@ -241,6 +251,8 @@ class _Reading:
             rows = rows if self.contract.format.header else itertools.chain([first], rows)
             for block in blocks_of(rows, width, places):
                 self._take(block, width, positions, parsers)
+        columns: dict[int | None, str | None] = {None: None} | {positions[name]: name for name in read}
+        self.doubts = [(one.words, columns[one.place]) for one in doubts if one.place in columns]
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -319,9 +331,7 @@ class _Reading:
         return isinstance(self.dates.get(name), DayColumn)
 
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
-        if block.ragged:
-            words = f"not the expected {width} columns; {DELIMITER}"
-            self.mistakes.add(words, block.ragged)
+        self._take_damage(block, width, positions)
         rows, dates = block.rows, self.dates
         kept = self._kept(block, positions, parsers)
         self.rows.append(rows[kept])
@@ -356,6 +366,15 @@ class _Reading:
             self.others[name] += block.columns[place]
         self._take_terms(block, positions, kept)
         self._take_images(block, positions, kept)
+
+    def _take_damage(self, block: Block, width: int, positions: Mapping[str, int]) -> None:
+        if block.ragged:
+            words = f"not the expected {width} columns; {DELIMITER}"
+            self.mistakes.add(words, block.ragged)
+        columns = {place: name for name, place in positions.items()}
+        for row, place, cell in block.unreadable:
+            if place in columns:
+                self.mistakes.add(cell.words, [row], column=columns[place])
 
     def _take_terms(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
         used = np.flatnonzero(kept)
@@ -446,10 +465,15 @@ class _Reading:
         patient = self.contract.patient
         if patient is None:
             return
-        markers = {"", *self.contract.missing_markers}
+        markers = {"", *self.contract.missing_markers, *ERROR_CODES}
         anonymous = [int(rows[place]) for place, who in enumerate(self.patients) if who in markers]
         if anonymous:
             self.mistakes.add("no patient identifier", anonymous, column=patient.name)
+        identifiers = set(self.patients) - markers
+        alike = len(identifiers) - len({canonical_identifier(one) for one in identifiers})
+        if alike:
+            words = f"{alike} identifiers differ from others only in capitals, dashes, accents or invisible characters"
+            self.doubts.append((f"{words}; are they one patient?", patient.name))
         if patient.one_row_per_patient:
             counts = Counter(self.patients)
             again = [

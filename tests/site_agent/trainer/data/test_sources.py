@@ -24,9 +24,11 @@ from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError
 from site_agent.desk.examination.examined_outcome import group_labels
+from site_agent.hospital import Split
 from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME
 from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.table_sources import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from tests.for_each import for_each
@@ -466,3 +468,23 @@ def test_values_of_other_programs_are_spelt_as_in_a_text_file() -> None:
         "2020-01-31 09:05:00",
     ]
     assert text_of(b"x") is None
+
+
+def test_the_parts_of_a_table_from_a_database_do_not_follow_its_order(tmp_path: Path) -> None:
+    """After an UPDATE that changes nothing, or a vacuum, a database returns the same rows in another order."""
+    reading = _with_format('{kind: sql, query: "SELECT * FROM visits"}')
+    parts = []
+    for rows in (SMALL_ROWS, SMALL_ROWS[::-1]):
+        path = tmp_path / f"{len(parts)}.sqlite"
+        with closing(sqlite3.connect(path)) as one:
+            one.execute(f"CREATE TABLE visits ({', '.join(SMALL_HEADER)})")
+            typed = [[_typed(cell) for cell in row] for row in rows]
+            one.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", typed)
+            one.commit()
+        table = read_table(path, reading)
+        split = split_rows(table, Split(test_share=0.25, validation_share=0.25, seed=7))
+        features = np.stack(list(table.features.values()), axis=1)
+        parts.append([features[rows] for rows in (split.training, split.validation, split.test)])
+
+    for one, other in zip(*parts, strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,236 @@
+"""Reads the rows of a sheet in an Excel workbook one by one.
+
+For a formula, the value that Excel saved is read. Nothing is computed and no macro runs. openpyxl returns the values.
+What it does not say, because it reads row by row, is looked up in the sheet's own XML before: formulas without a saved
+value, merged cells and hidden rows. The size that a sheet states for itself is not used, because programs write it
+wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import warnings
+import zipfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml.ElementTree import iterparse
+from openpyxl import load_workbook
+from openpyxl.utils import range_boundaries
+from openpyxl.utils.cell import column_index_from_string, coordinate_from_string
+from openpyxl.utils.exceptions import CellCoordinatesException, InvalidFileException
+from openpyxl.workbook import Workbook
+
+from site_agent.trainer.data.contract import ExcelFormat
+from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_of
+
+# A workbook is a compressed archive. A small file can unpack to more than any memory.
+_LARGEST_UNPACKED_BYTES: Final = 1 << 32
+_MOST_MERGED_CELLS: Final = 1 << 20
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
+    *(CellCoordinatesException, KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError),
+)
+_OLE: Final = b"\xd0\xcf\x11\xe0"
+_STRICT: Final = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
+_WRITTEN_DATE: Final = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4}|\d{2})")
+_LAST_MONTH: Final = 12
+_NO_VALUE: Final = Unreadable("a formula without a saved value; open the workbook, let it compute, and save it")
+_MERGED: Final = Unreadable("a cell that is merged with another; unmerge the cells and write the value into each")
+
+
+@dataclass(frozen=True, eq=False)
+class _Sheet:
+    """What the XML of a sheet says beside the values: cells by row and column, both from 1."""
+
+    unreadable: dict[int, dict[int, Unreadable]] = field(default_factory=lambda: defaultdict(dict))
+    hidden: set[int] = field(default_factory=set)
+    zeros: Counter[int] = field(default_factory=Counter)  # by column, formulas whose saved value is 0
+    others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
+
+
+def sheet_rows(path: Path, form: ExcelFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+    """Yield the header and all rows that are not blank, each with its number. A damaged file raises DataError."""
+    refused = _why_not(path)
+    if refused is not None:
+        refuse([refused])
+    with path.open("rb") as file:
+        try:
+            with _silence():
+                workbook = load_workbook(file, read_only=True, data_only=True)
+        except _DAMAGED:
+            workbook = None
+        if workbook is None:
+            refuse(["the workbook is damaged"])
+        with closing(workbook):
+            yield from _rows_of(path, workbook, form, doubts)
+
+
+def sheet_names(path: Path) -> list[str]:
+    """Return the names of a workbook's sheets. The workbook was read before, so it is not damaged."""
+    with path.open("rb") as file, _silence(), closing(load_workbook(file, read_only=True)) as workbook:
+        return [sheet.title for sheet in workbook.worksheets]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The library warns about styles, and about dates beyond the calendar with the value of the cell."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _why_not(path: Path) -> str | None:
+    """Return why a file is not a workbook that can be read here, or None."""
+    with path.open("rb") as file:
+        if file.read(len(_OLE)) == _OLE:
+            return "the workbook has a password, or it is an older xls file; save it as xlsx without a password"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_UNPACKED_BYTES:
+                return f"the workbook unpacks to more than {_LARGEST_UNPACKED_BYTES} bytes; export the sheet as CSV"
+            if "xl/workbook.bin" in names:
+                return "the file is a binary workbook (xlsb); save it as xlsx"
+            if "mimetype" in names:
+                return "the file is an OpenDocument sheet (ods); save it as xlsx"
+            if "xl/workbook.xml" in names and _STRICT in archive.read("xl/workbook.xml"):
+                return "the file is a Strict Open XML workbook; save it as an Excel workbook (xlsx) that is not strict"
+    except _DAMAGED:
+        return "the file is not an Excel workbook (xlsx)"
+    return None
+
+
+def _rows_of(path: Path, workbook: Workbook, form: ExcelFormat, doubts: list[Doubt]) -> Generator[Row, None, None]:
+    sheets = {sheet.title: sheet for sheet in workbook.worksheets}
+    if form.sheet is not None and form.sheet not in sheets:
+        refuse([f"the workbook has no sheet of the declared name, but {len(sheets)} others"])
+    visible = [sheet for sheet in sheets.values() if sheet.sheet_state == "visible"]
+    if form.sheet is None and not visible:
+        refuse(["the workbook has no visible sheet; declare the name of a hidden one if it is the table"])
+    sheet: Any = sheets[form.sheet] if form.sheet is not None else visible[0]
+    if sheet not in visible:
+        doubts.append(Doubt("the declared sheet of the workbook is hidden"))
+    known = _looked_up(path, sheet._worksheet_path)
+    if known.hidden:
+        doubts.append(Doubt(f"{len(known.hidden)} hidden or filtered rows of the sheet are read like all others"))
+    for column, count in known.zeros.items():
+        if not known.others[column] and count > 1:
+            words = f"all {count} formulas have the saved value 0, as programs save that do not compute"
+            doubts.append(Doubt(words, column - 1))
+    sheet.reset_dimensions()
+    yield from _rows(sheet.iter_rows(values_only=True), known, doubts)
+
+
+def _looked_up(path: Path, part: str) -> _Sheet:
+    found, is_header = _Sheet(), True
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(part.removeprefix("/")) as xml:
+            for _, element in iterparse(xml):
+                match element.tag.rpartition("}")[2]:
+                    case "row":
+                        cells = [cell for cell in element if cell.get("r")]
+                        for cell in () if is_header else cells:
+                            _look_at(cell, found)
+                        if element.get("hidden") in ("1", "true") and cells:
+                            found.hidden.add(int(element.get("r") or 0))
+                        is_header = is_header and not cells
+                        element.clear()
+                    case "mergeCell":
+                        _merge(range_boundaries(element.get("ref") or ""), found)
+        return found
+    except _DAMAGED:
+        pass  # the error's text quotes the content
+    return refuse(["the sheet is damaged"])
+
+
+def _look_at(cell: Element, found: _Sheet) -> None:
+    parts = {part.tag.rpartition("}")[2]: part.text for part in cell}
+    name, row = coordinate_from_string(cell.get("r", ""))
+    column = column_index_from_string(name)
+    if "f" not in parts:
+        found.others[column] += "v" in parts
+    elif not parts.get("v"):
+        if cell.get("t") != "str":  # an empty text is a value
+            found.unreadable[row][column] = _NO_VALUE
+    elif parts["v"] == "0":
+        found.zeros[column] += 1
+    else:
+        found.others[column] += 1
+
+
+def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
+    left, top, right, bottom = (part or 0 for part in place)
+    cells = (right - left + 1) * (bottom - top + 1) + sum(map(len, found.unreadable.values()))
+    if not (left and top and right and bottom) or cells > _MOST_MERGED_CELLS:
+        raise ValueError
+    for row, column in itertools.product(range(top, bottom + 1), range(left, right + 1)):
+        if (row, column) != (top, left):
+            found.unreadable[row][column] = _MERGED
+
+
+def _rows(rows: Iterator[tuple[object, ...]], known: _Sheet, doubts: list[Doubt]) -> Generator[Row, None, None]:
+    width, dates = 0, _Dates()
+    for row in itertools.count(1):
+        values = _next(rows)
+        if values is None:
+            doubts += dates.doubts
+            return
+        cells = [cell_of(value) for value in values]
+        while cells and cells[-1] == "":
+            cells.pop()  # a row can have empty cells at its end, depending on how the sheet was edited
+        if not cells:
+            continue
+        cells += [""] * (width - len(cells))
+        if width:
+            dates.look_at(values)
+            for column, unreadable in known.unreadable.get(row, {}).items():
+                if column <= len(cells):
+                    cells[column - 1] = unreadable
+        width = width or len(cells)
+        yield row, cells
+
+
+def _next(rows: Iterator[tuple[object, ...]]) -> tuple[object, ...] | None:
+    """Return the next row, or None after the last row. Raise an error if the sheet is damaged at this row."""
+    try:
+        with _silence():
+            return next(rows, None)
+    except _DAMAGED:
+        pass  # the error's text quotes the content
+    return refuse(["the sheet is damaged"])
+
+
+class _Dates:
+    """Sees columns whose days and months another program has swapped where it could, and left as text elsewhere."""
+
+    def __init__(self) -> None:
+        self._early, self._late, self._text = Counter[int](), Counter[int](), Counter[int]()
+
+    def look_at(self, values: tuple[object, ...]) -> None:
+        for place, value in enumerate(values):
+            if isinstance(value, date):
+                (self._early if value.day <= _LAST_MONTH else self._late)[place] += 1
+            elif isinstance(value, str) and (found := _WRITTEN_DATE.fullmatch(value.strip())):
+                self._text[place] += max(int(found[1]), int(found[2])) > _LAST_MONTH
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        return [
+            Doubt(
+                f"{count} dates are dates up to the 12th day of a month, and {self._text[place]} later ones are text: "
+                "another program has probably swapped day and month; import the original file again as text",
+                place,
+            )
+            for place, count in self._early.items()
+            if self._text[place] and not self._late[place]
+        ]

@@ -1,0 +1,211 @@
+"""What a workbook holds is read right or named with its row and column, and nothing is lost in silence."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from openpyxl import Workbook
+from openpyxl.utils.datetime import CALENDAR_MAC_1904
+from openpyxl.worksheet.worksheet import Worksheet
+
+from protos.errors import DataError
+from site_agent.trainer.data.cell_rules import FAILED_FORMULA
+from site_agent.trainer.data.contract import Contract
+from site_agent.trainer.data.tables import Survey, read_table, survey_table
+
+from .conftest import contract_from
+
+CONTRACT = """
+format: {kind: excel}
+columns:
+  - {name: patient, role: patient}
+  - {name: age, role: feature, type: numeric, missing: median}
+  - {name: born, role: feature, type: date, until: "2020-01-01", unit: days, missing: median, pattern: PATTERNS}
+  - {name: note, role: ignore}
+  - {name: sick, role: target, task: binary, positive: [1]}
+"""
+ROWS = 12
+Change = Callable[[Worksheet], None]
+
+
+def _contract(patterns: str = '"%Y-%m-%d"') -> Contract:
+    return contract_from(CONTRACT.replace("PATTERNS", patterns))
+
+
+def _book(path: Path, change: Change = lambda sheet: None) -> Path:
+    book = Workbook()
+    sheet = book.create_sheet("Patients", 0)
+    sheet.append(["patient", "age", "born", "note", "sick"])
+    for row in range(ROWS):
+        sheet.append([f"p{row}", 40 + row, datetime.date(1960, 3, 10 + row), "", row % 2])
+    change(sheet)
+    book.save(path)
+    return path
+
+
+def _edited(path: Path, part: str, pattern: bytes, replacement: bytes) -> None:
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    changed = re.sub(pattern, replacement, parts[part])
+    assert changed != parts[part]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (parts | {part: changed}).items():
+            archive.writestr(name, content)
+
+
+def _mistakes(found: Survey) -> set[tuple[str | None, tuple[int, ...]]]:
+    return {(one.column, one.rows) for one in found.mistakes}
+
+
+def test_the_size_that_a_sheet_states_is_not_believed(tmp_path: Path) -> None:
+    """Other programs write it wrong, and a reader that trusts it drops rows and columns."""
+    path = _book(tmp_path / "table.xlsx")
+    _edited(path, "xl/worksheets/sheet1.xml", rb'<dimension ref="[^"]*"', b'<dimension ref="A1:C4"')
+
+    assert read_table(path, _contract()).rows == ROWS
+
+
+def test_a_formula_without_a_saved_value_is_no_missing_value(tmp_path: Path) -> None:
+    """As after a program that writes formulas and does not compute them."""
+
+    def change(sheet: Worksheet) -> None:
+        sheet["B3"], sheet["B7"], sheet["D4"] = "=1+1", "=1+1", "=1+1"
+
+    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
+
+    assert _mistakes(found) == {("age", (3, 7))}
+
+
+def test_formulas_that_are_all_zero_are_asked_about(tmp_path: Path) -> None:
+    """Some programs save 0 for what they do not compute."""
+    path = _book(tmp_path / "table.xlsx")
+    _edited(path, "xl/worksheets/sheet1.xml", rb'(<c r="B(?!1")\d+"[^>]*>)<v>\d+</v>', rb"\1<f>1+1</f><v>0</v>")
+
+    assert [column for _, column in survey_table(path, _contract()).doubts] == ["age"]
+    assert not survey_table(_book(tmp_path / "other.xlsx"), _contract()).doubts
+
+
+def test_cells_that_are_merged_are_named(tmp_path: Path) -> None:
+    """Only the first of them has the value."""
+    path = _book(tmp_path / "table.xlsx", lambda sheet: sheet.merge_cells("B4:B6"))
+
+    assert ("age", (5, 6)) in _mistakes(survey_table(path, _contract()))
+
+
+def test_an_error_value_is_no_outcome(tmp_path: Path) -> None:
+    """All outcomes but the declared ones are negative, and a failed lookup is none of them."""
+
+    def change(sheet: Worksheet) -> None:
+        sheet["E5"], sheet["D6"] = "#N/A", "#N/A"
+
+    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
+
+    assert [(one.flaw, one.column, one.rows) for one in found.mistakes] == [(FAILED_FORMULA.words, "sick", (5,))]
+
+
+def test_a_hidden_sheet_is_not_the_table_unless_it_is_declared(tmp_path: Path) -> None:
+    """An older copy is often hidden before the newer one; hidden and filtered rows are told."""
+
+    def change(sheet: Worksheet) -> None:
+        old = sheet.parent.create_sheet("Old", 0)
+        old.append(["patient", "age", "born", "note", "sick"])
+        old.sheet_state = "hidden"
+        sheet.row_dimensions[4].hidden = True
+
+    path = _book(tmp_path / "table.xlsx", change)
+    found = survey_table(path, _contract())
+
+    assert found.table.rows == ROWS
+    assert len(found.doubts) == 1
+    old = contract_from(CONTRACT.replace("PATTERNS", '"%Y-%m-%d"').replace("excel}", "excel, sheet: Old}"))
+    assert len(survey_table(path, old).doubts) == 1
+
+
+def test_days_and_months_that_another_program_swapped_are_asked_about(tmp_path: Path) -> None:
+    """It swapped what it could, and left the others as text."""
+
+    def change(sheet: Worksheet) -> None:
+        for row, day in enumerate(range(8, 8 + ROWS), start=2):
+            sheet.cell(row, 3).value = f"{day}.03.1960" if day > 12 else datetime.date(1960, day, 3)
+
+    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract('["%d.%m.%Y", "%Y-%m-%d"]'))
+
+    assert [column for _, column in found.doubts] == ["born"]
+    assert not found.mistakes
+
+
+def test_dates_counted_from_1904_are_the_same_dates(tmp_path: Path) -> None:
+    """As programs for another system saved them."""
+    plain = read_table(_book(tmp_path / "table.xlsx"), _contract())
+
+    def change(sheet: Worksheet) -> None:
+        sheet.parent.epoch = CALENDAR_MAC_1904
+
+    found = read_table(_book(tmp_path / "other.xlsx", change), _contract())
+
+    np.testing.assert_array_equal(plain.features["born"], found.features["born"])
+
+
+def test_times_and_lengths_of_time_stop_no_table_that_ignores_them(tmp_path: Path) -> None:
+    """They are named where they are declared as something else."""
+
+    def change(sheet: Worksheet) -> None:
+        sheet["D2"], sheet["D3"] = datetime.time(9, 5), datetime.timedelta(days=2)
+        sheet["D3"].number_format = "[h]:mm:ss"
+        sheet["B4"] = datetime.timedelta(days=2)
+        sheet["B4"].number_format = "[h]:mm:ss"
+
+    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
+
+    assert _mistakes(found) == {("age", (4,))}
+
+
+def test_a_date_beyond_the_calendar_is_named_without_a_warning_that_shows_it(tmp_path: Path) -> None:
+    """The library's own warning has the value of the cell."""
+    path = _book(tmp_path / "table.xlsx")
+    _edited(path, "xl/worksheets/sheet1.xml", rb'(<c r="C5"[^>]*>)<v>\d+</v>', rb"\1<v>99999999</v>")
+
+    with warnings.catch_warnings(record=True) as caught:
+        found = survey_table(path, _contract())
+
+    assert ("born", (5,)) in _mistakes(found)
+    assert not caught
+
+
+OTHERS = {
+    "a password or an old file": lambda path: path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600)),
+    "a binary workbook": lambda path: _archive(path, {"xl/workbook.bin": b""}),
+    "an OpenDocument sheet": lambda path: _archive(path, {"mimetype": b"application/vnd.oasis.opendocument.text"}),
+    "a strict workbook": lambda path: _edited(
+        _book(path), "xl/workbook.xml", b"http://schemas.openxmlformats.org/spreadsheetml/2006/main",
+        b"http://purl.oclc.org/ooxml/spreadsheetml/main",
+    ),
+    "too many merged cells": lambda path: _edited(
+        _book(path, lambda sheet: sheet.merge_cells("A3:B4")), "xl/worksheets/sheet1.xml", b"A3:B4", b"A3:ZZ90000"
+    ),
+}  # fmt: skip
+
+
+def _archive(path: Path, parts: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def test_other_kinds_of_workbooks_are_told_apart(tmp_path: Path) -> None:
+    """Each has its own sentence, because each has another remedy or name."""
+    told = set()
+    for make in OTHERS.values():
+        make(tmp_path / "table.xlsx")
+        with pytest.raises(DataError) as error:
+            read_table(tmp_path / "table.xlsx", _contract())
+        told.add(error.value.what)
+
+    assert len(told) == len(OTHERS)
