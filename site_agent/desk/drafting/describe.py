@@ -122,7 +122,7 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], in
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
         rest = rest if form.header else itertools.chain([first], rest)
-        most, rows = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0
+        most, rows, has_more = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0, False
         for block in blocks_of(rest, width, list(columns)):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
@@ -130,9 +130,11 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], in
             count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
             for place, column in columns.items():
                 column.take(block.columns[place][:count])
-            if len(numbers) > len(taken):
-                return list(columns.values()), nameless, rows, True
-        return list(columns.values()), nameless, rows, False
+            if has_more := len(numbers) > len(taken):
+                break
+        for column in columns.values():
+            column.settle()
+        return list(columns.values()), nameless, rows, has_more
 
 
 def _check_names(names: list[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from site_agent.desk.examination.suspicious_numbers import CANDIDATES, TEXT_MARKERS, seem_identifiers
+from site_agent.desk.examination.suspicious_numbers import ANSWERS, CANDIDATES, TEXT_MARKERS, seem_identifiers
 from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import check_patterns
@@ -45,6 +45,7 @@ class ColumnDraft:
         self.name, self._decimal = name, decimal
         self.rows = self.empty = self.numbers = self.whole = self.other_texts = 0
         self.markers: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
         self.codes: Counter[str] = Counter()
         self.has_many_codes = False
         self.listed: set[str] = set()
@@ -67,8 +68,19 @@ class ColumnDraft:
                 self.empty += 1
             elif text.lower() in TEXT_MARKERS:
                 self.markers[text] += 1
+            elif text.lower() in ANSWERS:
+                self._answers[text] += 1
             else:
                 self._take_value(text)
+
+    def settle(self) -> None:
+        """Decide, after the last cell, whether words such as `none` are codes. Among numbers and dates they are not."""
+        if self.is_numeric or self.patterns:
+            self.markers += self._answers
+        else:
+            for text in self._answers.elements():
+                self._take_value(text)
+        self._answers.clear()
 
     def _take_value(self, text: str) -> None:
         self._take_code(text)

@@ -37,6 +37,8 @@ _POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
+_DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
+_IN_ITS_PROGRAM: Final = "Export the table as CSV in the program that wrote it, with codes and not with labels."
 _KINDS: Final = {
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Excel workbook (xls)", "Save it as xlsx or as CSV."),
     b"PAR1": (
@@ -48,6 +50,16 @@ _KINDS: Final = {
         "an SQLite database",
         "Give a file with a query: `site-agent data describe --query FILE`.",
     ),
+    b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xc2\xea\x81\x60": ("a SAS data set", _IN_ITS_PROGRAM),
+    b"HEADER RECORD*******LIB": ("a SAS transport file", _IN_ITS_PROGRAM),
+    b"$FL2@(#)": ("an SPSS file", _IN_ITS_PROGRAM),
+    b"$FL3@(#)": ("an SPSS file", _IN_ITS_PROGRAM),
+    b"<stata_dta>": ("a Stata file", _IN_ITS_PROGRAM),
+    b"\x00\x01\x00\x00Standard ": ("an Access database", "Open it in Access and export the table as CSV."),
+    b"RDX": ("an R workspace", "In R, write the table with write.csv."),
+    b"{\\rtf": ("a text document (rtf)", "Export the table as CSV or as an Excel workbook (xlsx)."),
+    b"{": ("a JSON file, such as a FHIR export", "Export the table as CSV, with one row for each patient."),
+    b"<?xml": ("an XML file", "Export the table as CSV or as an Excel workbook (xlsx)."),
     b"%PDF": ("a PDF document", "Export the table as CSV or as an Excel workbook (xlsx)."),
 }
 
@@ -220,8 +232,12 @@ def _agreement(lines: list[str], delimiter: str) -> tuple[int, int]:
     return (count, width) if width > 1 else (0, 0)
 
 
+def _shape(cell: str) -> str:
+    return re.sub(r"[^\W\d]", "a", re.sub(r"\d", "9", cell))
+
+
 def _has_header(rows: list[list[str]]) -> bool:
-    """Return whether the first row is a header: all its cells are different words, and no cell is a number.
+    """Return whether the first row is a header: all its cells are different words, and none is like a value below it.
 
     The first cell can be empty, because pandas and R write row numbers there. The last cells can be empty, because some
     programs end each row with a separator.
@@ -233,8 +249,18 @@ def _has_header(rows: list[list[str]]) -> bool:
     names += first[1:]
     while names and not names[-1]:
         names.pop()
-    is_named = all(cell and not _NUMBER.fullmatch(cell) and cell != "?" for cell in names)
+    columns = [[row[place].strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
+    is_named = all(cell and not _is_value(cell, column) for cell, column in zip(names, columns, strict=False))
     return bool(names) and is_named and len(set(names)) == len(names)
+
+
+def _is_value(cell: str, column: list[str]) -> bool:
+    """Return whether a cell of the first row is one of its column's values, so that no patient is taken for names."""
+    if _NUMBER.fullmatch(cell) or _DATE.match(cell) or cell == "?":
+        return True
+    shape = _shape(cell)
+    is_numbered = "9" in shape and sum(_shape(other) == shape for other in column) > len(column) / 2
+    return is_numbered or column.count(cell) > 1
 
 
 def _has_commas(rows: list[list[str]]) -> bool:

@@ -43,13 +43,34 @@ _SEPARATES: Final = 0.9
 # median to the first or last decile (1.28 standard deviations).
 _FAR_LOGS: Final = 8.0
 _FAR_BELOW: Final = 3.0
+_FAR_SIGNED: Final = 40.0
+_FEW_NEGATIVE: Final = 0.01
 CANDIDATES: Final = (
     *(-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0, -99999.0),
-    *(0.0, 77.0, 88.0, 99.0, 777.0, 888.0, 999.0, 7777.0, 8888.0, 9999.0, 99999.0, 999999.0),
+    *(0.0, 77.0, 88.0, 96.0, 97.0, 98.0, 99.0, 99.9, 777.0, 888.0, 996.0, 997.0, 998.0, 999.0, 999.9),
+    *(7777.0, 8888.0, 9996.0, 9997.0, 9998.0, 9999.0, 99999.0, 999999.0),
 )
 TEXT_MARKERS: Final = frozenset(
-    {"?", "na", "n/a", "#n/a", "nan", "null", "none", "nil", ".", "-", "--", "unknown", "missing", "not known", "nd"}
+    {
+        "?",
+        "na",
+        "n/a",
+        "#n/a",
+        "#null!",
+        "nan",
+        "null",
+        ".",
+        "-",
+        "--",
+        "unknown",
+        "missing",
+        "not known",
+        "unk",
+        "k.a.",
+    }
 )
+# These words can also be an answer, so they are markers only among numbers and dates.
+ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal"})
 _FEWEST_OTHERS: Final = 5
 _FAR: Final = 10.0
 # Of a patient's number: the least number of different values, and their least share, because patients come again. The
@@ -132,12 +153,13 @@ def mixed_units(values: Numbers, others: Sequence[Numbers] = ()) -> MixedUnits |
     """Return the finding that a column seems to have two units. Return None if its positive values have one scale.
 
     Args:
-        values: float64 of shape (rows,), NaN if missing. A column with negative numbers is skipped.
+        values: float64 of shape (rows,), NaN if missing. A column with many negative numbers is skipped.
         others: further columns of these rows, including the outcome. If one of them separates the two scales, the
             scales are two kinds of patients and not two units.
     """
     is_there = values > 0
-    found = _two_heaps(np.log(values[is_there])) if not (values < 0).any() else None
+    few = _FEW_NEGATIVE * is_there.sum()
+    found = _two_heaps(np.log(values[is_there])) if (values < 0).sum() <= few else None
     if found is None:
         return None
     is_upper_there, factor, medians = found
@@ -164,17 +186,22 @@ def unit_hint(column: str, inside: Numbers, outside: Numbers) -> str | None:
 
 
 def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which positive values, bool (rows,), are so far from all others that a decimal point may be missing.
+    """Return which values, bool (rows,), are so far from all others that a decimal point may be missing.
 
-    `values` are float64 (rows,), NaN if missing. A column with negative numbers is skipped.
+    `values` are float64 (rows,), NaN if missing. Distances are those of logarithms; in a column where more than one in
+    a hundred values is negative they are those of the values.
     """
-    is_there, nothing = values > 0, np.zeros(len(values), dtype=bool)
+    has_signs = bool((values < 0).sum() > _FEW_NEGATIVE * (~np.isnan(values)).sum())
+    is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
     there = values[is_there]
-    if len(there) < FEWEST_VALUES or (values < 0).any() or len(np.unique(there)) < _FEWEST_DIFFERENT:
+    if len(there) < FEWEST_VALUES or len(np.unique(there)) < _FEWEST_DIFFERENT:
         return nothing
     low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
     if not low < middle < high:
         return nothing
+    if has_signs:
+        is_far = (values - middle > _FAR_SIGNED * (high - middle)) | (middle - values > _FAR_SIGNED * (middle - low))
+        return np.asarray(is_far)
     logs = np.log(np.where(is_there, values, middle) / middle)
     is_above = logs > _FAR_LOGS * math.log(high / middle)
     # Near zero, logarithms of ordinary small amounts differ much, so the difference itself must be large too.
@@ -284,7 +311,7 @@ def disguised_numbers(values: Numbers) -> tuple[float, ...]:
         if value > 0:
             is_found = value > high + far
         elif value < 0:
-            is_found = low >= 0 and (low - value > far or value <= -7)
+            is_found = low - value > far or (low >= 0 and value <= -7)
         else:
             is_found = low >= 0.2 * float(np.median(others)) and low >= min(_FAR * step, high - low)
         if is_found:

@@ -28,8 +28,8 @@ _TIME: Final = re.compile(r"[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?", re.ASCII)
 _ZONED: Final = re.compile(
     r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)? ?(Z|[+-]\d{2}(:?\d{2}(:?\d{2})?)?)", re.ASCII
 )
-# The exponent is limited, so that no cell can require a number of a million digits. Longer cells stay text.
-_PLAIN_NUMBER: Final = re.compile(r"[+-]?(\d{1,18}(\.\d{0,9})?|\.\d{1,9})([eE][+-]?\d{1,2})?", re.ASCII)
+# Digits behind a zero are a code, such as a postcode, and so are digits around an E, as in ICD-11. So are longer cells.
+_PLAIN_NUMBER: Final = re.compile(r"[+-]?((0|[1-9]\d{0,17})(\.\d{0,9})?|\.\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def canonical_identifier(text: str) -> str:
 def canonical_code(text: str, decimal: str = ".") -> str:
     """Return a code in the spelling that is used to compare codes. `3`, `3.0` and ` 3` are the same code.
 
-    A number becomes the shortest plain decimal number. Any other text loses its surrounding blanks. `decimal` is the
-    decimal point or comma in `text`.
+    `03` and `3E0` are other codes. A number becomes the shortest plain decimal number. Any other text loses its
+    surrounding blanks. `decimal` is the decimal point or comma in `text`.
     """
     stripped = text.strip()
     number = stripped if decimal == "." else stripped.replace(".", " ").replace(decimal, ".")

@@ -109,6 +109,13 @@ def query_records(path: Path, form: SqlFormat) -> Generator[Row, None, None]:
     raise failure
 
 
+def lacks_its_log(path: Path) -> bool:
+    """Whether an SQLite file is in WAL mode, and the file beside it is absent that can have its newest rows."""
+    with path.open("rb") as file:
+        start = file.read(20)
+    return start.startswith(_SQLITE) and start[18:] == _WAL_VERSIONS and not Path(f"{path}-wal").exists()
+
+
 def _rows(connection: Connection, form: SqlFormat) -> Generator[Row, None, None]:
     query = text(form.query.strip().removesuffix(";").replace(":", r"\:"))
     result = connection.execution_options(stream_results=True, yield_per=_ROWS_AT_ONCE).execute(query)

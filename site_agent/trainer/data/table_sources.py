@@ -114,8 +114,11 @@ def _rows(path: Path, file: BinaryIO, form: Format, doubts: list[Doubt]) -> Gene
         case ParquetFormat():
             return _parquet_rows(file)
         case SqlFormat():
-            from site_agent.trainer.data.database import query_records
+            from site_agent.trainer.data.database import lacks_its_log, query_records
 
+            if lacks_its_log(path):
+                words = "the SQLite file is in WAL mode, and a copy of it alone can lack the newest rows"
+                doubts.append(Doubt(f"{words}; was it copied with `sqlite3 FILE \"VACUUM INTO 'COPY'\"`?"))
             return query_records(path, form)
         case _:
             assert_never(form)
@@ -186,11 +189,12 @@ def _text_rows(file: BinaryIO, form: TableFormat) -> Generator[Row, None, None]:
         errors="strict" if is_wide else "surrogateescape",
         newline="",
     )
-    row = 0
+    row = width = 0
     try:
         for row, cells in enumerate(csv.reader(_lines(text), delimiter=form.delimiter, strict=True), start=1):
-            if cells:
-                yield row, cells
+            width = width or len(cells)
+            if cells:  # some programs write a delimiter behind the last cell of a row
+                yield row, cells if any(cells[width:]) else cells[:width]
     except csv.Error:
         pass
     else:
@@ -213,7 +217,8 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
             refuse([f"line {number}: it has more than {LONGEST_LINE} characters; a line end is missing"])
         if "\0" in line:
             refuse([f"line {number}: it has a NUL byte: the file is damaged, binary or in UTF-16"])
-        yield line
+        # A file that was joined from several has the mark of a beginning in its middle.
+        yield line.removeprefix("\ufeff")
 
 
 def _parquet_rows(file: BinaryIO) -> Generator[Row, None, None]:

@@ -57,6 +57,15 @@ from site_agent.trainer.data.image_folder import ImageFolder, Pixels
 from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, Mistakes, like_column, refuse
 from site_agent.trainer.data.table_sources import Block, Doubt, blocks_of, first_row, open_rows
 
+# Days that programs write for "not known". An ordinary patient can have one of them, several hardly.
+_MARKER_DAYS: Final = tuple(
+    date(*day)
+    for day in (
+        *((1753, 1, 1), (1800, 1, 1), (1899, 12, 30), (1899, 12, 31), (1900, 1, 1), (2099, 12, 31)),
+        *((2199, 12, 31), (2999, 12, 31), (3000, 1, 1), (9999, 1, 1), (9999, 12, 31)),
+    )
+)
+_FEWEST_MARKER_DAYS: Final = 3
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
 DELIMITER: Final = "is the delimiter the declared one?"
@@ -208,6 +217,7 @@ class _Reading:
         self.absent: list[str] = []
         self.nameless: tuple[int, ...] = ()
         self.doubts: list[tuple[str, str | None]] = []
+        self.marker_days: Counter[tuple[str, date]] = Counter()
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
@@ -253,6 +263,11 @@ class _Reading:
                 self._take(block, width, positions, parsers)
         columns: dict[int | None, str | None] = {None: None} | {positions[name]: name for name in read}
         self.doubts = [(one.words, columns[one.place]) for one in doubts if one.place in columns]
+        self.doubts += [
+            (f"{count} dates are {day}; does this day mean 'not known'?", name)
+            for (name, day), count in self.marker_days.items()
+            if count >= _FEWEST_MARKER_DAYS
+        ]
         return self._finish(positions)
 
     def _positions_by_name(self, header: Sequence[str]) -> dict[str, int]:
@@ -339,6 +354,10 @@ class _Reading:
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
         # If an optional date is missing, every interval from it is unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
+        for name, parsed in days.items():
+            self.marker_days.update(
+                (name, day) for day in _MARKER_DAYS for _ in range(int((parsed.values == day.toordinal()).sum()))
+            )
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
             column = dates.get(name)

@@ -36,14 +36,16 @@ def test_the_examples_have_31_columns_together() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("3", "3.0"), (" 3", "3"), ("+3", "3"), ("1e1", "10"), ("100", "100.0"), (".7", "0.70"), ("-0", "0"), ("07", "7")],
+    [("3", "3.0"), (" 3", "3"), ("+3", "3"), ("100", "100.0"), (".7", "0.70"), ("-0", "0")],
 )
 def test_numbers_as_codes_compare_by_value(one: str, other: str) -> None:
     """Two spellings of a number are the same code."""
     assert canonical_code(one) == canonical_code(other)
 
 
-@pytest.mark.parametrize("text", ["Present", "nan", "inf", "1_000", "0x1", "3 4", "٣", "1e999999999", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["Present", "nan", "inf", "1_000", "0x1", "3 4", "٣", "1e999999999", "1e1", "1E50", "07", "9" * 5000]
+)
 def test_what_is_no_plain_number_stays_as_it_stands(text: str) -> None:
     """Words, and numbers only a computer would write, are compared letter by letter."""
     assert canonical_code(f" {text} ") == text

@@ -1,0 +1,171 @@
+"""Values that good tables lose in other programs: each is read right here, or asked about."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protos.errors import DataError
+from site_agent.desk.drafting.describe import describe
+from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
+from site_agent.trainer.data.tables import read_table, survey_table
+from tests.site_agent.trainer.data.conftest import contract_from
+
+CONTRACT = """
+format: FORMAT
+columns:
+  - {name: patient, role: patient}
+  - {name: born, role: feature, type: date, since: "1850-01-01", unit: days, missing: median, future: allow}
+  - {name: code, role: feature, type: categorical, codes: ["1E50", "1E51", "01", "1"]}
+  - {name: sick, role: target, task: binary, positive: [1], negative: [0]}
+"""
+ROWS = 20
+
+
+def _lines(rows: int = ROWS) -> list[list[str]]:
+    codes = ("1E50", "1E51", "01", "1")
+    return [[f"A-{row}", f"1960-03-{row % 28 + 1:02d}", codes[row % 4], str(row % 2)] for row in range(rows)]
+
+
+def _file(path: Path, rows: list[list[str]], *, header: bool = True, end: str = "") -> Path:
+    names = [["patient", "born", "code", "sick"]] if header else []
+    path.write_text("".join(",".join(row) + (end if row not in names else "") + "\n" for row in (*names, *rows)))
+    return path
+
+
+def _contract(form: str = "{header: true}") -> str:
+    return CONTRACT.replace("FORMAT", form)
+
+
+def test_codes_that_look_like_numbers_stay_codes(tmp_path: Path) -> None:
+    """ICD-11 has 1E50, and a leading zero belongs to a code."""
+    table = read_table(_file(tmp_path / "table.csv", _lines()), contract_from(_contract()))
+
+    assert np.unique(table.features["code"]).tolist() == [0, 1, 2, 3]
+
+
+def test_a_delimiter_behind_every_row_is_no_column(tmp_path: Path) -> None:
+    """The header has none. A value there is still one cell too many."""
+    contract, rows = contract_from(_contract()), _lines()
+
+    assert read_table(_file(tmp_path / "table.csv", rows, end=","), contract).rows == ROWS
+    with pytest.raises(DataError):
+        read_table(_file(tmp_path / "table.csv", [[*row, "x"] for row in rows]), contract)
+
+
+def test_the_mark_of_a_files_beginning_belongs_to_no_patient(tmp_path: Path) -> None:
+    """Two exports were joined, and the second begins with it."""
+    rows = _lines()
+    rows[9][0] = "\ufeff" + rows[9][0]
+
+    table = read_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
+
+    assert table.patients is not None
+    assert table.patients[9] == "A-9"
+
+
+def test_days_that_mean_not_known_are_asked_about(tmp_path: Path) -> None:
+    """One patient can have such a day, several hardly."""
+    rows = _lines()
+    assert not survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
+    for row in rows[::4]:
+        row[1] = "9999-12-31"
+
+    (doubt,) = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract())).doubts
+
+    assert doubt[1] == "born"
+
+
+@pytest.mark.parametrize("other", ["A-1 ", "A\u20111", "a-1", "A-1\u200b"])
+def test_one_patient_under_two_spellings_is_asked_about(tmp_path: Path, other: str) -> None:
+    """Otherwise a patient's rows are in the training part and in the test part."""
+    rows = _lines()
+    rows[0][0] = other
+
+    found = survey_table(_file(tmp_path / "table.csv", rows), contract_from(_contract()))
+
+    assert [column for _, column in found.doubts] == (["patient"] if other.strip() != "A-1" else [])
+
+
+def test_a_copy_of_a_database_without_its_log_is_asked_about(tmp_path: Path) -> None:
+    """Its newest rows can be in the file that was not copied."""
+    path = tmp_path / "table.sqlite"
+    contract = contract_from(_contract('{kind: sql, query: "SELECT * FROM visits"}'))
+    doubts = []
+    for mode in ("DELETE", "WAL"):
+        with closing(sqlite3.connect(path)) as one:
+            one.execute(f"PRAGMA journal_mode = {mode}")
+            one.execute("CREATE TABLE IF NOT EXISTS visits (patient, born, code, sick)")
+            one.execute("DELETE FROM visits")
+            one.executemany("INSERT INTO visits VALUES (?, ?, ?, ?)", _lines())
+            one.commit()
+        doubts.append(len(survey_table(path, contract).doubts))
+
+    assert doubts == [0, 1]
+
+
+def test_no_patient_becomes_the_names_of_a_draft(tmp_path: Path) -> None:
+    """Without a header the first row has values like those below it: numbers, dates, numbered texts, words."""
+    rows = _lines()
+
+    draft = describe(_file(tmp_path / "table.csv", rows, header=False)).text
+    named = describe(_file(tmp_path / "named.csv", rows)).text
+
+    assert "A-0" not in draft
+    assert "header: false" in draft
+    assert "header: true" in named
+
+
+def test_a_word_that_can_be_an_answer_is_a_marker_only_among_numbers(tmp_path: Path) -> None:
+    """No complication is an answer, and no value is none."""
+    path = tmp_path / "table.csv"
+    severity = ("none", "mild", "severe")
+    lines = [f"p{row},{severity[row % 3]},{row if row % 5 else 'none'},{row % 2}" for row in range(60)]
+    path.write_text("\n".join(["patient,severity,crp,sick", *lines]))
+
+    draft = describe(path).text
+
+    (line,) = (one for one in draft.splitlines() if "name: severity" in one)
+    assert "none" in line
+    assert '"none"' in next(one for one in draft.splitlines() if one.startswith("missing_markers"))
+
+
+def test_negative_numbers_switch_no_check_off() -> None:
+    """A base excess is around 0, and 500 is none; one negative amount hides no second unit and no marker."""
+    generator = np.random.default_rng(7)
+    excess = generator.normal(0, 3, 400)
+    assert not far_values(excess).any()
+    excess[::100] = 500
+    assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]
+    assert disguised_numbers(np.append(excess[1:100], -999.0)) == (-999.0,)
+    glucose = generator.lognormal(np.log(100), 0.2, 400)
+    glucose[:80] /= 18.02
+    assert mixed_units(glucose) is not None
+    assert mixed_units(np.append(glucose, -1.0)) is not None
+
+
+KINDS = {
+    "SAS": bytes(12) + b"\xc2\xea\x81\x60" + bytes(100),
+    "SAS transport": b"HEADER RECORD*******LIBRARY HEADER RECORD!!!!!!!",
+    "SPSS": b"$FL2@(#) SPSS DATA FILE",
+    "Stata": b"<stata_dta><header>",
+    "Access": b"\x00\x01\x00\x00Standard Jet DB\x00",
+    "JSON": b'{"resourceType": "Patient"}\n',
+    "XML": b'<?xml version="1.0"?><table/>\n',
+}
+
+
+def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
+    """Each with what to do, instead of a mistake in its first line."""
+    told = {}
+    for kind, content in KINDS.items():
+        (tmp_path / "table.csv").write_bytes(content)
+        with pytest.raises(DataError) as error:
+            describe(tmp_path / "table.csv")
+        told[kind] = error.value.what
+
+    assert len(set(told.values())) == len(KINDS)
