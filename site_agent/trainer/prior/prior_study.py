@@ -41,13 +41,12 @@ from protos.plan.prior_sums import (
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import MalformedMessage, Stage
-from site_agent.trainer.data.columns import CategoricalFeature
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import Dataset, SplitRows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import SavedStudy
 from site_agent.trainer.failures import unfit
-from site_agent.trainer.prior.compared_columns import OthersColumns, Relations, Suspicion, columns_here, suspicions
+from site_agent.trainer.prior.compared_columns import OtherColumns, Suspicion, suspicions
 from site_agent.trainer.prior.concept_columns import Float64, Mapped, mapped_columns, values_of, without_rare
 from site_agent.trainer.prior.site_sums import Concentrated, Rows, clipped_terms, own_sums, profiled_intercept
 from site_agent.trainer.study import Answer, Asked
@@ -133,7 +132,7 @@ class PriorStudy:
             if asked.stage is Stage.STATISTICS:
                 return _answer(self._statistics())
             path = self._path(found, asked.round - 1)
-            self.suspicions = self._compared(found, asked.round - 1)
+            self.suspicions = self._compared(found)
             if asked.stage is Stage.NEWTON:
                 return _answer(self._own(found, path[-1]).encoded())
             others = self._others(found, path)
@@ -153,7 +152,7 @@ class PriorStudy:
             return self._known_privately(found, self.prior.private)
         try:
             path = self._path(found, rounds)
-            self.suspicions = self._compared(found, rounds)
+            self.suspicions = self._compared(found)
             return KnownByOthers(
                 standard=found.standard,
                 mapped=self.recorded,
@@ -259,20 +258,13 @@ class PriorStudy:
             return (*numbers, len(outcomes), _integer(outcomes[:, 0]), _integer(outcomes[:, 0] ** 2))
         return (*numbers, len(outcomes), *(int(column.sum()) for column in outcomes.T))
 
-    def _compared(self, found: AnnouncedSums, rounds: int) -> tuple[Suspicion, ...]:
-        """Compare this site's columns with those of all other sites combined, after `rounds` Newton rounds."""
+    def _compared(self, found: AnnouncedSums) -> tuple[Suspicion, ...]:
+        """Compare this site's columns with those of all other sites combined."""
         sites, counts, means, deviations = found.without(self._statistics())
         # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
-        are_enough = sites >= self.prior.method.fewest_sites - 1
-        others = OthersColumns.of(self.prior.columns, counts, means, deviations, are_enough)
-        relations = None
-        if rounds:
-            own, rows = self._own(found, np.zeros((len(self.prior.outputs), len(means)))), len(self._outcomes)
-            rest, all_rows = found.newton(1).without(own), found.standard.rows
-            relations = Relations.of(own, rest, rows, (all_rows or rows) - rows)
-        units = {one.name: one.unit for one in self._table.contract.features if not isinstance(one, CategoricalFeature)}
-        own_columns = columns_here(self.prior.columns, self.recorded, self._features, units)
-        return tuple(suspicions(self.prior.columns, own_columns, others, relations))
+        are_enough = (sites >= self.prior.method.fewest_sites - 1) & (counts >= FEWEST_ROWS)
+        others = OtherColumns(means=means, deviations=deviations, are_enough=are_enough)
+        return tuple(suspicions(self.prior.columns, self.recorded, self._features, others))
 
     def _gain_of(self, found: AnnouncedSums, others: Float64) -> int:
         """Return how much the other sites' score lowers the loss of an intercept alone, encoded as an integer."""
