@@ -4,10 +4,6 @@ Every setting is a key of the plan with torch's default. Only the learning rate 
 meaning in all optimisers. `first_decay` and `second_decay` are the shares of the mean gradient and of the mean squared
 gradient that a step keeps (beta 1 and beta 2). `offset` keeps a quotient finite (epsilon). No accepted setting divides
 by 0 if a gradient is 0, as in a column that a site lacks.
-
-Two options of torch are missing here. A centred RMSprop takes the root of a difference that becomes 0 for a constant
-gradient, and by rounding may be negative (measured: not a number after 1,208 steps of a constant gradient). Adagrad's
-decay of the rate can be replaced by a learning-rate schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ _Offset: TypeAlias = Annotated[float, Field(ge=1e-16, le=1)]
 
 
 class _Moments(Document):
-    """The settings of Adam and of the optimisers that follow from it."""
+    """The settings of Adam and AdamW."""
 
     name: str
     learning_rate: _LearningRate
@@ -51,48 +47,6 @@ class Adam(_Moments):
     amsgrad: bool = False
 
 
-class NesterovAdam(_Moments):
-    """NAdam: Adam that looks one step ahead. The momentum rises from half of `first_decay`. Dozat 2016.
-
-    `momentum_rise` is torch's momentum_decay; `decoupled` shrinks parameters as AdamW does.
-    """
-
-    name: Literal["nadam"]
-    momentum_rise: float = Field(default=0.004, ge=0, le=1)
-    decoupled: bool = False
-
-
-class RectifiedAdam(_Moments):
-    """Adam that divides by the root of v only once the variance can be estimated. Liu et al. 2020, algorithm 2.
-
-    `decoupled` shrinks parameters as AdamW does.
-    """
-
-    name: Literal["radam"]
-    decoupled: bool = False
-
-
-class Adagrad(Document):
-    """Each step is divided by the root of the sum of all squared gradients. Duchi et al. 2011."""
-
-    name: Literal["adagrad"]
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.0
-    initial_sum: float = Field(default=0.0, ge=0, le=1e6)
-    offset: _Offset = 1e-10
-
-
-class RootMeanSquare(Document):
-    """RMSprop, Tieleman and Hinton 2012, with momentum if the plan sets it."""
-
-    name: Literal["rmsprop"]
-    learning_rate: _LearningRate
-    weight_decay: _WeightDecay = 0.0
-    second_decay: _Kept = 0.99
-    offset: _Offset = 1e-8
-    momentum: _Kept = 0.0
-
-
 class StochasticGradientDescent(Document):
     """Each step follows the gradient of a batch, with momentum if the plan sets it."""
 
@@ -109,10 +63,7 @@ class StochasticGradientDescent(Document):
         return self
 
 
-Optimiser: TypeAlias = Annotated[
-    AdamW | Adam | NesterovAdam | RectifiedAdam | Adagrad | RootMeanSquare | StochasticGradientDescent,
-    Field(discriminator="name"),
-]
+Optimiser: TypeAlias = Annotated[AdamW | Adam | StochasticGradientDescent, Field(discriminator="name")]
 
 
 def is_plain_descent(optimiser: Optimiser) -> bool:

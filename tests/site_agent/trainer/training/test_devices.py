@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from protos.errors import ConfigurationError
-from protos.plan.optimisers import Adagrad
 from site_agent.trainer.arithmetic import card_memory_error, prepare_arithmetic
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
-from site_agent.trainer.training.training_model import build_optimiser
 from tests.laws.catalogue import NAMES, catalogue_plan, rows_at
 
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no graphics card here")
@@ -57,17 +54,6 @@ def test_a_card_that_torch_cannot_use_is_refused(
         prepare_arithmetic(1, "cuda")
 
     assert "device: cpu" in refused.value.remedy
-
-
-def test_adagrad_uses_a_kernel_that_every_release_has_for_a_card() -> None:
-    """Torch 2.11 refuses the fused kernel of Adagrad on a card, so only a processor uses it."""
-    plan = Adagrad(name="adagrad", learning_rate=0.01)
-    with FakeTensorMode():
-        on_card = build_optimiser(plan, [torch.nn.Parameter(torch.empty(3, device="cuda"))])
-    on_processor = build_optimiser(plan, [torch.nn.Parameter(torch.empty(3))])
-
-    assert (on_card.defaults["fused"], on_card.defaults["foreach"]) == (None, True)
-    assert on_processor.defaults["fused"]
 
 
 @pytest.mark.parametrize(
@@ -125,9 +111,8 @@ def test_a_round_on_a_card_is_repeated_to_the_bit() -> None:
 
 
 OPTIMISERS = [
-    *({"name": name} for name in ("adamw", "adam", "nadam", "radam", "adagrad", "rmsprop", "sgd")),
+    *({"name": name} for name in ("adamw", "adam", "sgd")),
     {"name": "adamw", "amsgrad": True},
-    {"name": "rmsprop", "momentum": 0.9},
     {"name": "sgd", "momentum": 0.9, "nesterov": True},
 ]
 

@@ -12,13 +12,9 @@ from torch import Tensor, nn
 
 from protos.plan.learning_rates import CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
 from protos.plan.optimisers import (
-    Adagrad,
     Adam,
     AdamW,
-    NesterovAdam,
     Optimiser,
-    RectifiedAdam,
-    RootMeanSquare,
     StochasticGradientDescent,
     is_plain_descent,
 )
@@ -44,38 +40,6 @@ CASES: list[tuple[Optimiser, type[torch.optim.Optimizer], dict[str, Any]]] = [
         Adam(name="adam", learning_rate=0.02, amsgrad=True, **BETAS),
         torch.optim.Adam,
         {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True},
-    ),
-    (NesterovAdam(name="nadam", learning_rate=0.02), torch.optim.NAdam, {}),
-    (
-        NesterovAdam(name="nadam", learning_rate=0.02, momentum_rise=0.3, decoupled=True, **BETAS),
-        torch.optim.NAdam,
-        {
-            "betas": (0.8, 0.95),
-            "eps": 1e-3,
-            "weight_decay": 0.1,
-            "momentum_decay": 0.3,
-            "decoupled_weight_decay": True,
-        },
-    ),
-    (RectifiedAdam(name="radam", learning_rate=0.02), torch.optim.RAdam, {}),
-    (
-        RectifiedAdam(name="radam", learning_rate=0.02, decoupled=True, **BETAS),
-        torch.optim.RAdam,
-        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "decoupled_weight_decay": True},
-    ),
-    (Adagrad(name="adagrad", learning_rate=0.02), torch.optim.Adagrad, {}),
-    (
-        Adagrad(name="adagrad", learning_rate=0.02, initial_sum=0.5, offset=0.1, weight_decay=0.1),
-        torch.optim.Adagrad,
-        {"initial_accumulator_value": 0.5, "eps": 0.1, "weight_decay": 0.1},
-    ),
-    (RootMeanSquare(name="rmsprop", learning_rate=0.02), torch.optim.RMSprop, {}),
-    (
-        RootMeanSquare(
-            name="rmsprop", learning_rate=0.02, second_decay=0.8, offset=0.1, momentum=0.7, weight_decay=0.1
-        ),
-        torch.optim.RMSprop,
-        {"alpha": 0.8, "eps": 0.1, "momentum": 0.7, "weight_decay": 0.1},
     ),
     (StochasticGradientDescent(name="sgd", learning_rate=0.02), torch.optim.SGD, {}),
     (
@@ -194,10 +158,6 @@ FLAG = st.booleans()
 EXTREMES: st.SearchStrategy[Optimiser] = st.one_of(
     st.builds(AdamW, name=st.just("adamw"), amsgrad=FLAG, **DECAYS),
     st.builds(Adam, name=st.just("adam"), amsgrad=FLAG, **DECAYS),
-    st.builds(NesterovAdam, name=st.just("nadam"), momentum_rise=st.sampled_from([0.0, 1.0]), decoupled=FLAG, **DECAYS),
-    st.builds(RectifiedAdam, name=st.just("radam"), decoupled=FLAG, **DECAYS),
-    st.builds(Adagrad, name=st.just("adagrad"), initial_sum=st.sampled_from([0.0, 1e6]), **SHARED),
-    st.builds(RootMeanSquare, name=st.just("rmsprop"), second_decay=KEPT, momentum=KEPT, **SHARED),
 )
 
 
