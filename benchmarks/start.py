@@ -34,7 +34,11 @@ SITES: Final = 3
 LIMIT_SECONDS: Final = 300.0
 IDLE_AFTER_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.01
-_KINDS: Final = {"coordinator start": "coordinator", "site_agent.agent": "agent", "site_agent.trainer": "trainer"}
+_KINDS: Final = {
+    "coordinator start": "coordinator",
+    "site_agent.agent": "agent",
+    "site_agent.trainer_process": "trainer",
+}
 
 
 @click.command()

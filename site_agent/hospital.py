@@ -122,9 +122,9 @@ class Split(Document):
 class Data(Document):
     """The hospital's table, the contract of the table, and the division of the rows.
 
-    `unaccepted_warnings` sets whether a warning about the table that nobody has accepted stops training, or is only
-    shown. `prevalence` is the share of patients with the outcome, for a site that only receives and has no outcomes
-    to count; None takes the other sites' share.
+    `unaccepted_warnings` sets whether a table that nobody has checked, or with warnings that nobody has accepted, stops
+    training, or is only logged. `prevalence` is the share of patients with the outcome, for a site that only receives
+    and has no outcomes to count; None takes the other sites' share.
     """
 
     table: PathText

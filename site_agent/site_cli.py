@@ -112,7 +112,7 @@ def check(path: Path) -> None:
     give_up_network()  # before anything starts a thread
 
     if hospital.policy.tier == "receiving":
-        from site_agent.desk.results.receiving import read_without_outcomes
+        from site_agent.trainer.prior.receivable import read_without_outcomes
 
         rows = read_without_outcomes(hospital).rows
         click.echo(
@@ -120,15 +120,15 @@ def check(path: Path) -> None:
         )
         return
 
-    from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.dataset import prepare_rows
+    from site_agent.trainer.data.image_folder import temporary_folder
+    from site_agent.trainer.data.run_table import table_for_run
 
-    examination = admitted(hospital)
-    assert examination.split_rows is not None  # otherwise there was an error
-    dataset, _ = prepare_rows(examination.table, examination.split_rows)
+    table, split = table_for_run(hospital, temporary_folder())
+    dataset, _ = prepare_rows(table, split)
     parts = (len(dataset.training), len(dataset.validation), len(dataset.test))
     click.echo(f"{hospital.site}: {sum(parts)} rows ({parts[0]} training, {parts[1]} validation, {parts[2]} test)")
-    if dropped := len(examination.table.dropped):
+    if dropped := len(table.dropped):
         click.echo(f"{dropped} rows without an outcome are left out, as the contract requires.")
     click.echo(f"{len(dataset.columns)} columns after encoding: {', '.join(dataset.columns)}")
 

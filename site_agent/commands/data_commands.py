@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from host.command_line import PATH, by_option, person
-from protos.errors import OperatorError, UsageError
+from protos.errors import DataError, OperatorError, UsageError
 from site_agent.commands.site_options import config_option, opened_log
 from site_agent.desk.counted_rows import CountedRows, counted_rows_path
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.isolation import give_up_network
+
+if TYPE_CHECKING:
+    from site_agent.desk.examination.examine import Examination
 
 
 @click.group()
@@ -65,15 +69,15 @@ def check(path: Path, html: Path | None) -> None:
     hospital = read_hospital(path)
     give_up_network()  # before anything starts a thread
 
-    from site_agent.desk.examination.admitted_rows import examined, is_accepted, stop_as_listed
     from site_agent.desk.examination.examination_page import examination_page, finding_lines, verdict
-    from site_agent.desk.examination.finding import find_acceptance
+    from site_agent.desk.examination.examine import examined
     from site_agent.desk.result_files import check_places, write_result
+    from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check
 
     check_places((("--html", html),), hospital, [path])
     examination = examined(hospital)
-    found = find_acceptance(hospital.state_path, examination.digest)
-    by = None if found is None else f"{found.by} at {found.at}"
+    found = find_check(hospital.state_path, examination.digest)
+    by = None if found is None or found.by is None else f"{found.by} at {found.at}"
     stops = hospital.data.unaccepted_warnings == "stop"
     place = html or hospital.state_path / "data" / "check.html"
     page = examination_page(examination, site=hospital.site, accepted_by=by, warnings_stop=stops)
@@ -83,11 +87,33 @@ def check(path: Path, html: Path | None) -> None:
     for line in finding_lines(examination):
         click.echo(line)
     click.echo(f"The page is in {place}. The digest of this examination is {examination.digest[:16]}.")
-    stop_as_listed(hospital, examination, path)
-    if not is_accepted(hospital, examination):
+    _stop_as_listed(examination, path, by, warnings_stop=stops)
+    if not examination.warnings:
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=(), by=None, at=at))
+    elif by is None:
         click.echo(
             "Nobody has accepted these warnings. The table is used anyway, because "
             f"{path.name} has `unaccepted_warnings: tell`."
+        )
+
+
+def _stop_as_listed(examination: Examination, path: Path, by: str | None, *, warnings_stop: bool) -> None:
+    """Raise DataError if the table has errors or unaccepted warnings, which the caller has already listed."""
+    from site_agent.desk.examination.finding import counted
+    from site_agent.trainer.data.mistakes import CORRECT_TABLE
+
+    unused = "The table is not used for training. Nothing was sent."
+    if examination.errors:
+        what = f"The table has {counted(len(examination.errors), 'error')}, which this command listed above."
+        raise DataError(what=what, consequence=unused, remedy=CORRECT_TABLE)
+    if examination.warnings and by is None and warnings_stop:
+        warnings = counted(len(examination.warnings), "warning")
+        accept = f"site-agent data accept --config {path} --by NAME --digest {examination.digest[:16]}"
+        raise DataError(
+            what=f"No person has accepted the {warnings} that this command listed above.",
+            consequence=unused,
+            remedy=f"Correct the table. If the table is right, accept the warnings: `{accept}`.",
         )
 
 
@@ -106,12 +132,14 @@ def accept(path: Path, by: str, digest: str) -> None:
     give_up_network()  # before anything starts a thread
     by = person(by)
 
-    from site_agent.desk.examination.admitted_rows import check_errors, examined
-    from site_agent.desk.examination.finding import Acceptance, counted
-    from site_agent.desk.examination.finding import accept as record
+    from site_agent.desk.examination.examine import examined
+    from site_agent.desk.examination.finding import counted
+    from site_agent.trainer.data.mistakes import as_sentences, refuse, where
+    from site_agent.trainer.data.run_table import TableCheck, keep_check
 
     examination = examined(hospital)
-    check_errors(examination)
+    if examination.errors:
+        refuse([as_sentences(error.words, where(error.rows, error.count)) for error in examination.errors])
     if len(digest) < 16 or not examination.digest.startswith(digest):
         raise _refused(
             "This is not the digest of the present table, contract and split. One of them may have changed.",
@@ -120,9 +148,8 @@ def accept(path: Path, by: str, digest: str) -> None:
     now = datetime.now(UTC)
     warnings = tuple(warning.key for warning in examination.warnings)
     opened_log(hospital).write("data_accepted", digest=examination.digest, warnings=len(warnings), by=by)
-    query, at = examination.query_digest, now.isoformat(timespec="seconds")
-    acceptance = Acceptance(digest=examination.digest, warnings=warnings, query_digest=query, by=by, at=at)
-    record(hospital.state_path, acceptance)
+    at = now.isoformat(timespec="seconds")
+    keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=warnings, by=by, at=at))
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
 

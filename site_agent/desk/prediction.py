@@ -33,7 +33,6 @@ import numpy.typing as npt
 from protos.errors import DataError, UsageError
 from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
-from site_agent.desk.examination.code_spellings import is_plain_number
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, read_new_rows, require_columns
@@ -300,6 +299,11 @@ def _cells(contract: Contract, scores: npt.NDArray[np.float64]) -> Iterator[list
         return ([float(score)] for score in scores)
     names = [code if is_plain_number(code) else harmless(code) for code in contract.target.classes]
     return ([*map(float, row), names[int(row.argmax())]] for row in scores)
+
+
+def is_plain_number(code: str) -> bool:
+    """Return whether a code is a plain number, such as -1. A spreadsheet does not treat such a code as a formula."""
+    return code.removeprefix("-").replace(".", "", 1).isdecimal()
 
 
 def harmless(text: str) -> str:

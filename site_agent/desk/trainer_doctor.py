@@ -58,14 +58,14 @@ def _isolation(*, has_network: bool) -> Finding:
 
 
 def _table(hospital: Hospital) -> Finding:
-    from site_agent.desk.examination.read_hints import read_with_hints
     from site_agent.trainer.data.contract import read_contract
     from site_agent.trainer.data.dataset import prepare_rows, split_rows
     from site_agent.trainer.data.image_folder import temporary_folder
+    from site_agent.trainer.data.tables import read_table
 
     try:
         contract = read_contract(Path(hospital.data.contract))
-        table = read_with_hints(Path(hospital.data.table), contract, temporary_folder())
+        table = read_table(Path(hospital.data.table), contract, scratch=temporary_folder())
         prepare_rows(table, split_rows(table, hospital.data.split))
     except PermissionError:
         return _closed()

@@ -50,7 +50,7 @@ async def rounds_without_sending(hospital: Hospital, path: Path, plan: Plan) -> 
         OperatorError: the plan or the table does not fit, or the gate would have refused.
     """
     ours, theirs = socket.socketpair()
-    words = [sys.executable, "-P", "-m", "site_agent.trainer", "--config", str(path), "--rehearse"]
+    words = [sys.executable, "-P", "-m", "site_agent.trainer_process", "--config", str(path), "--rehearse"]
     command = [*words, "--socket", str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL):
         theirs.close()

@@ -71,7 +71,7 @@ class Neighbours:
             return await _found_trainer(self._hospital.trainer_socket)
         if self._trainer is not None:
             self._trainer.end()
-        self._trainer = _Child(["site_agent.trainer", "--config", str(self._path)])
+        self._trainer = _Child(["site_agent.trainer_process", "--config", str(self._path)])
         return GateEnd(self._trainer.ours.dup())
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,9 @@ from site_agent.trainer.site_network import Seeds, SiteNetworks, SiteTraining, b
 from site_agent.trainer.training.flat_network import Vector, part_of, prefixed
 from site_agent.trainer.training.local import sensitivities
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
+
+# Receives the number of a round, the training, the choice so far, and whether no later model follows.
+Watch: TypeAlias = Callable[[int, SiteTraining, Choice, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +134,7 @@ class Study:
         self._own_start = self._training.flat.private.data.clone() if plan.own_numbers else None
         self._trains = plan.tier_of(seeds.site) == "training"
         # Called after each measured round, with whether this round is the last one. It changes nothing.
-        self.watch: Callable[[int, SiteTraining, Choice, bool], None] = lambda *_: None
+        self.watch: Watch = lambda *_: None
 
     @property
     def site(self) -> str:

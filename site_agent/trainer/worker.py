@@ -37,6 +37,7 @@ from site_agent.approvals import find_approval, why_not
 from site_agent.approvals_guard import require_guarded
 from site_agent.hospital import Hospital
 from site_agent.state_folders import is_run_name
+from site_agent.trainer import before_rounds
 from site_agent.trainer.disk import AnsweredRounds, keep_suspicions
 from site_agent.trainer.failures import ModuleDiffers, NetworkDiffers, StateLost, TooFewRows, TrainingDiverged
 from site_agent.trainer.pulse import PULSE
@@ -57,29 +58,17 @@ if TYPE_CHECKING:
     from site_agent.trainer.data.preprocessing import Preprocessing
     from site_agent.trainer.disk import Saves
     from site_agent.trainer.prior.prior_study import PriorStudy
-    from site_agent.trainer.study import Asked, Study
+    from site_agent.trainer.study import Asked, Study, Watch
 
 
-class AroundRounds(Protocol):
-    """The trainer's work before the first and after the last round, implemented in site_agent.desk.around_rounds.
+class AfterRounds(Protocol):
+    """What the desk makes of a run. Its implementation is site_agent.desk.after_rounds.
 
-    Each function raises OperatorError if table, contract and plan do not fit, or if the disk cannot be written.
+    Each function raises OperatorError if table and plan do not fit, or if the disk cannot be written.
     """
 
-    def check_table(self, hospital: Hospital, /) -> None:
-        """Read the site's table and check it in the same way as before training."""
-
-    def begin_study(self, hospital: Hospital, plan: Plan, state: Path, /) -> tuple[Study, Preprocessing]:
-        """Load the table and the network of a study. The site's secret is in the folder `state`."""
-
-    def begin_prior(self, hospital: Hospital, plan: Plan, /) -> tuple[PriorStudy, Preprocessing]:
-        """Load the site's table for a plan with the method federated-prior."""
-
-    def own_numbers(self, hospital: Hospital, plan: Plan, folder: Path, /) -> tuple[int, ...]:
-        """Return the numbers that this site sends for a plan that only computes statistics."""
-
-    def require_receivable(self, hospital: Hospital, plan: Plan, /) -> None:
-        """Check that this site, which has no outcomes, can use the model of the plan."""
+    def watch(self, hospital: Hospital, study: Study, preprocessing: Preprocessing, /) -> Watch:
+        """Return the function that writes the curves of a run after each round."""
 
     def receive(
         self, hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32], /
@@ -99,12 +88,12 @@ class Worker:
         self,
         hospital: Hospital,
         trainer_socket: TrainerEnd,
-        around: AroundRounds,
+        after: AfterRounds,
         *,
         rehearsal: Path | None = None,
     ) -> None:
         """Store the settings. `rehearsal` is a temporary folder for a trial round without approval."""
-        self._hospital, self._trainer_socket, self._around = hospital, trainer_socket, around
+        self._hospital, self._trainer_socket, self._after = hospital, trainer_socket, after
         self._rehearsal = rehearsal
         self._state = rehearsal or hospital.state_path
         self._study: Study | PriorStudy | None = None
@@ -158,7 +147,7 @@ class Worker:
         try:
             match question:
                 case Check():
-                    self._around.check_table(self._hospital)
+                    before_rounds.check_table(self._hospital)
                     return Agreed()
                 case Prepare(run=run, payload=payload):
                     return self._prepare(run, plan_from_wire(bytes(payload)))
@@ -209,7 +198,7 @@ class Worker:
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""
         assert plan.prior is not None
-        self._around.require_receivable(self._hospital, plan)
+        before_rounds.require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
         self._log.info("model_awaited", run=run)
         return Prepared(approved)
@@ -219,10 +208,10 @@ class Worker:
 
     def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
         if plan.prior is not None:
-            return self._around.begin_prior(self._hospital, plan)
-        study, preprocessing = self._around.begin_study(self._hospital, plan, self._state)
-        if self._rehearsal:
-            study.watch = lambda *_: None  # nothing of it is stored
+            return before_rounds.begin_prior(self._hospital, plan)
+        study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
+        if not self._rehearsal:  # of which nothing is stored
+            study.watch = self._after.watch(self._hospital, study, preprocessing)
         return study, preprocessing
 
     def _approved(self, plan: Plan) -> str:
@@ -253,7 +242,7 @@ class Worker:
     def _count(self, plan: Plan, question: Train) -> Trained:
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
-        return Trained(0, 0, _packed(self._around.own_numbers(self._hospital, plan, self._state / "models")))
+        return Trained(0, 0, _packed(before_rounds.own_numbers(self._hospital, plan, self._state / "models")))
 
     def _train(self, question: Train) -> Trained:
         if self._plan is not None and self._rehearsal is None:
@@ -303,7 +292,7 @@ class Worker:
             return Agreed()
         asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
-            self._around.receive(self._hospital, self._plan, self._run, question.round, received)
+            self._after.receive(self._hospital, self._plan, self._run, question.round, received)
             return Agreed()
         study = self._study_at_end(question.round)
         if asked.round != study.plan.rounds and not study.plan.may_end_early:
@@ -360,7 +349,7 @@ class Worker:
         study.close(asked, received)
         if not self._is_reported:
             assert self._preprocessing is not None
-            self._around.make_report(self._hospital, study, self._preprocessing, self._run)
+            self._after.make_report(self._hospital, study, self._preprocessing, self._run)
             self._is_reported = True
 
     def _conclude_alike(self, asked: Asked, received: npt.NDArray[np.float32]) -> None:

@@ -28,9 +28,10 @@ from host.record_store import Store
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteMessage
 from site_agent.agent.connection import Connection
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital
+from site_agent.trainer import before_rounds
 from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
@@ -110,7 +111,7 @@ class LiveTrainer:
     """The worker of a site behind its trainer socket. After it has stopped, a request reports that."""
 
     def __init__(self, hospital: Hospital) -> None:
-        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), around_rounds)
+        self._worker: Worker | None = Worker(hospital, cast(TrainerEnd, _NoTrainerSocket()), after_rounds)
 
     async def ask(self, message: TrainerMessage, largest_payload: int = 0) -> TrainerMessage:
         """Return the worker's answer."""
@@ -341,8 +342,9 @@ class Results:
         def report(hospital: Hospital, study: Study, preprocessing: Any, run: str) -> None:
             self.of[hospital.site] = bits_of(study.conclude())
 
-        patch.setattr(around_rounds, "begin_study", begin)
-        patch.setattr(around_rounds, "make_report", report)
+        patch.setattr(before_rounds, "begin_study", begin)
+        patch.setattr(after_rounds, "make_report", report)
+        patch.setattr(after_rounds, "watch", lambda *_: lambda *_: None)
 
 
 def bits_of(outcome: Outcome) -> str:

@@ -19,8 +19,8 @@ import torch  # noqa: F401 — loaded for the forks
 import site_agent.desk.results.run_report
 import site_agent.trainer.study
 import site_agent.trainer.worker  # noqa: F401
-from site_agent.trainer.__main__ import main
 from site_agent.trainer.isolation import end_with_parent
+from site_agent.trainer_process import main
 
 
 def become_trainer(config: str, log: str) -> None:

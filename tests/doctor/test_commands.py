@@ -167,7 +167,7 @@ def test_a_running_agent(scene: Scene, tmp_path: Path, monkeypatch: pytest.Monke
         wait_until(lambda: any(words.startswith("READY=1\nWATCHDOG=1\nSTATUS=") for words in heard), 20)
         wait_until(lambda: "WATCHDOG=1\nSTATUS=awaiting approval" in heard, 20)
 
-        (trainer,) = [child for child in children(agent.pid) if b"site_agent.trainer" in words_of(child)]
+        (trainer,) = [child for child in children(agent.pid) if b"site_agent.trainer_process" in words_of(child)]
         os.kill(trainer, signal.SIGKILL)  # while it has nothing to do
         wait_until(says(log, "trainer_gone"), 5)
         assert asked(scene)["last_error"]["what"] == "The trainer of this site has ended."

@@ -25,7 +25,7 @@ from protos.wire.codec import encode_coordinator_message
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent import gate_socket
 from site_agent.approving import approve
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.gate import agent_link
 from site_agent.gate.consent import Consent
 from site_agent.gate.run_admission import Admission
@@ -141,7 +141,7 @@ def _worker(folder: Path, *, is_approved: bool) -> tuple[Worker, Any]:
     plan, config = make_plan(), make_site(folder, simple_models=False)
     if is_approved:
         approve_plan(config, plan)
-    return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket()), around_rounds), plan
+    return Worker(read_hospital(config), cast(TrainerEnd, _NoSocket()), after_rounds), plan
 
 
 def training_without_an_approval(weakened: bool) -> bool:

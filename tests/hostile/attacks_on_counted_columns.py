@@ -13,8 +13,8 @@ import yaml
 import site_agent.trainer.released_numbers
 from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
-from site_agent.desk.around_rounds import own_numbers
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import own_numbers
 from site_agent.trainer.released_numbers import ReleasedBefore
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.site_agent.trainer.sites import make_plan, make_site

@@ -20,8 +20,8 @@ from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
 from protos.wire.messages import Announcement, Join, Stage
-from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.columns import Feature
 from site_agent.trainer.prior import concept_columns
 from site_agent.trainer.prior.concept_columns import Mapped

@@ -23,13 +23,13 @@ import yaml
 import site_agent.trainer.worker
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
-from site_agent.desk import around_rounds
-from site_agent.desk.around_rounds import begin_study
+from site_agent.desk import after_rounds
 from site_agent.gate.site_certificates import SiteCertificates
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.state_folders import gate_folder, gate_store_path
-from site_agent.trainer.__main__ import _listen
+from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_process import _listen
 from site_agent.trainer_socket import TrainerEnd
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN, inputs_read, rows_read
@@ -104,7 +104,7 @@ def trainer_of(hospital: Hospital) -> Iterator[Path]:
         except InterruptedError:
             return
         with connection:
-            Worker(hospital, TrainerEnd(connection), around_rounds).serve()
+            Worker(hospital, TrainerEnd(connection), after_rounds).serve()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

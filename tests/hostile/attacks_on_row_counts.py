@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from protos.plan.weighting import RowWeights
-from site_agent.desk import around_rounds
-from site_agent.trainer import released_numbers
+from site_agent.trainer import before_rounds, released_numbers
 from tests.hostile.attack import Attack, in_copy, scratch
 
 ROWS_OF = {"a": 131, "b": 97, "c": 240, "d": 172}
@@ -52,7 +51,7 @@ def with_a_memory_of_exact_counts_alone() -> Iterator[None]:
         study.count_rows_as(rows, len(study.dataset.validation))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(around_rounds, "_count_rows", count)
+        patch.setattr(before_rounds, "_count_rows", count)
         yield
 
 
@@ -85,7 +84,7 @@ def _differ_by_one(studies: Sequence[tuple[int, bool]]) -> bool:
     with scratch() as folder:
         for rows, is_exact in studies:
             study = CountedStudy(rows, is_exact=is_exact)
-            around_rounds._count_rows(study, folder, CELL)  # type: ignore[arg-type]
+            before_rounds._count_rows(study, folder, CELL)  # type: ignore[arg-type]
             left.append((study.weight, is_exact))
     return not any(
         all(RowWeights(name="rows", largest_rows=1024, exact=exact).counted(rows) == weight for weight, exact in left)

@@ -14,7 +14,7 @@ import pytest
 
 import site_agent.trainer.released_numbers
 from protos.plan.federated_statistics import MOMENT_SCALE
-from site_agent.desk.around_rounds import own_numbers
+from site_agent.trainer.before_rounds import own_numbers
 from tests.hostile.attack import Attack, in_copy, scratch
 from tests.site_agent.trainer.test_statistics import asking, site
 

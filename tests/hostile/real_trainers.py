@@ -19,8 +19,8 @@ from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
-from site_agent.desk.around_rounds import begin_study
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer_socket import Agreed, Conclude, Message, Prepare, Prepared, Train, Trained
 from tests.federation import MadeUpTrainer, Site, Vector, masked_plan

@@ -157,7 +157,7 @@ def test_nothing_near_the_patients_opens_a_connection() -> None:
 
     assert {name for opener in OPENERS for name in callers(opener, texts)} == set()
     sockets = {name for name, text in texts.items() if "import socket" in text}
-    assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", "site_agent.trainer.__main__"}
+    assert sockets == {"site_agent.framed_messages", "site_agent.trainer_socket", "site_agent.trainer_process"}
     # The operator's status socket is a file of this computer.
     assert {(opener, module) for opener in OPENERS for module in callers(opener, BOUNDARY)} == {
         ("secure_channel", "site_agent.agent.connection"),

@@ -42,7 +42,7 @@ def test_imports_point_downwards() -> None:
     [
         (("coordinator.__main__", "coordinator.serve", "pki.__main__"), (*HEAVY, "rich")),
         (("site_agent.__main__", "site_agent.service.joining", "site_agent.agent.__main__"), (*HEAVY, "rich")),
-        (("site_agent.trainer.__main__", "site_agent.trainer.worker"), ("grpc", "coordinator", "rich")),
+        (("site_agent.trainer_process", "site_agent.trainer.worker"), ("grpc", "coordinator", "rich")),
     ],
     ids=["coordinator", "gate-and-agent", "trainer"],
 )

@@ -24,11 +24,11 @@ from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.framed_messages import HEADER
 from site_agent.hospital import read_hospital
-from site_agent.trainer.__main__ import _listen
 from site_agent.trainer.worker import Worker
+from site_agent.trainer_process import _listen
 from site_agent.trainer_socket import FRAMING, Agreed, Failed, Message, Prepare, Prepared, Train, Trained, TrainerEnd
 
 CONFIGURATION = Path("/etc/global-layers/hospital.yaml")
@@ -132,7 +132,7 @@ def main() -> None:
     os.umask(0o077)
     hospital = read_hospital(CONFIGURATION)
     connection = _listen(hospital, lambda: None)
-    sys.exit(Worker(hospital, Tampering(connection, sys.argv[1]), around_rounds).serve())
+    sys.exit(Worker(hospital, Tampering(connection, sys.argv[1]), after_rounds).serve())
 
 
 if __name__ == "__main__":

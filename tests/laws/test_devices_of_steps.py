@@ -35,7 +35,7 @@ def test_the_check_before_a_run_stops_where_no_card_is(tmp_path: Path) -> None:
     config = make_site(tmp_path, device="cuda")
     (tmp_path / "table.csv").unlink()
     script = "import sys; from pathlib import Path; from site_agent.hospital import read_hospital; "
-    script += "from site_agent.desk.around_rounds import check_table; check_table(read_hospital(Path(sys.argv[1])))"
+    script += "from site_agent.trainer.before_rounds import check_table; check_table(read_hospital(Path(sys.argv[1])))"
 
     done = subprocess.run([sys.executable, "-c", script, str(config)], capture_output=True, text=True, timeout=120)
 

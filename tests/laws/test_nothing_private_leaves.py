@@ -27,9 +27,9 @@ from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from protos.wire.messages import Bind, SiteReason
 from site_agent.approving import approve
-from site_agent.desk import around_rounds
-from site_agent.desk.around_rounds import begin_study
+from site_agent.desk import after_rounds
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.disk import SECRET_BYTES, write_whole
 from site_agent.trainer.study import Study
 from site_agent.trainer.worker import Worker
@@ -180,7 +180,7 @@ def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global")
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
-    worker = Worker(hospital, trainer_socket, around_rounds)  # type: ignore[arg-type]
+    worker = Worker(hospital, trainer_socket, after_rounds)  # type: ignore[arg-type]
     studies: list[Study] = []
     conclude, keep = worker._conclude, studies.append
 
@@ -224,7 +224,7 @@ def test_no_words_of_a_failure_go_out(tmp_path: Path, failure: str, monkeypatch:
         raise FAILURES[failure]
 
     monkeypatch.setattr(Study, "train", fails)
-    Worker(hospital, trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    Worker(hospital, trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     assert isinstance(trainer_socket.answers[-1], Failed)
     assert trainer_socket.answers[-1].reason == SiteReason.TRAINER_FAILED
@@ -244,7 +244,7 @@ def test_a_table_that_does_not_fit_is_not_quoted(tmp_path: Path, cell: str) -> N
     table.write_text("\n".join(lines) + "\n")
     trainer_socket = Watched(plan, hospital)
 
-    Worker(hospital, trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    Worker(hospital, trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     assert isinstance(trainer_socket.answers[-1], Failed)
     assert trainer_socket.answers[-1].reason == SiteReason.DATA_UNFIT

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from host.command_line import extra
 from host.log_page import as_html
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
@@ -26,7 +25,6 @@ from tests.host.test_log_page import log_of_a_run
 from tests.protos.examples import plan_of_method
 from tests.rehearsal.study import made_up_identities, plan_with
 from tests.site_agent.desk.examination.test_examination import CONTRACT
-from tests.site_agent.desk.test_after_deployment import later, new_rows
 from tests.site_agent.trainer.after_a_run import site_after_run
 
 
@@ -34,12 +32,6 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     """The name of each page and its document."""
     hospital = site_after_run(folder / "binary", simple_models=True)
     yield "report", report_page(site_facts(hospital, None, ["mean_radius"]))
-    with extra("site_agent.desk.drift"):
-        from site_agent.desk.drift.monitor_views import monitor_page
-        from site_agent.desk.drift.monitoring import monitor_table
-
-        new = new_rows(hospital, folder / "new.csv", later(hospital))
-        yield "monitor", monitor_page(monitor_table(hospital, new, None))
     several = site_after_run(folder / "several", table="wine", siloed_baseline=False)
     yield "report-of-classes", report_page(site_facts(several, None))
     number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.slow
 WIDTHS: Final = (390, 1280)
 PAGES: Final = (
     "report", "report-of-classes", "report-of-a-number", "examination", "review", "fingerprints", "audit",
-    *(("monitor",) if find_spec("site_agent.desk.drift") else ()),
 )  # fmt: skip
 LOOKED_AT: Final = (Path(__file__).parent / "looked_at.js").read_text()
 # The elements that a screen reader announces by their name.

@@ -24,8 +24,9 @@ from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
 from quickstart.hospitals import HospitalData
 from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
-from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.run_table import table_for_run
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.study import Outcome
 from tests.federation import Federation, identity_of
@@ -234,7 +235,7 @@ def test_a_plan_for_images_of_another_size_is_refused(
     hospital = read_hospital(configuration_of(hospitals[0], tmp_path / "one"))
 
     with pytest.raises(ConfigurationError, match=words):
-        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+        check_fit(plan, prepare_rows(*table_for_run(hospital, None))[0], plan.site_names[0])
 
 
 def test_a_plan_for_images_is_refused_by_a_table_without(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_a_plan_for_images_is_refused_by_a_table_without(tmp_path: Path) -> None
     plan = make_plan(architecture=CONVOLUTIONAL | {"image": {"height": 2, "width": 3}})
 
     with pytest.raises(ConfigurationError, match="This site has a table without images"):
-        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+        check_fit(plan, prepare_rows(*table_for_run(hospital, None))[0], plan.site_names[0])
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])

@@ -21,8 +21,9 @@ from protos.plan.plan import Plan
 from quickstart.dirichlet_shares import deal
 from quickstart.hospitals import HospitalData
 from site_agent.desk.comparison.evaluation import dice_of_images
-from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
+from site_agent.trainer.data.dataset import prepare_rows
+from site_agent.trainer.data.run_table import table_for_run
 from site_agent.trainer.fitting import check_fit
 from tests.federation import identity_of
 from tests.mask_images import SIZE, U_NET, mask_contract, put_table
@@ -154,12 +155,14 @@ def test_a_plan_that_draws_no_mask_of_this_size_is_refused(
     hospital = read_hospital(configuration_of(hospitals[0], tmp_path / "one"))
 
     with pytest.raises(ConfigurationError, match=words):
-        check_fit(plan, admit(hospital)[0], plan.site_names[0])
+        check_fit(plan, prepare_rows(*table_for_run(hospital, None))[0], plan.site_names[0])
 
 
 def test_the_rows_of_a_hospital_are_real_images_with_masks(hospitals: list[HospitalData], tmp_path: Path) -> None:
     """Each mask has the bright pixels of its image; some masks are empty."""
-    dataset, preprocessing = admit(read_hospital(configuration_of(hospitals[0], tmp_path / "one")))
+    dataset, preprocessing = prepare_rows(
+        *table_for_run(read_hospital(configuration_of(hospitals[0], tmp_path / "one")), None)
+    )
     scale = preprocessing.pixel_scales[0]
 
     part = dataset.training

@@ -18,10 +18,10 @@ from sklearn.metrics import roc_auc_score
 from global_layers.one_process import run_rounds
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
-from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import Split, read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare_rows, split_rows
+from site_agent.trainer.data.run_table import table_for_run
 from site_agent.trainer.data.tables import read_table
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.site_network import Seeds
@@ -155,7 +155,9 @@ def test_a_plan_for_another_note_is_refused(tmp_path: Path, architecture: dict[s
     listed = {"columns": columns} if architecture["name"] == "dense" else {}
 
     with pytest.raises(ConfigurationError, match=words):
-        check_fit(plan_for(1, architecture=architecture, **listed), admit(hospital)[0], "ahus")
+        check_fit(
+            plan_for(1, architecture=architecture, **listed), prepare_rows(*table_for_run(hospital, None))[0], "ahus"
+        )
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_a_plan_for_another_note_is_refused(tmp_path: Path, architecture: dict[s
 def test_a_plan_lists_exactly_the_columns_beside_the_note(tmp_path: Path, listed: list[str], words: str) -> None:
     """A column that the plan does not list has no token at the others, and the note's own are not listed."""
     hospital = read_hospital(put_site(tmp_path / "ahus", "ahus", 60, [AGE]))
-    dataset = admit(hospital)[0]
+    dataset = prepare_rows(*table_for_run(hospital, None))[0]
     check_fit(plan_for(1, columns=["weight", "age"]), dataset, "ahus")
     check_fit(plan_for(1, unused_columns=["age"]), dataset, "ahus")
 
@@ -180,7 +182,7 @@ def test_a_network_of_a_hospitals_own_may_read_places(tmp_path: Path) -> None:
     """It receives the same columns, and what it makes of them is not in the plan."""
     hospital = read_hospital(put_site(tmp_path / "ahus", "ahus", 60))
     own = {"name": "named-tensors", "tensors": [{"name": "last.weight", "shape": [1, 4], "bound": 0.1}]}
-    dataset = admit(hospital)[0]
+    dataset = prepare_rows(*table_for_run(hospital, None))[0]
 
     check_fit(plan_for(1, architecture=own, outputs=None), dataset, "ahus")
 

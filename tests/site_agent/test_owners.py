@@ -18,7 +18,7 @@ from host.log_report import Choice
 from host.secret_files import hold_directory, make_private_directory, read_secret, write_public, write_secret
 from protos.errors import ConfigurationError, OperatorError
 from site_agent.approving import withdraw
-from site_agent.desk.examination.finding import Acceptance, accept, find_acceptance
+from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check
 from site_agent.trainer.disk import write_whole
 from tests.rehearsal.study import made_up_identities, plan_with
 
@@ -45,12 +45,8 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
     log = AuditLog(state / "audit.log", site="st-mary", now=lambda: now)
     log.write("data_accepted", by="A. Jones")
     log.close()
-    accept(
-        state,
-        Acceptance(
-            digest="0" * 64, warnings=("x",), query_digest=None, by="A. Jones", at=now.isoformat(timespec="seconds")
-        ),
-    )
+    at = now.isoformat(timespec="seconds")
+    keep_check(state, TableCheck(digest="0" * 64, warnings=("x",), by="A. Jones", at=at))
     replace_file(state / "approved.json", b"{}")
     make_private_directory(state / "keys")
     write_secret(state / "keys" / "tls.key", b"", replace=False)
@@ -63,10 +59,10 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
         "keys/tls.key": (NOBODY, 0o600),
         "keys/tls.crt": (NOBODY, 0o644),
         "data": (NOBODY, 0o700),
-        "data/accepted": (NOBODY, 0o700),
-        f"data/accepted/{'0' * 64}.json": (NOBODY, 0o600),
+        "data/checked": (NOBODY, 0o700),
+        f"data/checked/{'0' * 64}.json": (NOBODY, 0o600),
     }
-    assert find_acceptance(state, "0" * 64) is not None
+    assert find_check(state, "0" * 64) is not None
 
 
 @as_root

@@ -1,22 +1,44 @@
-"""Drafts the line of a contract for one column, with comments about the guesses that a person must check."""
+"""Drafts the line of a contract for one column, with comments about the guesses that a person must check.
+
+A draft has no value of a patient: ranges are rounded outward, and a word that occurs once is not listed, because it
+could be a name.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
-from site_agent.desk.column_profile import steps_around
-from site_agent.desk.drafting.table_profile import MOST_LISTED, ColumnDraft
-from site_agent.desk.examination.code_spellings import two_spellings
-from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
+from site_agent.desk.examination.examined_columns import far_values, seem_identifiers, unlikely_markers
+from site_agent.trainer.data.cell_rules import LARGEST_MAGNITUDE, canonical_code
 from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.column_profile import steps_around
 
+_TEXT_MARKERS: Final = frozenset(
+    {
+        *("?", "na", "n/a", "#n/a", "#null!", "nan", "null", ".", "-", "--"),
+        *("unknown", "missing", "not known", "unk", "k.a."),
+    }
+)
+# These words can also be an answer, so they are markers only among numbers and dates.
+_ANSWERS: Final = frozenset({"none", "nil", "nd", "keine", "normal"})
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+_COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+_CODE_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_DATES: Final = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?|(19|20)\d{6}", re.ASCII)
+_PATTERNS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%Y%m%d")
+# A number of a patient with letters, such as P-10000: one word with a digit.
+_NUMBERED: Final = re.compile(r"(?=[^\d]*\d)[\w./-]{2,40}")
 _NUMBER_WORD: Final = (
     r"([ ._-]?(id|ids|identifier|nr|no|num|number|nummer|code|key|names?|source_value|pseudonym|kennung|kennziffer))"
 )
@@ -38,8 +60,118 @@ _YAML_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n
 _YES: Final = (
     "yes", "true", "y", "positive", "present", "dead", "died", "deceased", "malignant", "case", "ill", "sick",
 )  # fmt: skip
+_MOST_CODES: Final = 50
+_LONGEST_CODE: Final = 60
 _MOST_WHOLE_CODES: Final = 10
 _MOST_WORDS: Final = 30
+_FEWEST_TEXTS: Final = 20
+_DIFFERENT: Final = 0.7  # patients come again
+_FEW: Final = 0.05
+_NEARLY_ALL: Final = 0.99
+_FEWEST_REPEATED: Final = 5
+_MAYBE_IDENTIFIER: Final = (
+    "suspicious: this may be an identifier of patients. If so, give it the role patient or ignore"
+)
+
+
+class ColumnDraft:
+    """Guesses from the cells of a column what kind of values it has."""
+
+    def __init__(self, name: str, decimal: str, cells: Sequence[str]) -> None:
+        texts = pd.Series(cells, dtype=object).str.strip()
+        is_marker = texts.str.lower().isin(_TEXT_MARKERS)
+        is_answer = texts.str.lower().isin(_ANSWERS)
+        if is_answer.any() and (others := texts[(texts != "") & ~is_marker & ~is_answer].tolist()):
+            without = ColumnDraft(name, decimal, others)
+            is_marker |= is_answer & (without.is_numeric or bool(without.patterns))
+        self.name, self._decimal, self.rows = name, decimal, len(texts)
+        self.markers = sorted(set(texts[is_marker]))
+        self.texts: list[str] = texts[(texts != "") & ~is_marker].tolist()
+        plain = [text if decimal == "." else text.replace(".", " ").replace(decimal, ".") for text in self.texts]
+        numbers = [float(text) for text in plain if len(text) <= _LONGEST_CODE and _NUMBER.fullmatch(text)]
+        self.numbers = np.array([number for number in numbers if abs(number) <= LARGEST_MAGNITUDE])
+        self.other_texts = len(self.texts) - len(self.numbers)
+        found = Counter(self.texts)
+        codes = Counter[str]()
+        for text, count in found.items():
+            codes[canonical_code(text, decimal)] += count
+        is_short = len(codes) <= _MOST_CODES and all(len(code) <= _LONGEST_CODE for code in codes)
+        # A column with many different texts can have names or notes, which a draft never shows.
+        self.codes = codes if is_short else Counter[str]()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each row has a value."""
+        return len(self.texts) == self.rows
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether nearly all cells are numbers."""
+        return len(self.numbers) > 0 and self.other_texts <= _FEW * len(self.texts)
+
+    @property
+    def is_mostly_numeric(self) -> bool:
+        """Whether most cells are numbers, and the others are too many for mistakes, such as decimal commas as text."""
+        commas = sum(_COMMA_NUMBER.fullmatch(text) is not None for text in self.texts) if self._decimal == "." else 0
+        is_comma = commas > 0 and self.other_texts - commas <= _FEW * len(self.texts)
+        return not self.is_numeric and len(self.numbers) > 0.5 * len(self.texts) and (is_comma or not self.codes)
+
+    @cached_property
+    def patterns(self) -> tuple[str, ...]:
+        """The date formats that each read nearly all cells. A person must choose if there are several."""
+        if not self.texts or not all(len(text) <= 30 and _DATES.fullmatch(text) for text in self.texts[:100]):
+            return ()
+        counts = Counter(self.texts)
+        fewest = _NEARLY_ALL * len(self.texts)
+        return tuple(
+            one for one in _PATTERNS if sum(count for text, count in counts.items() if _is_written(text, one)) >= fewest
+        )
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the column seems to contain a few codes."""
+        if not self.codes or self.patterns:
+            return False
+        if self.is_numeric:
+            is_whole = bool((self.numbers == np.floor(self.numbers)).all())
+            return is_whole and 1 < len(self.codes) <= _MOST_WHOLE_CODES
+        return 1 < len(self.shown_codes) <= _MOST_WORDS
+
+    @property
+    def shown_codes(self) -> list[str]:
+        """The codes in order. Words that occur only once are left out, because such a word could be a name."""
+        shown = (code for code, count in self.codes.items() if count > 1 or (self.is_numeric and _is_number(code)))
+        return sorted(shown, key=lambda code: (0, float(code), "") if _is_number(code) else (1, 0.0, code))
+
+    @property
+    def is_named_as_identifier(self) -> bool:
+        """Whether name and number of different values are those of a patient's identifier."""
+        is_named = _IDENTIFIER.fullmatch(self.name) is not None or self.is_of_stay
+        return is_named and (not self.codes or len(self.codes) > self.rows / 2)
+
+    @property
+    def is_of_stay(self) -> bool:
+        """Whether the name suggests the number of a stay or of a row, of which a patient can have more."""
+        return _STAY.fullmatch(self.name) is not None
+
+    @property
+    def has_identifiers(self) -> bool:
+        """Whether the cells seem to be numbers of patients."""
+        if self.patterns:
+            return False
+        if self.is_numeric:
+            return seem_identifiers(self.numbers)
+        numbered = {text for text in self.texts if _NUMBERED.fullmatch(text)}
+        return len(numbered) >= max(_FEWEST_TEXTS, _DIFFERENT * len(self.texts))
+
+    @property
+    def repeated_day(self) -> float:
+        """The share of the rows with the most frequent date, if this date is suspiciously frequent, otherwise 0."""
+        counts = sorted(Counter(self.texts).values(), reverse=True)
+        is_frequent = len(counts) > 1 and counts[0] > max(
+            0.02 * self.rows, _FEWEST_REPEATED - 1, 4 * counts[len(counts) // 2]
+        )
+        return counts[0] / self.rows if is_frequent else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,107 +183,67 @@ class Line:
 
     @property
     def text(self) -> str:
-        """Return the drafted settings of the column as one line of YAML."""
+        """The drafted settings of the column as one line of YAML."""
         return "{" + ", ".join(f"{key}: {value}" for key, value in self.keys) + "}"
 
 
-def is_identifier(column: ColumnDraft) -> bool:
-    """Return whether a column seems to identify the patient of a row."""
-    is_named = _IDENTIFIER.fullmatch(column.name) or is_of_stay(column)
-    return bool(is_named) and (column.has_many_codes or len(column.codes) > column.rows / 2)
-
-
-def is_of_stay(column: ColumnDraft) -> bool:
-    """Return whether the column's name suggests the number of a stay or of a row, of which a patient can have more."""
-    return _STAY.fullmatch(column.name) is not None
-
-
-def is_coded(column: ColumnDraft) -> bool:
-    """Return whether a column seems to contain a few codes."""
-    if column.has_many_codes or not column.codes or column.patterns or column.separator:
-        return False
-    if column.is_numeric:
-        return column.whole == column.numbers and 1 < len(column.codes) <= _MOST_WHOLE_CODES
-    return 1 < len(_shown_codes(column)) <= _MOST_WORDS
-
-
-def suspicious_numbers(column: ColumnDraft) -> tuple[float, ...]:
-    """Return the numbers of a column that probably mean "not known". Return none if the draft reads no numbers."""
-    is_number = column.is_numeric and not (is_coded(column) or column.patterns or is_identifier(column))
-    return disguised_numbers(column.sample) if is_number else ()
-
-
-def feature_line(column: ColumnDraft, shared: frozenset[float] = frozenset()) -> Line:
-    """Return the contract's line for a feature. A column without information gets a line with `role: ignore`.
-
-    Args:
-        shared: markers for "not known" that the draft lists for the whole table.
-    """
-    late: tuple[str, ...] = ()
+def feature_line(column: ColumnDraft) -> Line:
+    """Return the contract's line for a feature. A column without information gets a line with `role: ignore`."""
+    words: list[str] = []
     if _LATE.search(column.name):
-        late = ("its name suggests that the value is known only after the outcome",)
-    if column.seems_identifier or (is_identifier(column) and not column.patterns):
-        late = (*late, "suspicious: this may be an identifier of patients. If so, give it the role patient or ignore")
-    if not column.values:
+        words.append("its name suggests that the value is known only after the outcome")
+    if column.has_identifiers or (column.is_named_as_identifier and not column.patterns):
+        words.append(_MAYBE_IDENTIFIER)
+    if not column.texts:
         return _ignored(column, "no row has a value")
     if _NAME.fullmatch(column.name):
         return _ignored(column, "its name suggests a person's name, so it is never read")
     if column.patterns:
-        return _date(column, late)
-    if column.has_clashing_dates:
-        return _ignored(
-            column,
-            "suspicious: dates with the day first and with the month first cannot be distinguished: correct the table",
-        )
-    if column.separator:
-        return _listed(column, column.separator, late)
+        return _date(column, words)
     if column.is_mostly_numeric:
-        words = (
+        words.append(
             f"suspicious: {column.other_texts} of {column.rows} cells are no number, for example because of a decimal "
             "comma. Correct the table, or list marks for missing values under missing_markers"
         )
-        return _numeric(column, (*late, words), shared)
-    if is_coded(column):
-        return _coded(column, late, shared)
+        return _numeric(column, words)
+    if column.is_coded:
+        return _coded(column, words)
     if column.is_numeric:
-        return _numeric(column, late, shared)
-    if len(column.codes) == 1 and not column.has_many_codes:
+        return _numeric(column, words)
+    if len(column.codes) == 1:
         return _ignored(column, "all values are equal")
     return _ignored(
         column,
-        "text with many different values, such as names or notes. With `role: ignore` it is never read. To read its "
-        "words, write `role: feature, type: text, buckets: 512`",
-        *late,
+        "text with many different values, such as names, notes, lists of codes, or dates in several ways. With `role: "
+        "ignore` it is never read",
+        *words,
     )
 
 
 def identifier_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the column that identifies the patient of a row."""
-    words: tuple[str, ...] = ("rows of one patient stay in the same part of the split",)
-    if is_of_stay(column):
-        words += (
+    words = ["rows of one patient stay in the same part of the split"]
+    if column.is_of_stay:
+        words.append(
             "suspicious: its name suggests the number of a stay or a row. If patients can return, give the role "
-            "patient to the column with the patient's number",
+            "patient to the column with the patient's number"
         )
     return _line(column, "patient", (), words)
 
 
 def target_line(column: ColumnDraft) -> Line:
     """Return the contract's line for the outcome."""
-    words: tuple[str, ...] = (
-        "the outcome: check that this column is the outcome, and that the positive code is right",
-    )
-    codes = sorted(_shown_codes(column), key=_order)
-    words += tuple(_spellings(codes)) if is_coded(column) else ()
-    if is_coded(column) and len(codes) == 2:
+    words = ["the outcome: check that this column is the outcome, and that the positive code is right"]
+    codes = column.shown_codes
+    if not column.is_coded:
+        return _line(column, "target", [("task", "regression")], words)
+    if len(codes) == 2:
         positive = next((code for code in codes if code.lower() in _YES), codes[-1])
         negative = next(code for code in codes if code != positive)
         keys = [("task", "binary"), ("positive", _list([positive])), ("negative", _list([negative]))]
-        return _line(column, "target", (*keys, ("positive_name", "positive")), words)
-    if is_coded(column):
-        either = f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}"
-        return _line(column, "target", (("task", "multi-class"), ("codes", _list(codes))), (*words, either))
-    return _line(column, "target", (("task", "regression"),), words)
+        return _line(column, "target", [*keys, ("positive_name", "positive")], words)
+    words.append(f"or task: binary, positive: {_list(codes[1:])}, negative: {_list(codes[:1])}")
+    return _line(column, "target", [("task", "multi-class"), ("codes", _list(codes))], words)
 
 
 def scalar(text: str) -> str:
@@ -167,109 +259,70 @@ def rounded_range(low: float, high: float) -> tuple[float, float]:
     return (max(below, 0.0) if low >= 0 else below), above
 
 
-def _date(column: ColumnDraft, late: tuple[str, ...]) -> Line:
-    ways = column.patterns
-    written = ", ".join(map(scalar, ways))
-    keys = [("type", "date"), ("pattern", written if len(ways) == 1 else f"[{written}]")]
-    keys += [("since", '"2000-01-01"'), ("unit", "days")]
-    words = ["a date is read as the time since another day: name the day or the date column that makes sense"]
-    if len(ways) > 1:
-        counts = ", ".join(f"{way} in {count} row{'s' * (count != 1)}" for way, count in ways.items())
-        words.append(f"dates are written in {len(ways)} ways: {counts}")
-    if column.ambiguous_patterns:
-        others = " or ".join(way for way in column.ambiguous_patterns if way not in ways)
-        words.append(f"suspicious: every date could also be written as {others}. Does the day or the month come first?")
+def _date(column: ColumnDraft, words: list[str]) -> Line:
+    pattern, *others = column.patterns
+    keys = [("type", "date"), ("pattern", scalar(pattern)), ("since", '"2000-01-01"'), ("unit", "days")]
+    words.append("a date is read as the time since another day: name the day or the date column that makes sense")
+    if others:
+        told = " or ".join(others)
+        words.append(f"suspicious: every date could also be written as {told}. Does the day or the month come first?")
     if column.repeated_day:
         words.append(
             f"suspicious: {column.repeated_day:.0%} of the rows have the same date. If this date means not known, add "
             "it to missing_markers"
         )
-    return _line(column, "feature", (*keys, *_missing(column, ())), (*words, *late))
+    return _line(column, "feature", [*keys, _missing(column)], words)
 
 
-def _coded(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
-    listed = sorted(_shown_codes(column), key=_order)
-    codes = [code for code in listed if not (_is_number(code) and float(code) in shared)]
+def _coded(column: ColumnDraft, words: list[str]) -> Line:
+    codes = column.shown_codes
     kind = "binary" if len(codes) == 2 else "categorical"
-    words = list(late)
-    spellings = _spellings(codes)
-    words += spellings
-    if column.is_numeric and len(codes) > 2 and not spellings:
+    if column.is_numeric and len(codes) > 2:
         words.append("whole numbers: codes (categorical), codes in order (ordinal), or an amount (numeric)?")
-    once = len(column.codes) - len(listed)
-    if once:
+    if once := len(column.codes) - len(codes):
         words.append(f"{once} further words occur only once and are not listed")
     keys = [("type", kind), ("codes", _list(codes))]
     if kind == "categorical" and not column.is_numeric:
         keys.append(("encoding", "one-hot"))
-    if _is_complete(column) and codes == listed:
+    if column.is_complete:
         keys.append(("missing", "refuse"))
     return _line(column, "feature", keys, words)
 
 
-def _listed(column: ColumnDraft, separator: str, late: tuple[str, ...]) -> Line:
-    """Return the contract's line for a list of codes. A rare code could identify a patient, so no code is shown."""
-    found = len(column.listed)
-    buckets = min(MOST_LISTED, max(16, 1 << (found - 1).bit_length()))
-    number = f"{found} or more" if found >= MOST_LISTED else str(found)
-    words = f"a list of codes, of which {number} differ. With `codes` instead of `buckets` each has its own column"
-    keys = [("type", "codes"), ("separator", json.dumps(separator)), ("buckets", str(buckets))]
-    missing = ("missing", "refuse" if _is_complete(column) else "empty")
-    return _line(column, "feature", (*keys, missing), (words, *late))
-
-
-def _spellings(codes: Sequence[str]) -> list[str]:
-    found = two_spellings(codes)
-    return [] if found is None else [f"suspicious: {found.words}. Write each code in one way in the table"]
-
-
-def _numeric(column: ColumnDraft, late: tuple[str, ...], shared: frozenset[float]) -> Line:
-    sample, words = column.sample, list(late)
-    markers = disguised_numbers(sample)
-    own = [marker for marker in markers if marker not in shared]
-    true = sample[~np.isin(sample, markers)]
-    kept = [value for value in (column.low, column.high) if value not in markers]
+def _numeric(column: ColumnDraft, words: list[str]) -> Line:
+    markers = unlikely_markers(column.numbers)
+    values = column.numbers[~np.isin(column.numbers, markers)]
     keys = [("type", "numeric")]
-    if len(true):
-        possible, suspicion = _possible(np.array([*true, *kept]))
-        low, high = rounded_range(float(possible.min()), float(possible.max()))
+    shown = " and ".join(f"{marker:g}" for marker in markers)
+    if len(values):
+        is_far = far_values(values)
+        low, high = rounded_range(*_ends(values[~is_far]))
         keys.append(("range", f"[{low:g}, {high:g}]"))
         words.append("range: widen it to the values that are possible in a patient; unit: add it")
-        words += suspicion
-    if own:
-        shown = " and ".join(f"{marker:g}" for marker in own)
-        if len(true):
+        if is_far.any():
+            words.append("suspicious: some values lie too far from the others. The range leaves them out")
+        if markers:
             words.append(f"suspicious: {shown} lies far from all other values, as a marker for not known does")
-        else:
-            words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
-        keys.append(("missing_markers", _list([f"{marker:g}" for marker in own])))
+    else:
+        words.append(f"suspicious: every value is {shown}, as a marker for not known; if so, set `role: ignore`")
+    if markers:
+        keys.append(("missing_markers", _list([f"{marker:g}" for marker in markers])))
     if column.other_texts and column.is_numeric:
         words.append(f"{column.other_texts} cells have text that is not a number")
-    return _line(column, "feature", (*keys, *_missing(column, markers)), words)
+    return _line(column, "feature", [*keys, _missing(column, is_marked=bool(markers))], words)
 
 
-def _possible(values: Numbers) -> tuple[Numbers, list[str]]:
-    """Return the values that probably have the same unit, and remarks on the other values."""
-    mixed = mixed_units(values)
-    if mixed is not None:
-        words = f"suspicious: {mixed.words}. The range holds the more frequent unit: convert the others to it"
-        return values[~mixed.is_minority], [words]
-    is_far = far_values(values)
-    words = "suspicious: some values lie too far from the others. The range leaves them out"
-    return values[~is_far], [words] if is_far.any() else []
+def _ends(values: Numbers) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
 
 
-def _missing(column: ColumnDraft, markers: Sequence[float]) -> tuple[tuple[str, str], ...]:
-    return (("missing", "refuse" if _is_complete(column) and not markers else "median-and-flag"),)
-
-
-def _is_complete(column: ColumnDraft) -> bool:
-    return not column.empty and not column.markers
+def _missing(column: ColumnDraft, *, is_marked: bool = False) -> tuple[str, str]:
+    return "missing", "refuse" if column.is_complete and not is_marked else "median-and-flag"
 
 
 def _line(column: ColumnDraft, role: str, keys: Sequence[tuple[str, str]], words: Sequence[str]) -> Line:
-    absent = column.empty + sum(column.markers.values())
-    told = [f"{absent} of {column.rows} rows have no value"] if absent and column.values else []
+    absent = column.rows - len(column.texts)
+    told = [f"{absent} of {column.rows} rows have no value"] if absent and column.texts else []
     return Line(keys=(("name", scalar(column.name)), ("role", role), *keys), words=(*words, *told))
 
 
@@ -277,18 +330,20 @@ def _ignored(column: ColumnDraft, *words: str) -> Line:
     return _line(column, "ignore", (), words)
 
 
-def _shown_codes(column: ColumnDraft) -> list[str]:
-    """Return the column's codes, except for words that occur only once, because such a word could be a name."""
-    return [code for code, count in column.codes.items() if count > 1 or (column.is_numeric and _is_number(code))]
-
-
 def _list(codes: Sequence[str]) -> str:
     return "[" + ", ".join(code if _is_number(code) else json.dumps(code) for code in codes) + "]"
 
 
 def _is_number(code: str) -> bool:
-    return re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", code) is not None
+    return _CODE_NUMBER.fullmatch(code) is not None
 
 
-def _order(code: str) -> tuple[int, float, str]:
-    return (0, float(code), "") if _is_number(code) else (1, 0.0, code)
+def _is_written(text: str, pattern: str) -> bool:
+    try:
+        if pattern == "%Y-%m-%d":
+            date.fromisoformat(text[:10] if text[4:5] == "-" else "")  # it would also read 20260131
+        else:
+            datetime.strptime(text, pattern)
+    except ValueError:
+        return False
+    return True

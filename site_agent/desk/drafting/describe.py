@@ -1,7 +1,4 @@
-"""Drafts a contract from a table. Each guess has a comment, and a person must correct the draft.
-
-The draft has no value of a patient: ranges are rounded outward, and words that occur once are not listed.
-"""
+"""Drafts a contract from a table. Each guess has a comment, and a person must correct the draft."""
 
 from __future__ import annotations
 
@@ -16,28 +13,22 @@ import numpy as np
 
 from protos.errors import DataError
 from site_agent.desk.drafting.column_draft import (
+    ColumnDraft,
     Line,
     feature_line,
     identifier_line,
-    is_coded,
-    is_identifier,
-    is_of_stay,
     scalar,
-    suspicious_numbers,
     target_line,
 )
-from site_agent.desk.drafting.table_profile import ColumnDraft
-from site_agent.desk.examination.read_hints import guess_format
+from site_agent.desk.drafting.format_guess import guess_format
 from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
 from site_agent.trainer.data.mistakes import refuse
 from site_agent.trainer.data.table_sources import blocks_of, first_row, open_rows
 
-MOST_ROWS: Final = 100_000
-_MOST_CELLS: Final = 10_000_000
+MOST_ROWS: Final = 20_000
+_MOST_CELLS: Final = 2_000_000
 _MOST_COMMENTED: Final = 1000
-_MANY: Final = 3
 _FEWEST_COLUMNS: Final = 2  # a feature and the outcome
-_MOST_NAMED: Final = 5
 _OUTCOME: Final = re.compile(
     r"target|outcome|label|class|y|event|.*death.*|.*died.*|status|chd|num|diagnosis|.*mortality.*|.*readmi.*", re.I
 )
@@ -55,8 +46,7 @@ class Draft:
 def describe(path: Path, *, sheet: str | None = None, query: str | None = None) -> Draft:
     """Draft a contract from a hospital's table, as YAML with comments for the person who corrects it.
 
-    Args:
-        path: the table. The first hundred thousand rows of a long table are read, and fewer of a wide one.
+    The first 20,000 rows of a long table are read, and fewer of a wide one.
 
     Raises:
         DataError: the table cannot be read, has no rows or no usable names.
@@ -72,17 +62,14 @@ def describe(path: Path, *, sheet: str | None = None, query: str | None = None) 
     columns, nameless, rows, has_more = _columns(path, form)
     if not rows or len(columns) < _FEWEST_COLUMNS:
         raise _no_table(path, form, rows)
-    shared = _shared_markers(columns)
-    lines = _lines(columns, frozenset(shared))
+    lines = _lines(columns)
     markers = sorted({marker for column in columns for marker in column.markers})
-    markers += [f"{marker:g}" for marker in shared if f"{marker:g}" not in markers]
     head = [
         f"# Drafted by `site-agent data describe` from {'the first ' if has_more else ''}{rows} rows.",
         "# Every line is a guess. Correct it, add units and the meaning of codes, then run `site-agent data check`.",
         "# All keys are explained in deploy/examples/contract.yaml.",
         *_format_lines(form),
         *(f"# Column number {place} has no name in the header, so it is never read." for place in nameless),
-        *_shared_words(shared),
         f"missing_markers: {json.dumps(markers, ensure_ascii=False)}",
         "columns:",
     ]
@@ -118,23 +105,22 @@ def _columns(path: Path, form: Format) -> tuple[list[ColumnDraft], list[int], in
         width = len(first[1])
         numbered = [f"column_{place}" for place in range(1, width + 1)]
         names = [cell.strip() for cell in first[1]] if form.header else numbered
-        columns = {place: ColumnDraft(name, form.decimal) for place, name in enumerate(names) if name}
+        cells: dict[int, list[str]] = {place: [] for place, name in enumerate(names) if name}
         nameless = [place for place, name in enumerate(names, start=1) if not name]
         _check_names(names)
         rest = rest if form.header else itertools.chain([first], rest)
         most, rows, has_more = min(MOST_ROWS, max(100, _MOST_CELLS // width)), 0, False
-        for block in blocks_of(rest, width, list(columns)):
+        for block in blocks_of(rest, width, list(cells)):
             numbers = sorted([*block.rows.tolist(), *block.ragged])
             taken = numbers[: most - rows]
             rows += len(taken)
             count = int(np.count_nonzero(block.rows <= taken[-1])) if taken else 0
-            for place, column in columns.items():
-                column.take(block.columns[place][:count])
+            for place, column in cells.items():
+                column += block.columns[place][:count]
             if has_more := len(numbers) > len(taken):
                 break
-        for column in columns.values():
-            column.settle()
-        return list(columns.values()), nameless, rows, has_more
+    drafts = [ColumnDraft(names[place], form.decimal, column) for place, column in cells.items()]
+    return drafts, nameless, rows, has_more
 
 
 def _check_names(names: list[str]) -> None:
@@ -148,44 +134,11 @@ def _check_names(names: list[str]) -> None:
         refuse(["the header has a name twice, small and capital letters not distinguished"])
 
 
-def _shared_markers(columns: list[ColumnDraft]) -> dict[float, list[str]]:
-    """Return the numbers that seem to mean "not known" in many columns, with the names of these columns.
-
-    A number is left out if it seems to have its normal meaning somewhere: among the amounts of another column, in the
-    outcome, or, for 0, among the codes of any column.
-    """
-    outcome, found = _outcome(columns), dict[float, list[str]]()
-    for column in columns:
-        for marker in suspicious_numbers(column) if column is not outcome else ():
-            found.setdefault(marker, []).append(column.name)
-
-    def means_itself(marker: float, column: ColumnDraft) -> bool:
-        is_code = is_coded(column) and marker != 0.0 and column is not outcome
-        return marker in column.candidates and column.name not in found[marker] and not is_code
-
-    return {
-        marker: names
-        for marker, names in sorted(found.items())
-        if len(names) >= _MANY and not any(means_itself(marker, column) for column in columns)
-    }
-
-
-def _shared_words(shared: dict[float, list[str]]) -> list[str]:
-    words = []
-    for marker, names in shared.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        words.append(
-            f"# suspicious: {marker:g} lies far from all other values in {len(names)} columns"
-            f" ({', '.join(map(scalar, names[:_MOST_NAMED]))}{more}), as a marker for not known does;"
-            " it stands here once, for all columns"
-        )
-    return words
-
-
-def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
+def _lines(columns: list[ColumnDraft]) -> list[Line]:
     outcome = _outcome(columns)
-    identifiers = [column for column in columns if is_identifier(column) and column is not outcome]
-    identifier = min(identifiers, key=is_of_stay, default=None)  # the first of the patients' own numbers, if any
+    identifiers = [column for column in columns if column.is_named_as_identifier and column is not outcome]
+    # The first of the patients' own numbers, if there is one.
+    identifier = min(identifiers, key=lambda column: column.is_of_stay, default=None)
     lines = []
     for column in columns:
         if column is outcome:
@@ -193,18 +146,18 @@ def _lines(columns: list[ColumnDraft], shared: frozenset[float]) -> list[Line]:
         elif column is identifier:
             lines.append(identifier_line(column))
         else:
-            lines.append(feature_line(column, shared))
+            lines.append(feature_line(column))
     return lines
 
 
 def _outcome(columns: list[ColumnDraft]) -> ColumnDraft:
     """Return the column that is probably the outcome: by its name, else the last column with codes, else the last."""
-    named = [column for column in columns if _OUTCOME.fullmatch(column.name) and is_coded(column)]
-    coded = [column for column in columns if is_coded(column)]
+    coded = [column for column in columns if column.is_coded]
+    named = [column for column in coded if _OUTCOME.fullmatch(column.name)]
     if named:
         return named[-1]
     last = columns[-1]
-    return last if is_coded(last) or last.is_numeric or not coded else coded[-1]
+    return last if last.is_coded or last.is_numeric or not coded else coded[-1]
 
 
 def _format_lines(form: Format) -> list[str]:

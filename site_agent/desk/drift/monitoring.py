@@ -1,9 +1,8 @@
 """Compares new patients with the training rows of a model, and measures how well the model predicts new patients.
 
 Each column is compared with the profile that was saved with the model (column_drift.py). If the table has the
-outcome, discrimination and calibration are computed as in the run's report and compared with those of the test rows
-(quality.py). A difference that chance explains is never reported as drift or as a worse model. Everything stays at
-the site.
+outcome, the metrics are compared with those of the test rows (quality.py). A difference that chance explains is never
+reported as drift or as a worse model. Everything stays at the site.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, OperatorError
-from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.bootstrap_intervals import compare
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import scored_rows
@@ -29,6 +27,7 @@ from site_agent.desk.use.known_rows import known_rows
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use
 from site_agent.desk.use.new_rows import NewRows, missing_columns, read_new_rows
 from site_agent.hospital import Hospital
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.image_folder import temporary_folder
 from site_agent.trainer.disk import Json
@@ -69,7 +68,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         why = "; ".join(one.line for one in new.left_out if one.is_off_contract)
         warnings.append(f"{off_contract} of the {rows} rows have a value that the contract does not allow: {why}.")
     warnings += [text for column in columns for text in column.warnings]
-    warnings += [] if quality is None else list(quality_warnings(quality, contract.target.task))
+    warnings += [] if quality is None else list(quality_warnings(quality))
     return {
         "site": hospital.site,
         "run": used.run,
@@ -82,7 +81,7 @@ def monitor_table(hospital: Hospital, path: Path, run: str | None) -> dict[str, 
         "off_contract": off_contract,
         "known_rows": None if known is None else int(known.sum()),
         "training_rows": model.profile.rows,
-        "columns": [asdict(column) for column in columns],
+        "columns": [asdict(column) | {"warnings": list(column.warnings)} for column in columns],
         "quality": quality,
         "first_score": _first_score(used, new, scores) if is_received else None,
         "warnings": list[Json](warnings),

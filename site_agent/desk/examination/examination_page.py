@@ -1,6 +1,6 @@
 """Writes the findings about a hospital's table as an HTML page that needs no other file, and as lines for a terminal.
 
-The page has row numbers and Table 1, so it stays at the site.
+The page has row numbers and counts of patients, so it stays at the site.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from collections.abc import Iterator
 from typing import Final
 
 from host.printed_page import Section, page, paragraph, table
-from site_agent.desk.examination.examine import Examination, table_digest
+from site_agent.desk.examination.examine import Examination
 from site_agent.desk.examination.finding import Level, counted
 from site_agent.trainer.data.contract import Column
 from site_agent.trainer.data.mistakes import KEPT_ROWS, as_sentences, where
+from site_agent.trainer.data.run_table import table_digest
 
-_MOST_COLUMNS = 1000
+_MOST_COLUMNS: Final = 1000
+_MOST_NOTES: Final = 10
 
 
 def examination_page(examination: Examination, *, site: str, accepted_by: str | None, warnings_stop: bool) -> str:
     """Return the HTML page about a hospital's table. `accepted_by` is the person who accepted the warnings, or None."""
-    head, *lines = examination.table_one
     return page(
         f"The table of {site}",
         [
             paragraph(verdict(examination, accepted_by, warnings_stop=warnings_stop), "lead"),
-            *(paragraph(hint) for hint in examination.hints),
             paragraph(
                 "This page has row numbers and counts of patients. The program does not send this page to anyone "
                 "outside this hospital.",
@@ -37,7 +37,6 @@ def examination_page(examination: Examination, *, site: str, accepted_by: str | 
             _findings("Notes", examination, "note"),
             _parts(examination),
             _columns(examination),
-            Section(heading="Table 1", parts=[table("Table 1", ("feature", *head[1:]), lines)]),
             _digests(examination),
         ],
     )
@@ -51,17 +50,13 @@ def verdict(examination: Examination, accepted_by: str | None, *, warnings_stop:
         size += f" of {counted(examination.patients, 'patient')}"
     if errors:
         return f"{size}. The check found {counted(errors, 'error')}, and the table must be corrected before training."
-    if warnings and accepted_by is None and warnings_stop:
-        return (
-            f"{size}. The check found {counted(warnings, 'warning')}. Before training, a person must accept the "
-            "warnings."
-        )
-    if warnings and accepted_by is None:
-        return (
-            f"{size}. Nobody has accepted the {counted(warnings, 'warning')}, but hospital.yaml allows training anyway."
-        )
+    found = f"{size}. The check found {counted(warnings, 'warning')}"
+    if warnings and accepted_by is not None:
+        return f"{found}, accepted by {accepted_by}."
+    if warnings and warnings_stop:
+        return f"{found}. Before training, a person must accept the warnings."
     if warnings:
-        return f"{size}. The check found {counted(warnings, 'warning')}, accepted by {accepted_by}."
+        return f"{found}. Nobody has accepted them, but hospital.yaml allows training anyway."
     return f"{size}. The check found no error and no warning, so the table is ready for training."
 
 
@@ -101,7 +96,7 @@ def _columns(examination: Examination) -> Section:
         lines.append((column.name, _what(column), *shown, column.note or ""))
     words = (
         "The number under alone shows how well this column alone predicts the outcome, without the test rows. The "
-        "value 0.5 is no better than chance."
+        "value 0.5 is no better than chance. If the outcome is a number, the value 0 is no better than chance."
     )
     head = ("column", "declared as", "missing", "alone", "note")
     return Section(heading="Columns", parts=[paragraph(words, "soft"), table("Columns", head, lines)])
@@ -113,14 +108,10 @@ def _what(column: Column) -> str:
 
 
 def _digests(examination: Examination) -> Section:
-    lines = [("this examination", examination.digest), ("the table as read", table_digest(examination.table))]
-    lines.append(("the contract", examination.table.contract.digest))
-    if examination.query_digest is not None:
-        lines.append(("the query", examination.query_digest))
+    contract = examination.table.contract
+    lines = [("this check", examination.digest), ("the table as read", table_digest(examination.table))]
+    lines.append(("the contract", contract.digest))
     return Section(heading="Digests", parts=[table("Digests", ("of", "digest"), lines)])
-
-
-_MOST_NOTES: Final = 10
 
 
 def finding_lines(examination: Examination) -> Iterator[str]:

@@ -1,208 +1,185 @@
-"""Finds problems in single columns of a hospital's table, and in pairs of columns."""
+"""Finds problems in single columns: values that are all equal or mostly missing, suspicious numbers, spellings, notes.
+
+The rules for suspicious numbers only choose which rows a person looks at. The program changes no value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.examination.code_spellings import two_spellings
-from site_agent.desk.examination.examined_outcome import sampled
-from site_agent.desk.examination.finding import Finding, Level
-from site_agent.desk.examination.suspicious_numbers import (
-    disguised_numbers,
-    far_values,
-    mixed_units,
-    seem_identifiers,
-)
+from site_agent.desk.examination.finding import Finding, row_warning
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.columns import CategoricalFeature, Feature, NumericFeature
+from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.contract import MultiClassTarget
-from site_agent.trainer.data.mistakes import KEPT_ROWS
+from site_agent.trainer.data.run_table import is_missing
 from site_agent.trainer.data.tables import Table
 
-MOSTLY: Final = 0.5
-SAME: Final = 0.999
-ALIKE: Final = 0.95
-_MOST_PAIRED: Final = 2000
-_MOST_TOLD: Final = 20
+_MOSTLY: Final = 0.5
+# Numbers that people write for "not known".
+MARKERS: Final = (
+    *(-1.0, -2.0, -3.0, -7.0, -8.0, -9.0, -77.0, -88.0, -99.0, -777.0, -888.0, -999.0, -9999.0, -99999.0),
+    *(0.0, 77.0, 88.0, 96.0, 97.0, 98.0, 99.0, 99.9, 777.0, 888.0, 996.0, 997.0, 998.0, 999.0, 999.9),
+    *(7777.0, 8888.0, 9996.0, 9997.0, 9998.0, 9999.0, 99999.0, 999999.0),
+)
+_FEWEST_OTHERS: Final = 5
+_FAR_STEPS: Final = 10.0
+FEWEST_VALUES: Final = 40
+FEWEST_DIFFERENT: Final = 12
+FEW_NEGATIVE: Final = 0.01
+# About ten standard deviations of a normal distribution on the logarithmic scale, in units of the distance from the
+# median to the first or last decile (1.28 standard deviations).
+_FAR_LOGS: Final = 8.0
+_FAR_BELOW: Final = 3.0
+_FAR_SIGNED: Final = 40.0
+_FEWEST_IDENTIFIERS: Final = 20
+_DIFFERENT: Final = 0.7  # patients come again
+_SMALLEST_IDENTIFIER: Final = 10_000
 
 
-def absent_in(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the feature's value is missing (NaN, or -1 for a code): bool of shape (rows,)."""
-    return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
-
-
-def column_findings(table: Table, unread: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield a finding for each column that is empty, constant or has suspicious values, such as two units.
-
-    Args:
-        unread: for each column the number of cells that could not be read. They have errors of their own, so they do
-            not count as missing here.
-    """
+def column_findings(table: Table, unread: Container[str | None]) -> Iterator[Finding]:
+    """Yield the warnings about each column. Columns in `unread` have cells that could not be read, and errors."""
     for feature in table.contract.features:
-        values = table.features[feature.name]
-        absent = absent_in(feature, values)
-        share = (int(absent.sum()) - unread.get(feature.name, 0)) / len(absent) if len(absent) else 1.0
-        there = values[~absent]
+        values, name = table.features[feature.name], feature.name
+        there = values[~is_missing(feature, values)]
         if not len(there):
-            words = (
-                f"column {feature.name}: no row has a value. Declare this column with `role: ignore` in the contract"
-            )
-            if feature.name not in unread:
-                yield Finding(level="error", key=f"empty:{feature.name}", words=words)
-            continue
+            continue  # `unusable_columns` reports it
         if there.min() == there.max():
-            words = f"column {feature.name}: all values are equal"
-            yield Finding(level="warning", key=f"constant:{feature.name}", words=words)
-        if share > MOSTLY:
-            words = f"column {feature.name}: {share:.0%} of the rows have no value"
-            yield Finding(level="warning", key=f"mostly-missing:{feature.name}", words=words)
+            yield Finding(level="warning", key=f"constant:{name}", words=f"column {name}: all values are equal")
+        if name not in unread:
+            yield from _mostly_missing(name, 1 - len(there) / len(values), "value")
         if isinstance(feature, CategoricalFeature):
-            yield from _spellings(table, feature.name, feature.codes, values)
+            yield from _spellings(table, name, feature.codes, values)
         else:
-            markers = disguised_numbers(values)
-            for marker in markers:
-                words = (
-                    f"column {feature.name}: the value {marker:g} is far from the other values; does {marker:g} mean "
-                    "'not known'?"
-                )
-                key = f"disguised:{feature.name}:{marker:g}"
-                yield row_finding(table, key, words, np.flatnonzero(values == marker))
-            if isinstance(feature, NumericFeature) and seem_identifiers(values):
-                words = (
-                    f"column {feature.name}: nearly all rows have a different whole number; is it an identifier of "
-                    "patients?; if so, give it the role patient or ignore"
-                )
-                yield Finding(level="warning", key=f"identifier:{feature.name}", words=words)
-            yield from _units(table, feature, np.where(np.isin(values, markers), np.nan, values))
-
-
-def terms_findings(table: Table, unread: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield a finding for each list or note column that is mostly empty, or whose notes are too long for the model.
-
-    `unread` is as for `column_findings`.
-    """
-    for name, counts in table.terms.items():
-        share = float((~counts.any(axis=1)).mean()) - unread.get(name, 0) / max(1, len(counts))
-        if share == 1.0:
-            words = (
-                f"column {name}: no row has a code or a word. Declare this column with `role: ignore` in the contract"
-            )
-            yield Finding(level="error", key=f"empty:{name}", words=words)
-        elif share > MOSTLY:
-            words = f"column {name}: {share:.0%} of the rows have no code or word"
-            yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
+            yield from _suspicious(table, name, values, is_number=isinstance(feature, NumericFeature))
     for column in table.contract.terms:
         counts = table.terms[column.name]
-        cut = counts[:, : column.counted].sum(axis=1) > column.longest if column.longest else np.zeros(0, dtype=bool)
-        if cut.any():
+        if column.name not in unread and counts.any():
+            yield from _mostly_missing(column.name, float((~counts.any(axis=1)).mean()), "code or word")
+        if column.longest:
+            is_cut = counts[:, : column.counted].sum(axis=1) > column.longest
             words = (
-                f"column {column.name}: {cut.mean():.0%} of the notes have more than {column.longest} words; the model "
-                f"reads only the first {column.longest} words in order"
+                f"column {column.name}: {is_cut.mean():.0%} of the notes have more than {column.longest} words; the "
+                f"model reads only the first {column.longest} words in order"
             )
-            yield row_finding(table, f"cut:{column.name}", words, np.flatnonzero(cut))
-
-
-def outcome_and_group_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for each code with two spellings, in the outcome or in columns that only define groups."""
+            yield from row_warning(table, f"cut:{column.name}", words, is_cut)
     target = table.contract.target
     if isinstance(target, MultiClassTarget) and table.target is not None:
         yield from _spellings(table, target.name, target.classes, table.target)
-    for column in table.contract.groups:
-        if column.name in table.group_positions:
-            yield from _spellings(table, column.name, column.codes, table.group_positions[column.name])
+    for group in table.contract.groups:
+        if group.name in table.group_positions:
+            yield from _spellings(table, group.name, group.codes, table.group_positions[group.name])
+
+
+def _mostly_missing(name: str, share: float, what: str) -> Iterator[Finding]:
+    if share > _MOSTLY:
+        words = f"column {name}: {share:.0%} of the rows have no {what}"
+        yield Finding(level="warning", key=f"mostly-missing:{name}", words=words)
 
 
 def _spellings(table: Table, name: str, codes: Sequence[str], values: Numbers) -> Iterator[Finding]:
-    found = two_spellings([code for place, code in enumerate(codes) if (values == place).any()])
-    if found is None:
-        return
-    ones, others = (
-        np.flatnonzero(np.isin(values, [codes.index(code) for code in spelt])) for spelt in (found.one, found.other)
-    )
-    fewer = ones if len(ones) < len(others) else others
-    words = f"column {name}: {found.words}; use only one spelling for each code in the table"
-    yield row_finding(table, f"two-spellings:{name}", words, fewer)
+    for one, other in two_spellings([code for place, code in enumerate(codes) if (values == place).any()]):
+        words = f"column {name}: {one} and {other} seem to be two spellings of one code; use one of them in the table"
+        yield from row_warning(table, f"two-spellings:{name}", words, values == codes.index(other))
 
 
-def _units(table: Table, feature: Feature, values: Numbers) -> Iterator[Finding]:
-    """Yield a warning if the column has two units, or a few values that are impossible for a measurement."""
-    others = [*(column for name, column in table.features.items() if name != feature.name)]
-    others += [] if table.target is None else [table.target]
-    found, what = mixed_units(values, others), f"column {feature.name}: "
-    if found is not None:
-        places, key = np.flatnonzero(found.is_minority), f"mixed-units:{feature.name}"
+def two_spellings(codes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return pairs of codes that differ only in capitals, blanks or marks, such as "Type 1" and "type-1"."""
+    seen, found = dict[str, str](), []
+    for code in codes:
+        # Signs and comparisons have a meaning: -1 and 1, < 5 and > 5.
+        plain = code if any(mark in code for mark in "+-<>=.,/") and any(map(str.isdigit, code)) else _letters(code)
+        if plain in seen:
+            found.append((seen[plain], code))
+        seen.setdefault(plain, code)
+    return found
+
+
+def _letters(code: str) -> str:
+    return "".join(letter for letter in code.casefold() if letter.isalnum()) or code
+
+
+def _suspicious(table: Table, name: str, values: Numbers, *, is_number: bool) -> Iterator[Finding]:
+    markers = unlikely_markers(values)
+    for marker in markers:
+        words = f"column {name}: the value {marker:g} is far from the other values; does {marker:g} mean 'not known'?"
+        yield from row_warning(table, f"disguised:{name}:{marker:g}", words, values == marker)
+    if is_number and seem_identifiers(values):
         words = (
-            f"{what}{found.words}; convert all values to one unit, and declare a range of possible values in this unit"
+            f"column {name}: nearly all rows have a different whole number; is it an identifier of patients?; if so, "
+            "give it the role patient or ignore"
         )
-    else:
-        places, key = np.flatnonzero(far_values(values)), f"far:{feature.name}"
-        far = "1 value is" if len(places) == 1 else f"{len(places)} values are"
-        words = f"{what}{far} too far from the other values; is a decimal point missing, or is the unit wrong?"
-    if places.size:
-        yield row_finding(table, key, words, places)
+        yield Finding(level="warning", key=f"identifier:{name}", words=words)
+    words = f"column {name}: values are too far from the others; is a decimal point missing, or is the unit wrong?"
+    yield from row_warning(table, f"far:{name}", words, far_values(np.where(np.isin(values, markers), np.nan, values)))
 
 
-def row_finding(table: Table, key: str, words: str, places: npt.NDArray[np.int64], level: Level = "warning") -> Finding:
-    """Return a finding about some rows of the table. The finding names the first of these rows as a spreadsheet does.
+def unlikely_markers(values: Numbers) -> tuple[float, ...]:
+    """Return the numbers of a column, float64 (rows,), that probably mean "not known", in rising order.
 
-    Args:
-        places: the positions of all these rows in the table, from 0.
+    A number of MARKERS is returned if it is far from the other values: by ten times the usual step between neighbouring
+    values and a fifth of their span. Zero is returned only if the other values are far above it, by such steps or by
+    their span. If all values are one such number it is returned too.
     """
-    first = places[:KEPT_ROWS]
-    numbers = first + 1 if table.row_numbers is None else table.row_numbers[first]
-    return Finding(level=level, key=key, words=words, rows=tuple(map(int, numbers)), count=len(places))
+    present = np.unique(values[~np.isnan(values)])
+    is_marker = np.isin(present, MARKERS)
+    candidates, others = present[is_marker], present[~is_marker]
+    if not len(others):
+        return (float(present[0]),) if len(present) == 1 else ()
+    if len(others) < _FEWEST_OTHERS:
+        return ()
+    low, high, step = float(others[0]), float(others[-1]), float(np.median(np.diff(others)))
+    far = max(_FAR_STEPS * step, 0.2 * (high - low))
+
+    def is_far(value: float) -> bool:
+        if value > 0:
+            return value > high + far
+        if value < 0:
+            return low - value > far or (low >= 0 and value <= -7)
+        return low >= 0.2 * float(np.median(others)) and low >= min(_FAR_STEPS * step, high - low)
+
+    return tuple(value for value in map(float, candidates) if is_far(value))
 
 
-def collinear_findings(table: Table) -> Iterator[Finding]:
-    """Yield a finding for each pair of columns with nearly the same information, by Pearson's correlation."""
-    features = [
-        feature
-        for feature in table.contract.features
-        if not isinstance(feature, CategoricalFeature) or len(feature.codes) == 2 or feature.type == "ordinal"
-    ]
-    if len(features) > _MOST_PAIRED:
-        words = (
-            f"the table has {len(features)} columns, and only the first {_MOST_PAIRED} columns were compared in pairs"
-        )
-        yield Finding(level="note", key="pairs-left-out", words=words)
-        features = features[:_MOST_PAIRED]
-    rows = sampled(np.arange(table.rows, dtype=np.int64))
-    if len(rows) < 3 or len(features) < 2:
-        return
-    columns = np.stack([table.features[feature.name][rows] for feature in features])
-    absent = np.stack([absent_in(feature, column) for feature, column in zip(features, columns, strict=True)])
-    for one, other, size in _close_pairs(columns, absent):
-        words = (
-            f"columns {features[one].name} and {features[other].name}: closely related (correlation {size:.3f}, "
-            "without its sign)"
-        )
-        key = f"collinear:{features[one].name}:{features[other].name}"
-        yield Finding(level="warning" if size >= SAME else "note", key=key, words=words)
+def far_values(values: Numbers) -> npt.NDArray[np.bool_]:
+    """Return which values, bool (rows,), are so far from all others that a decimal point may be missing.
+
+    `values` are float64 (rows,), NaN if missing. Distances are those of logarithms; in a column where more than one in
+    a hundred values is negative they are those of the values.
+    """
+    has_signs = bool((values < 0).sum() > FEW_NEGATIVE * (~np.isnan(values)).sum())
+    is_there, nothing = ~np.isnan(values) if has_signs else values > 0, np.zeros(len(values), dtype=bool)
+    there = values[is_there]
+    if len(there) < FEWEST_VALUES or len(np.unique(there)) < FEWEST_DIFFERENT:
+        return nothing
+    low, middle, high = np.quantile(there, [0.1, 0.5, 0.9])
+    if not low < middle < high:
+        return nothing
+    if has_signs:
+        is_far = (values - middle > _FAR_SIGNED * (high - middle)) | (middle - values > _FAR_SIGNED * (middle - low))
+        return np.asarray(is_far)
+    logs = np.log(np.where(is_there, values, middle) / middle)
+    is_above = logs > _FAR_LOGS * math.log(high / middle)
+    # Near zero, logarithms of ordinary small amounts differ much, so the difference itself must be large too.
+    is_below = (logs < -_FAR_LOGS * math.log(middle / low)) & (middle - values > _FAR_BELOW * (middle - low))
+    return np.asarray(is_above | (is_below & is_there))
 
 
-def _close_pairs(columns: Numbers, absent: npt.NDArray[np.bool_]) -> list[tuple[int, int, float]]:
-    """Return pairs of correlated columns, by position, with their correlation. The largest correlation is first."""
-    there = (~absent).astype(np.float64)
-    counts = np.maximum(there.sum(axis=1), 1.0)
-    filled = np.where(absent, 0.0, columns)
-    centred = np.where(absent, 0.0, filled - (filled.sum(axis=1) / counts)[:, None])
-    spread = np.sqrt((centred**2).sum(axis=1) / counts)
-    scaled = centred / np.where(spread > 0, spread, 1.0)[:, None]
-    both = there @ there.T
-    # A first selection, with the mean and the spread of each column over all its own values. The exact correlation
-    # follows below.
-    rough = np.abs(scaled @ scaled.T) / np.maximum(both, 1.0)
-    ones, others = np.nonzero(np.triu(rough, 1) >= ALIKE - 0.1)
-    found = []
-    for one, other in zip(ones.tolist(), others.tolist(), strict=True):
-        together = ~(absent[one] | absent[other])
-        x, y = columns[one][together], columns[other][together]
-        if len(x) >= 10 and x.std() > 0 and y.std() > 0:
-            size = float(abs(((x - x.mean()) * (y - y.mean())).mean() / (x.std() * y.std())))
-            if size >= ALIKE:
-                found.append((one, other, min(size, 1.0)))
-    return sorted(found, key=lambda pair: -pair[2])[:_MOST_TOLD]
+def seem_identifiers(values: Numbers) -> bool:
+    """Return whether the numbers of a column, float64 (rows,), NaN if missing, seem to be numbers of patients.
+
+    These are whole numbers of which most differ, and which have at least five digits or are nearly consecutive.
+    """
+    there = values[~np.isnan(values) & ~np.isin(values, unlikely_markers(values))]
+    if len(there) < _FEWEST_IDENTIFIERS or (there < 0).any() or (there != np.floor(there)).any():
+        return False
+    different = len(np.unique(there))
+    if different < max(_FEWEST_IDENTIFIERS, _DIFFERENT * len(there)):
+        return False
+    low, high = float(there.min()), float(there.max())
+    is_long = low >= _SMALLEST_IDENTIFIER and high < 10 * low and float((there % 10 == 0).mean()) < 0.5
+    return is_long or (different == len(there) and high - low < 1.1 * len(there))

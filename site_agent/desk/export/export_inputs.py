@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from site_agent.desk.column_profile import Profile
 from site_agent.trainer.data.cells import Counts, Numbers, Parsed, interval_of, interval_rule
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, DayColumn
 from site_agent.trainer.data.contract import Contract
 

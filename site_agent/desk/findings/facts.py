@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
-from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
-from site_agent.desk.examination.examined_outcome import group_labels
 from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
@@ -40,7 +38,8 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
 from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.columns import CategoricalFeature, Feature
+from site_agent.trainer.data.column_profile import Profile
+from site_agent.trainer.data.columns import UNKNOWN, CategoricalFeature, Feature
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
 from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
@@ -58,14 +57,14 @@ _REFUSED: Final = (
     f" {_LEFT_OUT}"
 )
 _UNREAD: Final = f"The hospital's table could not be read now, {_LEFT_OUT}"
-_UNACCEPTED: Final = "Nobody has accepted the warnings of `site-agent data check` about this table."
+_UNACCEPTED: Final = "Nobody has checked this table with `site-agent data check`, or accepted its warnings."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TestPart:
     """The test rows: encoded features of shape (rows, columns), and the value of each row in each group column.
 
-    `is_accepted` shows whether a person has accepted the table's warnings, if it has any.
+    `is_accepted` shows whether a person has checked the table, and accepted its warnings.
     """
 
     features: npt.NDArray[np.float32]
@@ -145,16 +144,15 @@ def _in_use(state: Path, run: str) -> str:
 
 def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
     """Return the test rows, or a sentence that explains why the table cannot be used for the report."""
-    from site_agent.desk.examination.admitted_rows import admitted, is_accepted
     from site_agent.trainer.data.dataset import prepare_rows, steady_split
+    from site_agent.trainer.data.image_folder import temporary_folder
+    from site_agent.trainer.data.run_table import check_digest, find_check, table_for_run
 
     try:
-        examination = admitted(hospital)
-        rows = examination.split_rows
-        assert rows is not None  # otherwise there was an error
-        if model.plan.privacy is not None:  # the same division as in around_rounds.py
-            rows = steady_split(examination.table, hospital.data.split)
-        dataset, _ = prepare_rows(examination.table, rows)
+        table, rows = table_for_run(hospital, temporary_folder())
+        if model.plan.privacy is not None:  # the same division as in before_rounds.py
+            rows = steady_split(table, hospital.data.split)
+        dataset, _ = prepare_rows(table, rows)
     except DataError:
         return _REFUSED
     except UnavailableError as error:
@@ -163,10 +161,9 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         return _CHANGED
     if dataset.digest != kept.dataset:
         return _CHANGED
-    chosen = group_values(examination.table, model.profile, rows.test, groups)
-    accepted = is_accepted(hospital, examination)
-    features = model.encode(examination.table, rows.test)
-    return TestPart(features=features, groups=chosen, is_accepted=accepted)
+    chosen = group_values(table, model.profile, rows.test, groups)
+    accepted = find_check(hospital.state_path, check_digest(table, hospital.data.split)) is not None
+    return TestPart(features=model.encode(table, rows.test), groups=chosen, is_accepted=accepted)
 
 
 def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:
@@ -311,6 +308,17 @@ def group_values(
                 remedy="With --group, name a column of the contract, in the spelling of the contract.",
             )
         found[name] = _by_feature(known[name], table.features[name][rows], profile)
+    return found
+
+
+def group_labels(table: Table) -> dict[str, tuple[str, ...]]:
+    """Return for each group column the group of every row, as text. A row without a value has the group "unknown"."""
+    found = {}
+    for column in table.contract.groups:
+        positions = table.features.get(column.name, table.group_positions.get(column.name))
+        if positions is not None:
+            names = np.array((*(column.labels or column.codes), UNKNOWN), dtype=object)
+            found[column.name] = tuple(names[np.nan_to_num(positions, nan=-1.0).astype(np.int64)])
     return found
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 import structlog
 
-from site_agent.desk.column_profile import profile_in
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, scores_of
 from site_agent.desk.comparison.gain import FEDERATED, SILOED, Baselines
 from site_agent.desk.results.joined_model import MODELS, JoinedModel
@@ -20,6 +19,7 @@ from site_agent.desk.results.receiving import coefficient_facts
 from site_agent.desk.results.run_report import Ended, facts_of, promise_facts, written_report
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
+from site_agent.trainer.data.column_profile import profile_in
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json
 from site_agent.trainer.prior.concept_columns import ConceptEncoding

@@ -14,14 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
-from protos.errors import ConfigurationError, OperatorError
 from protos.numbers.newton_sums import OutOfBound
 from protos.plan.methods import described
 from protos.plan.noisy_results import noisy_fit
@@ -29,19 +27,17 @@ from protos.plan.plan import Plan
 from protos.plan.prior_method import OneOfClasses
 from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
 from protos.wire.messages import MalformedMessage
-from site_agent.desk.column_profile import profile_of
-from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.hospital import Hospital
-from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.mistakes import refuse
+from site_agent.trainer.data.column_profile import profile_of
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import Preprocessing, Scale, fit
-from site_agent.trainer.data.tables import FEWEST_ROWS, Table
+from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json, write_whole
 from site_agent.trainer.plain_models import Forest, Lines
-from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, mapped_columns, values_of
-from site_agent.trainer.prior.prior_study import outcomes_of
+from site_agent.trainer.prior.concept_columns import ConceptEncoding, Mapped, values_of
+from site_agent.trainer.prior.receivable import read_without_outcomes, require_receivable
 from site_agent.trainer.prior.site_sums import profiled_intercept
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -69,47 +65,6 @@ class _Received:
     def is_useful(self) -> bool:
         """Return whether the model improved predictions at the contributing sites, or True if not measured."""
         return self.guard is None or self.guard > 0
-
-
-def read_without_outcomes(hospital: Hospital) -> Table:
-    """Read the hospital's table without the outcome. Every row must satisfy the contract.
-
-    Raises:
-        OperatorError: the table cannot be read, does not fit, or has too few rows.
-    """
-    survey = survey_with_hints(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), is_new=True)
-    if survey.mistakes:
-        refuse([mistake.line for mistake in survey.mistakes], survey.hints)
-    if survey.table.rows < FEWEST_ROWS:
-        refuse([f"the table has {survey.table.rows} rows, and at least {FEWEST_ROWS} are needed"])
-    return survey.table
-
-
-def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
-    """Check before a run that this site can use the resulting model. Return for each concept this site's column.
-
-    Raises:
-        OperatorError: table, contract and plan do not fit.
-    """
-    prior = _prior(plan)
-    contract = read_without_outcomes(hospital).contract
-    from site_agent.trainer.data.contract import require_answer
-
-    require_answer(plan, contract, hospital.site)
-    outcomes_of(prior, contract, np.empty(0))
-    mapped = mapped_columns(prior.concepts, contract, None)
-    if all(one is None for one in mapped):
-        raise _unusable(
-            "No column of this site's contract records a concept of the plan.",
-            "Add the key `concept` to columns in the contract.",
-        )
-    if plan.privacy is not None and hospital.data.prevalence is None:
-        what = (
-            "This plan does not announce the fraction of patients with the outcome, because the plan has the key "
-            "`privacy`."
-        )
-        raise _unusable(what, "Set `prevalence` under data in hospital.yaml to this fraction.")
-    return mapped
 
 
 def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float32) -> None:
@@ -275,9 +230,3 @@ def coefficient_facts(
 def _prior(plan: Plan) -> Prior:
     assert plan.prior is not None  # a plan with receivers has federated-prior
     return plan.prior
-
-
-def _unusable(what: str, remedy: str) -> OperatorError:
-    return ConfigurationError(
-        what=what, consequence="Nothing was sent, and this site did not receive a model.", remedy=remedy
-    )

@@ -17,7 +17,6 @@ import structlog
 
 from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
-from site_agent.desk.column_profile import profile_in
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
 from site_agent.desk.comparison.scored_rows import ScoredRows, keep_scored_rows
@@ -25,6 +24,7 @@ from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
 from site_agent.desk.results.simple_models import best_simple_model, fit_simple_models, reads_simply
 from site_agent.hospital import Hospital
+from site_agent.trainer.data.column_profile import profile_in
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json, write_whole

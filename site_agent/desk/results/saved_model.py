@@ -20,12 +20,12 @@ import numpy.typing as npt
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.plan import Plan
-from site_agent.desk.column_profile import Profile
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.state_folders import FEDERATED_FILE, require_run_name, saved_runs
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.dataset import input_columns
 from site_agent.trainer.data.preprocessing import Features, Preprocessing, Rows
 from site_agent.trainer.data.tables import Table

@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from protos.errors import DataError
 from protos.plan.documents import nearest_name
-from site_agent.desk.column_profile import Profile
-from site_agent.desk.examination.read_hints import survey_with_hints
 from site_agent.desk.export.export_inputs import input_names
 from site_agent.desk.export.loader import FOREIGN, joined, reason, shown
 from site_agent.trainer.data.cell_rules import ABSENT, MISSING, Flaw
+from site_agent.trainer.data.column_profile import Profile
 from site_agent.trainer.data.contract import Contract, ParquetFormat, TableFormat
 from site_agent.trainer.data.mistakes import Mistake, refuse
-from site_agent.trainer.data.tables import Survey, Table
+from site_agent.trainer.data.tables import Survey, Table, survey_new_rows
 
 _PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".tsv", ".txt")
@@ -145,14 +144,14 @@ def read_new_rows(
         DataError: the file is not a table of this contract.
     """
     form = _with_format_of(path, contract)
-    survey = survey_with_hints(path, form, is_new=True, has_outcome=has_outcome, scratch=scratch)
+    survey = survey_new_rows(path, form, has_outcome=has_outcome, scratch=scratch)
     cells = [column.name for column in (contract.image, *contract.terms) if column is not None]
     inputs = (*input_names(contract), *cells)
     unread = contract.dates.keys() - set(inputs)
     mistakes = [one for one in survey.mistakes if one.column not in unread]
     others = [one.line for one in mistakes if one.column not in inputs or not (one.rows or one.flaw == ABSENT.words)]
-    if others or survey.hints:  # if there is a hint, the whole file has another format than declared
-        refuse(others or [one.line for one in mistakes], survey.hints)
+    if others:
+        refuse(others)
     left_out = [*_off_contract(survey, mistakes), *_foreign(survey.table, profile)]
     left_out.sort(key=lambda one: inputs.index(one.column))
     return NewRows(table=survey.table, left_out=tuple(left_out), others=survey.others)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from typing import Final, TypeAlias, assert_never
 
@@ -53,12 +53,11 @@ class Parsed:
     """The numbers and flaws of a block of cells of one column.
 
     `values` are float64 (cells,), NaN for flawed cells. `flaws` has for each flaw, by its words, the places of its
-    cells in the block. `outside` has the numbers outside of the declared range, for a hint about their unit.
+    cells in the block.
     """
 
     values: Numbers
     flaws: Mapping[str, Sequence[int]]
-    outside: Numbers = field(default_factory=lambda: np.empty(0))
 
 
 BlockParser: TypeAlias = Callable[[Sequence[str]], Parsed]
@@ -140,7 +139,7 @@ def date_parser(column: DateFeature | DayColumn, spelling: Spelling, today: date
 def _parser(rule: NumberRule | CodeRule, decimal: str) -> BlockParser:
     if isinstance(rule, CodeRule):
         return _BlockParser(lambda cell: rule.read(cell, decimal))
-    each = _BlockParser(lambda cell: rule.read(cell, decimal), rule.outside, lambda cell: rule.number(cell, decimal))
+    each = _BlockParser(lambda cell: rule.read(cell, decimal))
 
     def parse_block(cells: Sequence[str]) -> Parsed:
         values = _plain_numbers(cells, rule, decimal)
@@ -171,15 +170,10 @@ def _plain_numbers(cells: Sequence[str], rule: NumberRule, decimal: str) -> Numb
 class _BlockParser(dict[str, float | Flaw]):
     """Parses blocks of cells, and remembers the results for some cells, because most columns repeat their cells."""
 
-    def __init__(
-        self,
-        read: Callable[[str], float | Flaw],
-        outside: Flaw | None = None,
-        number: Callable[[str], float | Flaw] | None = None,
-    ) -> None:
-        """Store how a cell is read. `number` returns the number in a cell with the flaw `outside`."""
+    def __init__(self, read: Callable[[str], float | Flaw]) -> None:
+        """Store how a cell is read."""
         super().__init__()
-        self._read, self._outside, self._number = read, outside, number
+        self._read = read
 
     def __missing__(self, cell: str) -> float | Flaw:
         value = self._read(cell)
@@ -194,9 +188,7 @@ class _BlockParser(dict[str, float | Flaw]):
             if isinstance(value, Flaw):
                 flaws.setdefault(value.words, []).append(place)
                 found[place] = math.nan
-        places = flaws.get(self._outside.words, []) if self._outside is not None else []
-        outside = [self._number(cells[place]) for place in places] if self._number is not None else []
-        return Parsed(values=np.array(found, np.float64), flaws=flaws, outside=np.array(outside, np.float64))
+        return Parsed(values=np.array(found, np.float64), flaws=flaws)
 
 
 def interval_rule(feature: DateFeature) -> IntervalRule:

@@ -121,11 +121,6 @@ class SqlFormat(_Format):
     header: ClassVar[Literal[True]] = True
     decimal: ClassVar[Literal["."]] = "."  # a query does not return numbers as text
 
-    @property
-    def query_digest(self) -> str:
-        """The SHA-256 of the query's text, in hexadecimal. Each record about the data contains it."""
-        return hashlib.sha256(self.query.encode()).hexdigest()
-
 
 def _kind(value: Any) -> str:  # pydantic's input before any check
     return str(value.get("kind", "text") if isinstance(value, dict) else getattr(value, "kind", "text"))

@@ -91,14 +91,14 @@ def unusable(*, what: str, remedy: str) -> DataError:
     return DataError(what=what, consequence="The table was not used and nothing was sent.", remedy=remedy)
 
 
-def refuse(lines: Sequence[str], hints: Sequence[str] = ()) -> NoReturn:
+def refuse(lines: Sequence[str]) -> NoReturn:
     """Raise a DataError that lists the first mistakes, one in each line, and the number of further mistakes."""
     shown = list(lines[:_SHOWN_MISTAKES])
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} other kinds of mistakes, also in other columns")
     raise unusable(
         what="The table does not satisfy its contract:\n" + "\n".join(f"    {line}" for line in shown),
-        remedy=" ".join([*hints, CORRECT_TABLE]),
+        remedy=CORRECT_TABLE,
     )
 
 

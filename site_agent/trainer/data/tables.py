@@ -68,7 +68,7 @@ _MARKER_DAYS: Final = tuple(
 _FEWEST_MARKER_DAYS: Final = 3
 FEWEST_ROWS: Final = 10
 _SHOWN_PLACES: Final = 5
-DELIMITER: Final = "is the delimiter the declared one?"
+_DELIMITER: Final = "is the delimiter the declared one?"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -125,8 +125,6 @@ class Survey:
 
     Attributes:
         mistakes: the cells, columns and rows that could not be read.
-        hints: sentences on how to correct these mistakes, if they were looked for.
-        outside: for each column the numbers outside of the declared range, float64.
         cells: of new rows, by column and row number, the text of each cell that could not be read.
         others: of new rows, the unchanged cells of each column that the contract ignores or does not name.
         doubts: what a person must look at although it was read, in words, with the name of its column.
@@ -135,8 +133,6 @@ class Survey:
 
     table: Table
     mistakes: tuple[Mistake, ...]
-    hints: tuple[str, ...] = ()
-    outside: Mapping[str, Numbers] = field(default_factory=lambda: MappingProxyType({}))
     cells: Mapping[tuple[str, int], str] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     doubts: tuple[tuple[str, str | None], ...] = ()
@@ -169,7 +165,6 @@ def survey_table(path: Path, contract: Contract, *, today: date | None = None, s
     return Survey(
         table=table,
         mistakes=reading.mistakes.found,
-        outside=reading.all_outside,
         doubts=tuple(reading.doubts),
         nameless=reading.nameless,
     )
@@ -221,7 +216,6 @@ class _Reading:
         self.today = today or date.today()
         self.mistakes = Mistakes(kept_rows)
         self.parsed: dict[str, list[Numbers]] = {}
-        self.outside: dict[str, list[Numbers]] = {}
         self.patients: list[str] = []
         self.cells: dict[tuple[str, int], str] = {}
         self.others: dict[str, list[str]] = {}
@@ -231,10 +225,6 @@ class _Reading:
         self.dropped: list[int] = []
         self.folders: dict[str, ImageFolder] = {}
         self.terms = TermsReader(contract.terms, contract.missing_markers)
-
-    @property
-    def all_outside(self) -> dict[str, Numbers]:
-        return {name: np.concatenate(parts) for name, parts in self.outside.items()}
 
     def run(self, path: Path) -> Table:
         doubts: list[Doubt] = []
@@ -376,7 +366,6 @@ class _Reading:
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
                 self.parsed[name].append(parsed.values[kept])
-                self.outside.setdefault(name, []).append(parsed.outside)
         patient = self.contract.patient
         if patient and patient.name in positions:
             cells = block.columns[positions[patient.name]]
@@ -388,7 +377,7 @@ class _Reading:
 
     def _take_damage(self, block: Block, width: int, positions: Mapping[str, int]) -> None:
         if block.ragged:
-            words = f"not the expected {width} columns; {DELIMITER}"
+            words = f"not the expected {width} columns; {_DELIMITER}"
             self.mistakes.add(words, block.ragged)
         columns = {place: name for name, place in positions.items()}
         for row, place, cell in block.unreadable:

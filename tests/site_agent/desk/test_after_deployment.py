@@ -1,4 +1,4 @@
-"""A model in use: abstentions, recalibration, monitoring, its card."""
+"""A model in use: abstentions, monitoring, its card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from protos.errors import DataError
 from protos.plan.augmentation import Flip
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import StartingFile
-from site_agent.desk.column_profile import rounded_outward
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
@@ -25,6 +24,7 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_store_path
+from site_agent.trainer.data.column_profile import rounded_outward
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 

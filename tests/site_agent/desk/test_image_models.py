@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from protos.errors import OperatorError, UnavailableError
-from site_agent.desk.examination.admitted_rows import examined
+from site_agent.desk.examination.examine import examined
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.export.scoring_module import ScoringModule
 from site_agent.desk.findings.facts import site_facts

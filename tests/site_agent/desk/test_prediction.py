@@ -18,8 +18,7 @@ import pytest
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import scores_of
-from site_agent.desk.examination.code_spellings import is_plain_number
-from site_agent.desk.prediction import harmless, predict_table
+from site_agent.desk.prediction import harmless, is_plain_number, predict_table
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import split_rows

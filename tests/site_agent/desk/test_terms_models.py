@@ -143,11 +143,11 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     page = examination_page(examine(survey, Split(seed=3)), site="ahus", accepted_by=None, warnings_stop=True)
     (tmp_path / "check.html").write_text(page)
     with extra("site_agent.desk.drift"):
-        from site_agent.desk.drift.monitor_views import monitor_page
+        from site_agent.desk.drift.monitor_command import monitor_lines
         from site_agent.desk.drift.monitoring import monitor_table
 
         seen = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
-        (tmp_path / "monitor.html").write_text(monitor_page(seen) + json.dumps(seen))
+        (tmp_path / "monitor.txt").write_text("\n".join(monitor_lines(seen)) + json.dumps(seen))
     predict_table(hospital, new, tmp_path / "out.csv", None)
     predict_table(hospital, bare, tmp_path / "out-bare.csv", None)
 
@@ -170,7 +170,7 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
         path.unlink()
     written = [*hospital.state_path.rglob("*"), *(tmp_path / "exported").rglob("*"), *tmp_path.glob("*.*")]
     files = [path for path in written if path.is_file()]
-    assert {"report.html", "check.html", "monitor.html", "card.md", "out.csv", "model.onnx", "model.json"} <= {
+    assert {"report.html", "check.html", "monitor.txt", "card.md", "out.csv", "model.onnx", "model.json"} <= {
         path.name for path in files
     }
     for path in files:

@@ -14,11 +14,11 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Chunk, Ready, Refusal, SiteReason
 from site_agent.gate import loop
-from site_agent.gate.agent_link import WINDOW, Stream
+from site_agent.gate.agent_link import Stream
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.site_masking import SiteMasking, masking_limits
 from site_agent.gate.site_rounds import Rounds, Surroundings
-from site_agent.gate_socket import Sent
+from site_agent.gate_socket import WINDOW, Sent
 from site_agent.hospital import Policy
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.study import made_up_identities, plan_with

@@ -50,7 +50,7 @@ class Asked:
 
 
 @contextmanager
-def trainer(config: Path, program: tuple[str, ...] = ("-m", "site_agent.trainer")) -> Iterator[Asked]:
+def trainer(config: Path, program: tuple[str, ...] = ("-m", "site_agent.trainer_process")) -> Iterator[Asked]:
     """Start the trainer as the agent does."""
     ours, theirs = socket.socketpair()
     words = [sys.executable, *program, "--config", str(config), "--socket", str(theirs.fileno())]

@@ -19,9 +19,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.plan import Plan
 from site_agent.approving import approve
-from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Asked, Outcome, Study
 from site_agent.trainer.training.flat_network import Vector

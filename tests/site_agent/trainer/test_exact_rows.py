@@ -10,7 +10,7 @@ import pytest
 
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import SiteReason
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
 from site_agent.trainer.choice import Measures
 from site_agent.trainer.disk import recording
@@ -87,7 +87,7 @@ def test_a_site_with_too_few_rows_does_not_train(
     approve_plan(config, plan)
     socket = ScriptedSocket(Prepare("law-1", plan.canonical))
 
-    status = Worker(read_hospital(config), socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), socket, after_rounds).serve()  # type: ignore[arg-type]
 
     (answer,) = socket.answers
     if takes_part:
@@ -111,7 +111,7 @@ def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path
             store.write("DELETE FROM counts")
             store.write("INSERT INTO counts (kind, rows) VALUES (?, ?)", TRAINING, before)
         socket = ScriptedSocket(Prepare("law-1", plan.canonical))
-        Worker(read_hospital(config), socket, around_rounds).serve()  # type: ignore[arg-type]
+        Worker(read_hospital(config), socket, after_rounds).serve()  # type: ignore[arg-type]
         answers += socket.answers
 
     assert rows >= 96

@@ -100,7 +100,7 @@ except RuntimeError as error:
 def test_the_trainer_loads_nothing_that_starts_threads_before() -> None:
     """numpy starts some, so the entry point must come to `give_up_network` without it."""
     program = """
-import os, sys, site_agent.trainer.__main__
+import os, sys, site_agent.trainer_process
 print("numpy" in sys.modules, "torch" in sys.modules, len(os.listdir("/proc/self/task")))
 """
 

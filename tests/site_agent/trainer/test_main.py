@@ -32,7 +32,7 @@ def hospital_yaml(folder: Path, **changes: object) -> Path:
 
 def trainer(path: Path) -> subprocess.CompletedProcess[str]:
     """The command, to its end."""
-    command = [sys.executable, "-m", "site_agent.trainer", "--config", str(path)]
+    command = [sys.executable, "-m", "site_agent.trainer_process", "--config", str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

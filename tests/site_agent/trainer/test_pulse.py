@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import site_agent.trainer.__main__ as main_module
+import site_agent.trainer_process as main_module
 from site_agent import trainer_socket
 from site_agent.hospital import read_hospital
 from site_agent.trainer.pulse import LONG_SECONDS, Pulse

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from protos.plan.plan import Plan
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.gate.dry_run import Made, _make
 from site_agent.gate.mishaps import TrainerFailed
 from site_agent.hospital import Hospital, read_hospital
@@ -37,7 +37,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def made(hospital: Hospital, plan: Plan, rehearsal: Path | None) -> tuple[Made, ...]:
     """What a dry run shows, with a trainer in a thread instead of a process."""
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=Worker(hospital, TrainerEnd(theirs), around_rounds, rehearsal=rehearsal).serve)
+    thread = threading.Thread(target=Worker(hospital, TrainerEnd(theirs), after_rounds, rehearsal=rehearsal).serve)
     thread.start()
     end = GateEnd(ours)
     try:

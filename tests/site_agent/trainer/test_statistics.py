@@ -12,8 +12,8 @@ import yaml
 from protos.errors import DataError
 from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
-from site_agent.desk.around_rounds import own_numbers
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.before_rounds import own_numbers
 from site_agent.trainer.disk import recording
 from site_agent.trainer.released_numbers import ReleasedBefore
 from tests.for_each import for_each

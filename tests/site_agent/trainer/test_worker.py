@@ -15,8 +15,9 @@ from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
+from site_agent.trainer import before_rounds
 from site_agent.trainer import worker as worker_module
 from site_agent.trainer.training.flat_network import Vector
 from site_agent.trainer.worker import Worker
@@ -76,7 +77,7 @@ def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
 def _answered(config: Path, question: Message) -> Message:
     """The answer to one question, asked in this process."""
     trainer_socket = ScriptedSocket(question)
-    Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
     (answer,) = trainer_socket.answers
     return answer
 
@@ -84,7 +85,7 @@ def _answered(config: Path, question: Message) -> Message:
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
     trainer_socket = ScriptedSocket(*questions)
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
     *_, answer = trainer_socket.answers
     assert len(trainer_socket.answers) == len(questions)
     assert isinstance(answer, Failed)
@@ -226,7 +227,7 @@ def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_repor
     asked = question(0, int(stage), as_bytes(first_values))
     trainer_socket = ScriptedSocket(Prepare(plan.run_name, plan.canonical), asked, conclude(1, as_bytes(last)))
 
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr().err
     assert [type(answer).__name__ for answer in trainer_socket.answers] == ["Prepared", "Trained", "Agreed"], said
@@ -247,7 +248,7 @@ def test_a_full_disk_is_told_under_privacy_too(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(around_rounds, "make_report", full)
+    monkeypatch.setattr(after_rounds, "make_report", full)
     asked = Prepare(plan.run_name, plan.canonical), train(0, as_bytes(first)), conclude(1, as_bytes(first))
     answer = _refused(config, *asked)
 
@@ -347,9 +348,9 @@ def test_a_defect_is_told_without_its_words(
     def defective(*_: object) -> None:
         raise KeyError(f"{CANARY} 63 years old")
 
-    monkeypatch.setattr(around_rounds, "begin_study", defective)
+    monkeypatch.setattr(before_rounds, "begin_study", defective)
     trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     said = capfd.readouterr()
     assert status == 70
@@ -368,7 +369,7 @@ def test_a_graphics_card_without_free_memory_is_no_defect(
     def full(*_: object) -> None:
         raise torch.OutOfMemoryError(f"CUDA out of memory. {CANARY}")
 
-    monkeypatch.setattr(around_rounds, "begin_study", full)
+    monkeypatch.setattr(before_rounds, "begin_study", full)
 
     answer = _refused(config, Prepare("law-1", plan.canonical))
 
@@ -388,10 +389,10 @@ def test_a_network_that_was_not_approved_is_refused(
     config = make_site(tmp_path)
     approve_plan(config, plan)
     _, study, preprocessing = prepare(config, other)
-    monkeypatch.setattr(around_rounds, "begin_study", lambda *_: (study, preprocessing))
+    monkeypatch.setattr(before_rounds, "begin_study", lambda *_: (study, preprocessing))
 
     trainer_socket = ScriptedSocket(Prepare("law-1", plan.canonical))
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
     assert status == 78
@@ -407,8 +408,8 @@ def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -
 
     config = make_site(tmp_path)
 
-    assert Worker(read_hospital(config), Gone(Check()), around_rounds).serve() == 0  # type: ignore[arg-type]
-    assert Worker(read_hospital(config), Gone(Agreed()), around_rounds).serve() == 1  # type: ignore[arg-type]
+    assert Worker(read_hospital(config), Gone(Check()), after_rounds).serve() == 0  # type: ignore[arg-type]
+    assert Worker(read_hospital(config), Gone(Agreed()), after_rounds).serve() == 1  # type: ignore[arg-type]
 
 
 def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:

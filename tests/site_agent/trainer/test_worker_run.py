@@ -18,7 +18,7 @@ from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import SiteReason, Stage
-from site_agent.desk import around_rounds
+from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, payload_bytes
 from site_agent.hospital import read_hospital
 from site_agent.trainer.worker import Worker
@@ -73,7 +73,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     approve_plan(config, plan)
     trainer_socket = _Coordinated(plan)
 
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     stages = [stage for stage, _ in trainer_socket.asked]
     probe = [Stage.PROBE] if method == "player-fl" else []
@@ -96,7 +96,7 @@ def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
         *(train(number, NOTHING) for number in rounds),
         conclude(len(rounds), NOTHING),
     )
-    status = Worker(read_hospital(config), trainer_socket, around_rounds).serve()  # type: ignore[arg-type]
+    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
 
     prepared, *trained, concluded = trainer_socket.answers
     assert status == 0
@@ -115,7 +115,7 @@ def test_a_restarted_trainer_skips_no_round(tmp_path: Path) -> None:
 
     def answer_to(number: int) -> Message:
         asked = ScriptedSocket(Prepare("law-1", plan.canonical), train(number, NOTHING))
-        Worker(read_hospital(config), asked, around_rounds).serve()  # type: ignore[arg-type]
+        Worker(read_hospital(config), asked, after_rounds).serve()  # type: ignore[arg-type]
         return asked.answers[-1]
 
     assert isinstance(answer_to(0), Trained)
@@ -142,7 +142,7 @@ def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_ga
         asked = ScriptedSocket(
             Prepare("run-1", plan.canonical), *(train(number, memoryview(bytearray(sent))) for number, sent in payloads)
         )
-        worker = Worker(read_hospital(config), asked, around_rounds, rehearsal=tmp_path / name)  # type: ignore[arg-type]
+        worker = Worker(read_hospital(config), asked, after_rounds, rehearsal=tmp_path / name)  # type: ignore[arg-type]
         worker.serve()
         return asked.answers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from datetime import date, timedelta
 from pathlib import Path
@@ -14,11 +13,10 @@ from sklearn.datasets import load_diabetes
 
 from protos.errors import DataError
 from protos.plan.documents import parse_document
-from site_agent.desk.drafting.column_draft import feature_line, rounded_range
+from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.drafting.describe import describe
-from site_agent.desk.drafting.table_profile import ColumnDraft
 from site_agent.desk.examination.examine import examine
-from site_agent.desk.examination.suspicious_numbers import disguised_numbers
+from site_agent.desk.examination.examined_columns import unlikely_markers
 from site_agent.hospital import Split
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, NumericFeature
 from site_agent.trainer.data.contract import Contract
@@ -95,40 +93,7 @@ def test_no_patient_is_in_a_draft(tmp_path: Path) -> None:
 )
 def test_numbers_that_stand_for_not_known_are_pointed_out(values: list[float], markers: tuple[float, ...]) -> None:
     """Zero far below all others, nines far above, a minus where all others are positive; and no ordinary number."""
-    assert disguised_numbers(np.array(values, dtype=np.float64)) == markers
-
-
-def _marked(tmp_path: Path, weights: list[str]) -> tuple[Contract, str]:
-    """Three laboratory values with -9 for not known, a code with it, and a weight."""
-    rows = [
-        f"{40 + i % 31},{-9 if i % 7 == 0 else 4 + i % 13 / 10},{-9 if i % 5 == 0 else 100 + i % 29},"
-        f"{-9 if i % 9 == 0 else 20 + i % 17},{[1, 2, -9][i % 3]},{weights[i % len(weights)]},{i % 2}"
-        for i in range(120)
-    ]
-    return _drafted(_made(tmp_path, ["age,potassium,glucose,urea,smoker,weight,outcome", *rows]))
-
-
-def test_a_marker_of_many_columns_is_suggested_once(tmp_path: Path) -> None:
-    """Among the markers of the table, with a comment that names its columns, and no longer as a code."""
-    contract, text = _marked(tmp_path, [str(50 + i) for i in range(60)])
-
-    assert contract.missing_markers == ("-9",)
-    assert text.count("suspicious: -9") == 1
-    assert "in 3 columns (potassium, glucose, urea)" in text
-    features = {feature.name: feature for feature in contract.features}
-    assert {features[name].missing for name in ("potassium", "glucose", "urea")} == {"median-and-flag"}
-    assert all(feature.missing_markers == () for feature in contract.features)
-    assert isinstance(features["smoker"], CategoricalFeature)
-    assert features["smoker"].codes == ("1", "2")
-    assert survey_table(tmp_path / "table.csv", contract).mistakes == ()
-
-
-def test_a_marker_that_means_itself_somewhere_stays_with_its_columns(tmp_path: Path) -> None:
-    """A change of weight of -9 kilograms is one: each column then has its own marker and comment."""
-    contract, text = _marked(tmp_path, [str(number) for number in range(-20, 20)])
-
-    assert "-9" not in contract.missing_markers
-    assert text.count("suspicious: -9") == 3
+    assert unlikely_markers(np.array(values, dtype=np.float64)) == markers
 
 
 @for_each("seed", range(50))
@@ -219,53 +184,13 @@ def test_a_table_that_cannot_be_described_is_refused(tmp_path: Path, content: by
         describe(path)
 
 
-def test_a_draft_has_a_range_that_holds_one_unit(tmp_path: Path) -> None:
-    """A third of the values in another unit: the draft reports it, and the check of the table names the rows."""
-    generator = np.random.default_rng(3)
-    chol = np.round(generator.normal(220, 35, 300))
-    cells = [f"{value / 38.67:.2f}" if row % 3 == 0 else f"{value:g}" for row, value in enumerate(chol)]
-    path = _made(tmp_path, ["chol,target", *(f"{cell},{row % 2}" for row, cell in enumerate(cells))])
-
-    contract, text = _drafted(path)
-
-    feature = contract.features[0]
-    assert isinstance(feature, NumericFeature)
-    assert feature.range is not None
-    assert feature.range[0] > 20
-    assert re.search("33% of the values are about (3[7-9]|40) times", text)
-    assert "(as between mmol/l and mg/dl of cholesterol)" in text
-    mistakes = survey_table(path, contract).mistakes
-    assert [(one.column, one.count) for one in mistakes] == [("chol", 100)]
-    assert "number outside the declared range" in mistakes[0].words
-
-
 def _of_dates(tmp_path: Path, cells: list[str]) -> tuple[Contract, str]:
     lines = [f"P{i:03},{cell},{30 + i / 7:.2f},{i % 2}" for i, cell in enumerate(cells)]
     return _drafted(_made(tmp_path, ["patient,seen,age,outcome", *lines]))
 
 
-@for_each("seed", range(12))
-def test_every_way_in_which_dates_are_written_is_drafted(tmp_path: Path, seed: int) -> None:
-    """Two or three ways in any shares: the draft names them all with their counts, and reads every row."""
-    generator = np.random.default_rng(seed)
-    ways = generator.permutation(["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d"])[: 2 + seed % 2]
-    days = [date(2000, 1, 1) + timedelta(days=int(day)) for day in generator.integers(0, 9000, size=120)]
-    chosen = [str(ways[0]) if row < 12 else str(generator.choice(ways)) for row in range(120)]
-
-    contract, text = _of_dates(tmp_path, [day.strftime(way) for day, way in zip(days, chosen, strict=True)])
-
-    seen, _ = contract.features
-    assert isinstance(seen, DateFeature)
-    assert set(seen.pattern) == set(chosen)
-    assert all(f"{way} in {chosen.count(way)} rows" in text for way in set(chosen))
-    survey = survey_table(tmp_path / "table.csv", contract)
-    assert survey.mistakes == ()
-    since = [(day - date(2000, 1, 1)).days for day in days]
-    np.testing.assert_allclose(survey.table.features["seen"], since)
-
-
 def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
-    """Day first and month first in one column is no contract, and dates that could be either are suspicious."""
+    """Day first and month first in one column are not read, and dates that could be either are suspicious."""
     clashing = [f"{day:02}/03/2020" for day in range(1, 29)] + [f"03/{day:02}/2020" for day in range(1, 29)]
     either = [f"{1 + day % 12:02}/{1 + day // 12 % 12:02}/2020" for day in range(60)]
 
@@ -273,51 +198,10 @@ def test_dates_that_cannot_be_told_apart_are_reported(tmp_path: Path) -> None:
     (tmp_path / "either").mkdir()
     contract, text = _of_dates(tmp_path / "clashing", clashing)
     assert [feature.name for feature in contract.features] == ["age"]
-    assert "cannot be distinguished" in text
+    assert "dates in several ways" in text
     contract, text = _of_dates(tmp_path / "either", either)
     assert isinstance(contract.features[0], DateFeature)
     assert "could also be written as %m/%d/%Y" in text
-
-
-@pytest.mark.parametrize(("separator", "delimiter"), [(";", ","), ("|", ","), (",", ";")])
-def test_a_list_of_codes_is_drafted_without_its_codes(tmp_path: Path, separator: str, delimiter: str) -> None:
-    """The draft has separator and buckets, and fits its table; it does not repeat a code, and it ignores names."""
-    generator = np.random.default_rng(1)
-    rows = []
-    for number in range(80):
-        codes = separator.join(f"I{code}.{code % 7}" for code in generator.integers(10, 60, generator.integers(0, 4)))
-        rows.append(delimiter.join([f"P{number}", f'"{codes}"', f'"Sur{separator} Ann{number}"', str(number % 2)]))
-    path = _made(tmp_path, [delimiter.join(["patient", "diagnosis", "called", "died"]), *rows])
-
-    contract, text = _drafted(path)
-
-    (listed,) = contract.terms
-    assert (listed.name, listed.type, listed.separator, listed.missing) == ("diagnosis", "codes", separator, "empty")
-    assert listed.buckets == 64
-    assert contract.target.name == "died"
-    assert "{name: called, role: ignore}" in text
-    assert not any(word in text for word in ("I10", "I25", "Sur", "Ann"))
-    assert not survey_table(path, contract).mistakes
-
-
-def test_a_draft_does_not_claim_to_have_counted_more_codes_than_it_keeps() -> None:
-    """A list may have at most 2,048 columns, and memory does not grow with its codes."""
-    column = ColumnDraft("drugs", ".")
-    column.take([f"C{number};D{number}" for number in range(1500)])
-
-    line = feature_line(column)
-
-    assert "of which 2048 or more differ" in line.words[0]
-    assert ("buckets", "2048") in line.keys
-
-
-@pytest.mark.parametrize("cell", ["5,9", "2020-01-31", "12;x y z", "rest, then 2 walks", "A;B"])
-def test_other_cells_with_separators_are_no_lists(tmp_path: Path, cell: str) -> None:
-    """Decimal commas, dates, notes and words are drafted as before."""
-    cells = [cell.replace("2", str(number % 9 + 1)) for number in range(60)]
-    path = _made(tmp_path, ["what\tdied", *(f"{one}\t{number % 2}" for number, one in enumerate(cells))])
-
-    assert _drafted(path)[0].terms == () if cell == "5,9" else "type: codes" not in describe(path).text
 
 
 def _identified(name: str, seed: int) -> list[str]:

@@ -10,16 +10,16 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
-from sklearn.metrics import roc_auc_score
 
 from protos.plan.documents import parse_document
 from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import Examination, examine
-from site_agent.desk.examination.examined_outcome import auroc, auroc_alone
+from site_agent.desk.examination.examined_outcome import alone
 from site_agent.hospital import Split
 from site_agent.trainer.data.cell_rules import NOT_A_NUMBER
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.mistakes import Mistake
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
@@ -114,12 +114,12 @@ def _one_identifier_for_two(table: Table) -> Table:
     return replace(_changed(table, sex=sex), patients=(table.patients[0], *table.patients[:1], *table.patients[2:]))
 
 
-def _small_ward(table: Table) -> Table:
-    return replace(table, group_positions=MappingProxyType({"ward": (np.arange(ROWS) % 40 == 0).astype(np.float64)}))
-
-
 CHANGES: dict[str, tuple[Change, str, str]] = {
-    "all missing": (lambda t: _changed(t, chol=np.full(ROWS, np.nan)), "error", "empty:chol"),
+    "all missing": (
+        lambda t: _changed(t, chol=np.full(ROWS, np.nan)),
+        "error",
+        "error:chol",
+    ),
     "mostly missing": (
         lambda t: _changed(t, chol=_first(t.features["chol"], 130, np.nan)),
         "warning",
@@ -138,7 +138,6 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "mixed-units:chol",
     ),
     "a lost decimal point": (lambda t: _marked(t, 2, 2200), "warning", "far:chol"),
-    "the same column twice": (lambda t: _changed(t, chol=t.features["age"] * 2 + 1), "warning", "collinear:age:chol"),
     "a leak": (lambda t: _changed(t, chol=t.features["chol"] + 60 * t.target), "warning", "predicts-alone:chol"),
     "a leak by absence": (
         lambda t: _changed(t, chol=np.where(t.target == 1, np.nan, t.features["chol"])),
@@ -158,14 +157,13 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
         "identifier:chol",
     ),
     "a row twice": (_twice, "warning", "duplicates"),
-    "two people": (_one_identifier_for_two, "error", "two-people:sex"),
-    "a small group": (_small_ward, "warning", "small-group:ward"),
+    "two people": (_one_identifier_for_two, "error", "error:sex"),
     "few of a class": (
         lambda t: replace(t, target=(np.arange(ROWS) % 24 == 0).astype(np.float64)),
         "warning",
         "few-of-class:ill",
     ),
-    "one class": (lambda t: replace(t, target=np.zeros(ROWS)), "error", "no-class:ill"),
+    "one class": (lambda t: replace(t, target=np.zeros(ROWS)), "error", "error:ill"),
 }
 
 
@@ -238,8 +236,7 @@ def test_a_cell_that_cannot_be_read_is_not_missing(table: Table, unread: int, em
 
     found = examine(Survey(table=changed, mistakes=(mistake,)), Split(seed=0)).findings
 
-    assert [one.key for one in found if one.key.endswith(":chol")] == []
-    assert any(mistake.words == one.words for one in found)
+    assert [one.key for one in found if one.key.endswith(":chol")] == ["error:chol"]
 
 
 def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:
@@ -258,39 +255,22 @@ def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_
     assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
 
 
-@for_each("seed", range(20))
-def test_the_area_is_scikit_learns(seed: int) -> None:
-    """With and without ties; and by missing values alone it is never below one half."""
-    generator = np.random.default_rng(seed)
-    truth = generator.random(200) < 0.3
-    values = np.round(generator.normal(size=200) + truth, seed % 3)
+@for_each("seed", range(5))
+def test_a_column_of_many_codes_does_not_seem_to_predict(table: Table, seed: int) -> None:
+    """A number for nearly every row says nothing, as the tree that reads it is judged by other rows."""
+    codes = np.random.default_rng(seed).permutation(ROWS).astype(float)
 
-    assert auroc(values, truth) == pytest.approx(roc_auc_score(truth, values))
-    alone = auroc_alone(values, truth, is_code=False)
-    assert alone is not None
-    assert alone >= max(roc_auc_score(truth, values), 1 - roc_auc_score(truth, values)) - 1e-12
+    found = alone(_changed(table, chol=codes), np.arange(ROWS))
 
-
-@for_each("seed", range(10))
-def test_a_column_of_many_codes_does_not_seem_to_predict(seed: int) -> None:
-    """A code for nearly every row says nothing, as its rates come from other rows than those it is judged by."""
-    generator = np.random.default_rng(seed)
-    truth = generator.random(400) < 0.4
-
-    alone = auroc_alone(generator.integers(0, 200, size=400).astype(float), truth, is_code=True)
-
-    assert alone is not None
-    assert alone < 0.65
+    assert found["chol"] < 0.65
 
 
 def test_the_test_rows_do_not_tell_how_well_a_column_predicts(table: Table) -> None:
     """What the test rows hold changes nothing about the search for leaks."""
-    examination = _examined(table)
-    assert examination.split_rows is not None
     changed = table.features["chol"].copy()
-    changed[examination.split_rows.test] = 1e5
+    changed[split_rows(table, Split(seed=0)).test] = 1e5
 
-    assert _examined(_changed(table, chol=changed)).alone == examination.alone
+    assert _examined(_changed(table, chol=changed)).alone == _examined(table).alone
 
 
 @pytest.mark.parametrize("part", ["cell", "order", "contract", "split"])
@@ -315,16 +295,6 @@ def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
     assert _examined(table).digest == before
 
 
-def test_table_1_is_counted_by_outcome(table: Table) -> None:
-    """By hand: rows, mean and deviation, and shares of a code in each class."""
-    lines = {line[0]: line[1:] for line in _examined(table).table_one}
-    ill, age, sex = table.target == 1, table.features["age"], table.features["sex"]
-
-    assert lines["rows"] == ("240", "120", "120")
-    assert lines["age, years: mean (SD)"][2] == f"{age[ill].mean():.4g} ({age[ill].std(ddof=1):.3g})"
-    assert lines["sex: male"][1] == f"{int(sex[~ill].sum())} ({sex[~ill].mean():.1%})"
-
-
 def test_the_page_needs_nothing_but_itself(table: Table) -> None:
     """No request to anywhere, no identifier of a patient, and a name that is markup is shown as text."""
     columns = [
@@ -341,7 +311,6 @@ def test_the_page_needs_nothing_but_itself(table: Table) -> None:
     assert "http://" not in page
     assert "https://" not in page
     assert "Zebra" not in page
-    assert "Table 1" in page
 
 
 @needs_heart
@@ -373,11 +342,11 @@ def test_the_edited_contracts_of_the_other_hospitals_have_no_errors(name: str) -
     examination = examine(survey_table(HEART / f"{name}.data", contract), Split(seed=0))
 
     assert _keys(examination, "error") == []
-    assert "small-group:sex" in _keys(examination, "warning")
+    assert _keys(examination, "warning") != []
 
 
 def test_the_breast_cancer_data_is_found_to_be_easy(tmp_path: Path) -> None:
-    """Columns that say the same, and some that alone nearly tell the outcome: true, and worth a person's look."""
+    """Some columns alone nearly tell the outcome: true, and worth a person's look."""
     data = load_breast_cancer()
     names = [str(name) for name in data.feature_names]
     features = "\n".join(f"  - {{name: {name}, role: feature, type: numeric}}" for name in names)
@@ -390,4 +359,3 @@ def test_the_breast_cancer_data_is_found_to_be_easy(tmp_path: Path) -> None:
     examination = examine(survey_table(path, contract), Split(seed=0))
 
     assert "predicts-alone:worst perimeter" in _keys(examination, "warning")
-    assert "collinear:mean radius:mean perimeter" in _keys(examination, "note")

@@ -11,7 +11,8 @@ import pytest
 
 from protos.errors import DataError
 from site_agent.desk.drafting.describe import describe
-from site_agent.desk.examination.suspicious_numbers import disguised_numbers, far_values, mixed_units
+from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
+from site_agent.desk.examination.two_units import two_units
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.site_agent.trainer.data.conftest import contract_from
 
@@ -141,11 +142,11 @@ def test_negative_numbers_switch_no_check_off() -> None:
     assert not far_values(excess).any()
     excess[::100] = 500
     assert np.flatnonzero(far_values(excess)).tolist() == [0, 100, 200, 300]
-    assert disguised_numbers(np.append(excess[1:100], -999.0)) == (-999.0,)
+    assert unlikely_markers(np.append(excess[1:100], -999.0)) == (-999.0,)
     glucose = generator.lognormal(np.log(100), 0.2, 400)
     glucose[:80] /= 18.02
-    assert mixed_units(glucose) is not None
-    assert mixed_units(np.append(glucose, -1.0)) is not None
+    assert two_units(glucose) is not None
+    assert two_units(np.append(glucose, -1.0)) is not None
 
 
 KINDS = {

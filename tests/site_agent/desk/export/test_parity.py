@@ -19,7 +19,6 @@ import torch
 from protos.plan.architecture import network_tensors
 from protos.plan.initial_values import initial_values
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.column_profile import profile_of
 from site_agent.desk.export.described_model import description_of
 from site_agent.desk.export.export_folder import (
     checked_onnx,
@@ -36,6 +35,7 @@ from site_agent.desk.results.saved_model import SavedModel
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Training
 from site_agent.trainer.data.cell_rules import canonical_code
+from site_agent.trainer.data.column_profile import profile_of
 from site_agent.trainer.data.columns import CategoricalFeature, DayColumn, Feature, NumericFeature
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.preprocessing import fit

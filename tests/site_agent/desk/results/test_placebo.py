@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.results import network_baselines as placebo_module
 from site_agent.desk.results.network_baselines import has_placebo, train_alone, train_placebo
 from site_agent.desk.results.run_report import make_report
+from site_agent.trainer.before_rounds import begin_study
 from tests.site_agent.trainer.sites import NAMES, make_plan, make_site
 
 

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from protos.errors import ConfigurationError, DataError, UnavailableError
-from site_agent.desk.examination.examine import examine, table_digest
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_folder, image_formats
@@ -29,6 +29,7 @@ from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare_rows, split_rows, steady_split
 from site_agent.trainer.data.image_formats import pixels_of
+from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 

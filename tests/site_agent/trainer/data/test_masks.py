@@ -11,11 +11,12 @@ import pytest
 from PIL import Image
 
 from protos.errors import DataError
-from site_agent.desk.examination.examine import examine, table_digest
+from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
 from site_agent.trainer.data import image_folder
 from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import prepare_rows, split_rows
+from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 from tests.site_agent.trainer.data.test_image_files import encoded, header

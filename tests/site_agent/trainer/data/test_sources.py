@@ -23,7 +23,7 @@ import pytest
 from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError
-from site_agent.desk.examination.examined_outcome import group_labels
+from site_agent.desk.findings.facts import group_labels
 from site_agent.hospital import Split
 from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME

@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import MaxAbsScaler
 
 from protos.errors import ConfigurationError, DataError
-from site_agent.desk.examination.examine import examine, table_digest
+from site_agent.desk.examination.examine import examine
 from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
@@ -29,6 +29,7 @@ from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import steady_split
 from site_agent.trainer.data.preprocessing import fit, fit_terms, weighted
+from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from tests.for_each import for_each
 

@@ -15,8 +15,8 @@ import yaml
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from global_layers.one_process import Collection, run_rounds
 from protos.plan.plan import Plan
-from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import Hospital, read_hospital
+from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.dataset import prepare_rows
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.prior.prior_study import PriorStudy

@@ -15,7 +15,6 @@ from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_
 from global_layers.one_process import run_rounds
 from protos.plan.contributors import kinds_of
 from protos.plan.plan import Plan
-from site_agent.desk.around_rounds import begin_study
 from site_agent.desk.comparison.evaluation import scores_of
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
@@ -24,6 +23,7 @@ from site_agent.desk.prediction import predict_table
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.dataset import Dataset, prepare_rows
 from site_agent.trainer.prior.concept_columns import concept_inputs, read_columns, read_places

@@ -17,11 +17,11 @@ from protos.plan.plan import Plan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.desk.applied import AppliedModel
-from site_agent.desk.around_rounds import begin_prior
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import read_hospital
+from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.plain_models import probabilities
 from site_agent.trainer.study import Asked
 from tests.site_agent.trainer.prior.prior_federation import (

@@ -17,8 +17,8 @@ from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.wire.messages import Stage
-from site_agent.desk.around_rounds import begin_prior
 from site_agent.hospital import Split, read_hospital
+from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import SplitRows, prepare_rows, split_rows, steady_split
 from site_agent.trainer.data.tables import Table, read_table

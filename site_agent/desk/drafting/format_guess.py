@@ -1,40 +1,21 @@
-"""Reads tables and guesses their formats. If a table has errors, suggests which column or setting to correct.
-
-The guess of a text file's format has encoding, delimiter, decimal comma and header row.
-"""
+"""Guesses the format of a table: its kind, and for a text file encoding, delimiter, decimal comma and header row."""
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from protos.errors import DataError
-from site_agent.desk.examination.suspicious_numbers import unit_hint
-from site_agent.trainer.data.cell_rules import MISSING, NOT_A_NUMBER
-from site_agent.trainer.data.contract import (
-    Contract,
-    ExcelFormat,
-    Format,
-    MaskTarget,
-    ParquetFormat,
-    SqlFormat,
-    TableFormat,
-)
-from site_agent.trainer.data.mistakes import refuse, unusable
-from site_agent.trainer.data.tables import DELIMITER, Survey, Table, survey_new_rows, survey_table
+from site_agent.trainer.data.contract import ExcelFormat, Format, ParquetFormat, SqlFormat, TableFormat
+from site_agent.trainer.data.mistakes import unusable
 
 _LOOKED_AT: Final = 1 << 18
 _DELIMITERS: Final = ("\t", ";", "|", ",")
 _COMMA_NUMBER: Final = re.compile(r"[+-]?\d+,\d+")
 _POINT_NUMBER: Final = re.compile(r"[+-]?\d+\.\d+")
-_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 _NUMBER: Final = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 _DATE: Final = re.compile(r"\d{4}-\d\d?-\d\d?|\d\d?[./-]\d\d?[./-]\d{2,4}")
@@ -64,56 +45,6 @@ _KINDS: Final = {
 }
 
 
-def read_with_hints(path: Path, contract: Contract, scratch: Path | None) -> Table:
-    """Read a table and check it against its contract. Raises DataError with all errors and suggestions."""
-    survey = survey_with_hints(path, contract, scratch=scratch)
-    if survey.mistakes:
-        refuse([mistake.line for mistake in survey.mistakes], survey.hints)
-    return survey.table
-
-
-def survey_with_hints(
-    path: Path, contract: Contract, *, scratch: Path | None = None, is_new: bool = False, has_outcome: bool = False
-) -> Survey:
-    """Read a table and list its errors like `survey_table`, with suggestions for correcting them.
-
-    Args:
-        scratch: the folder for files with the pixels of images; None keeps pixels in memory.
-        is_new: whether the rows are new patients for a trained model. They are read like `survey_new_rows`.
-        has_outcome: whether the outcome of new rows is known and read.
-    """
-    try:
-        if is_new:
-            survey = survey_new_rows(path, contract, has_outcome=has_outcome, scratch=scratch)
-        else:
-            survey = survey_table(path, contract, scratch=scratch)
-    except DataError as error:
-        if hint := format_hint(path, contract.format, is_new=is_new):
-            raise DataError(what=error.what, consequence=error.consequence, remedy=hint) from None
-        raise
-    may_differ = any(one.flaw == NOT_A_NUMBER.words or one.flaw.endswith(DELIMITER) for one in survey.mistakes)
-    hint = format_hint(path, contract.format, is_new=is_new) if may_differ else None
-    own = () if is_new else (*_missing_outcome(survey, contract), *_units(survey))
-    return replace(survey, hints=(*([] if hint is None else [hint]), *own))
-
-
-def _missing_outcome(survey: Survey, contract: Contract) -> Iterator[str]:
-    target = contract.target
-    is_missing = any(one.column == target.name and one.flaw == MISSING.words for one in survey.mistakes)
-    if is_missing and not isinstance(target, MaskTarget):
-        yield (
-            f"Complete the missing values of {target.name} in the table. Or write `missing: drop` for this column in "
-            "the contract, so that rows without this value are not used."
-        )
-
-
-def _units(survey: Survey) -> Iterator[str]:
-    for name, outside in survey.outside.items():
-        values = survey.table.features.get(name, survey.table.target)
-        if values is not None and (hint := unit_hint(name, values, outside)) is not None:
-            yield hint
-
-
 def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     """Guess a table's format from its name and its first 256 KiB.
 
@@ -133,7 +64,7 @@ def guess_format(path: Path, *, sheet: str | None, query: str | None) -> Format:
     if (kind := _other_kind(path, start)) is not None:
         what, remedy = kind
         raise unusable(what=f"The table {path} is {what}, and not a text file.", remedy=remedy)
-    return guess_text(start)
+    return _guess_text(start)
 
 
 def _other_kind(path: Path, start: bytes) -> tuple[str, str] | None:
@@ -153,45 +84,7 @@ def _other_kind(path: Path, start: bytes) -> tuple[str, str] | None:
     return next((kind for mark, kind in _KINDS.items() if start.startswith(mark)), None)
 
 
-def format_hint(path: Path, declared: Format, *, is_new: bool = False) -> str | None:
-    """Return advice about the contract's setting that makes a text file readable. Return None if there is no advice.
-
-    Args:
-        is_new: whether the file has new patients for a trained model; its contract no longer changes.
-    """
-    if not isinstance(declared, TableFormat):
-        return None
-    try:
-        with path.open("rb") as file:
-            start = file.read(_LOOKED_AT)
-        if (kind := _other_kind(path, start)) is not None:
-            return f"The file of the table is {kind[0]}. {kind[1]}"
-        if not start.strip():
-            return None
-        seems = guess_text(start)
-    except (OSError, csv.Error):  # the reader of tables reports such damage
-        return None
-    # Every file is valid text in both one-byte encodings, so a guess cannot show that the declared encoding is wrong.
-    is_other = seems.encoding != declared.encoding and "utf-16" in (seems.encoding, declared.encoding)
-    is_other = is_other or (declared.encoding == "utf-8" and seems.encoding != "utf-8")
-    wrong = {
-        "delimiter": seems.delimiter != declared.delimiter,
-        "encoding": is_other,
-        "decimal": seems.decimal != declared.decimal and (seems.decimal == "," or _has_points(start, seems)),
-    }
-    keys = [f"{key}: {json.dumps(getattr(seems, key))}" for key, is_wrong in wrong.items() if is_wrong]
-    was = [f"{key}: {json.dumps(getattr(declared, key))}" for key, is_wrong in wrong.items() if is_wrong]
-    if not keys:
-        return None
-    seen, said = ", ".join(keys), ", ".join(was)
-    if is_new:
-        return f"The file seems to have {seen}. Save the file with {said}, like the table that trained the model."
-    return (
-        f"The file seems to have {seen}, but the contract declares {said}. Write {seen} under `format` in the contract."
-    )
-
-
-def guess_text(start: bytes) -> TableFormat:
+def _guess_text(start: bytes) -> TableFormat:
     """Guess the format of a text file from its first bytes. A person must check this guess."""
     encoding = _encoding(start)
     lines = _lines(start, encoding)
@@ -265,12 +158,6 @@ def _is_value(cell: str, column: list[str]) -> bool:
 
 def _has_commas(rows: list[list[str]]) -> bool:
     return _counted(rows, _COMMA_NUMBER) > _counted(rows, _POINT_NUMBER)
-
-
-def _has_points(start: bytes, seems: TableFormat) -> bool:
-    """Return whether more numbers of a file have a decimal point than a decimal comma. 1.234 can be a thousand."""
-    rows = list(csv.reader(_lines(start, seems.encoding)[:200], delimiter=seems.delimiter))
-    return _counted(rows, _POINT_NUMBER) - _counted(rows, _THOUSANDS) > _counted(rows, _COMMA_NUMBER)
 
 
 def _counted(rows: list[list[str]], pattern: re.Pattern[str]) -> int:

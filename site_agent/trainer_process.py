@@ -1,7 +1,8 @@
-"""Starts the trainer process: `python -m site_agent.trainer --config hospital.yaml --socket FD`.
+"""Starts the trainer process: `python -m site_agent.trainer_process --config hospital.yaml --socket FD`.
 
 The agent starts this process with one end of a socket pair. Or the process is a service that listens on a Unix socket.
-Libraries that compute are imported only after the process has given up the network; see isolation.py.
+Libraries that compute are imported only after the process has given up the network; see isolation.py. This file joins
+the trainer with the desk, which makes the report after the last round. The trainer itself imports nothing of the desk.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _IDLE_SECONDS: Final = 1.0
 def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     """Train the models of this site, as the gate requests.
 
-    Example: python -m site_agent.trainer --config hospital.yaml
+    Example: python -m site_agent.trainer_process --config hospital.yaml
     """
     os.umask(0o077)
     host.log_lines.set_up_log("site-trainer")
@@ -57,7 +58,7 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
     if descriptor is not None:
         end_with_parent()
 
-    from site_agent.desk import around_rounds
+    from site_agent.desk import after_rounds
     from site_agent.hospital import read_hospital
     from site_agent.trainer.worker import Worker
     from site_agent.trainer_socket import TrainerEnd
@@ -68,9 +69,9 @@ def main(path: Path, descriptor: int | None, rehearse: bool) -> None:
         if rehearse and descriptor is not None:
             connection = socket.socket(fileno=descriptor)
             with tempfile.TemporaryDirectory() as folder:
-                sys.exit(Worker(hospital, TrainerEnd(connection), around_rounds, rehearsal=Path(folder)).serve())
+                sys.exit(Worker(hospital, TrainerEnd(connection), after_rounds, rehearsal=Path(folder)).serve())
         connection = _listen(hospital, PULSE.beat) if descriptor is None else socket.socket(fileno=descriptor)
-        sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), around_rounds).serve())
+        sys.exit(Worker(hospital, TrainerEnd(connection, PULSE.beat), after_rounds).serve())
 
 
 def _log_start(hospital: Hospital, *, has_network: bool) -> None:

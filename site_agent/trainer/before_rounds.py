@@ -1,16 +1,12 @@
-"""Does the work of the trainer before the first round of a study and after its last round.
+"""Loads what a run needs before its first round: the table, the network, the site's random draws.
 
 Libraries are loaded inside the functions, so an idle trainer uses no memory for them.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from host.starting_files import starting_values
 from protos.plan.plan import Plan
@@ -33,31 +29,31 @@ def check_table(hospital: Hospital) -> None:
 
     Raises:
         OperatorError: the device for training is missing, or the table cannot be read, does not fit the
-            contract, or has warnings that nobody accepted.
+            contract, or was not checked by a person.
     """
     if hospital.training.device == "cuda":
         _prepare(hospital)
     if hospital.policy.tier == "receiving":
-        from site_agent.desk.results.receiving import read_without_outcomes
+        from site_agent.trainer.prior.receivable import read_without_outcomes
 
         read_without_outcomes(hospital)
     else:
-        from site_agent.desk.examination.admitted_rows import admit
+        from site_agent.trainer.data.dataset import prepare_rows
+        from site_agent.trainer.data.run_table import table_for_run
 
-        admit(hospital, hospital.scratch_path)
+        prepare_rows(*table_for_run(hospital, hospital.scratch_path))
 
 
 def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
     """Load the table and the network for a study. `state` has the site's secret."""
     _prepare(hospital)
 
-    from site_agent.desk.column_profile import prepare_with_profile
-    from site_agent.desk.results.live_curves import LiveCurves
+    from site_agent.trainer.data.column_profile import prepare_with_profile
     from site_agent.trainer.prior.concept_columns import concept_inputs
     from site_agent.trainer.site_network import Seeds
     from site_agent.trainer.study import Study
 
-    table, rows = _admitted_rows(hospital, plan)
+    table, rows = _rows_of(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
     inputs = concept_inputs(plan, hospital.site, table, rows, dataset) if plan.reads_concepts else None
     user_module = hospital.training.user_module
@@ -76,7 +72,6 @@ def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Pre
     )
     if isinstance(plan.weighting, RowWeights):
         _count_rows(study, state / "models", hospital.policy.smallest_cell)
-    study.watch = LiveCurves(hospital.state_path, plan.run_name, dataset, preprocessing, time.monotonic).take
     return study, preprocessing
 
 
@@ -97,10 +92,10 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
     """Load the libraries and the table for a study with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
-    from site_agent.desk.column_profile import prepare_with_profile
+    from site_agent.trainer.data.column_profile import prepare_with_profile
     from site_agent.trainer.prior.prior_study import PriorStudy
 
-    table, rows = _admitted_rows(hospital, plan)
+    table, rows = _rows_of(hospital, plan)
     dataset, preprocessing = prepare_with_profile(table, rows)
     fewest = hospital.policy.smallest_cell
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
@@ -112,48 +107,27 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     Raises:
         OperatorError: the table cannot be used, was used for another run, or the record cannot be written.
     """
-    from site_agent.desk.examination.admitted_rows import admitted
+    from site_agent.trainer.data.run_table import table_for_run
     from site_agent.trainer.released_numbers import numbers_of_table
 
-    table = admitted(hospital, hospital.scratch_path).table
+    table, _ = table_for_run(hospital, hospital.scratch_path)
     return numbers_of_table(plan, table, hospital.policy.smallest_cell, folder)
 
 
 def require_receivable(hospital: Hospital, plan: Plan) -> None:
     """Check before a run that this site, whose table has no outcomes, can use the resulting model."""
-    from site_agent.desk.results import receiving
+    from site_agent.trainer.prior import receivable
 
-    receiving.require_receivable(hospital, plan)
-
-
-def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: npt.NDArray[np.float32]) -> None:
-    """Save the model that the other sites trained, and write the report, at a site whose table has no outcomes."""
-    from site_agent.desk.results import receiving
-
-    receiving.receive(hospital, plan, run, rounds, vector)
+    receivable.require_receivable(hospital, plan)
 
 
-def make_report(hospital: Hospital, study: Study | PriorStudy, preprocessing: Preprocessing, run: str) -> None:
-    """Save and compare the models of a run, and write the report."""
-    from site_agent.desk.results import prior_report, run_report
-    from site_agent.trainer.prior.prior_study import PriorStudy
-
-    if isinstance(study, PriorStudy):
-        prior_report.make_prior_report(hospital, study, preprocessing, run)
-    else:
-        run_report.make_report(hospital, study, preprocessing, run)
-
-
-def _admitted_rows(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
+def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     """Return the hospital's table and its split into training, validation and test rows.
 
     With differential privacy, a patient's part does not depend on other patients.
     """
-    from site_agent.desk.examination.admitted_rows import admitted
     from site_agent.trainer.data.dataset import steady_split
+    from site_agent.trainer.data.run_table import table_for_run
 
-    examination = admitted(hospital, hospital.scratch_path)
-    assert examination.split_rows is not None  # otherwise there was an error
-    if plan.privacy is None:
-        return examination.table, examination.split_rows
-    return examination.table, steady_split(examination.table, hospital.data.split)
+    table, rows = table_for_run(hospital, hospital.scratch_path)
+    return table, rows if plan.privacy is None else steady_split(table, hospital.data.split)

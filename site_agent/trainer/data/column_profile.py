@@ -26,7 +26,6 @@ from site_agent.trainer.data.preprocessing import Preprocessing, Rows
 from site_agent.trainer.data.tables import Table
 
 BINS: Final = 10
-_MOST_REPEATED: Final = 50_000
 
 
 class ColumnProfile(Document):
@@ -39,8 +38,6 @@ class ColumnProfile(Document):
             edges: its bins are the positions of the declared codes.
         shares: the share of each bin among the rows that have a value.
         missing: the share of rows without a value, or with an unknown code.
-        effect: the number of rows that give as much information as one row of a patient of its own, see
-            `effective_rows`. It is 1 if each patient has one row.
     """
 
     name: str
@@ -50,20 +47,15 @@ class ColumnProfile(Document):
     edges: tuple[float, ...]
     shares: tuple[float, ...]
     missing: float
-    effect: float = 1.0
-
-    def places(self, values: Numbers) -> npt.NDArray[np.int64]:
-        """Return for each value that is not missing the number of its bin (group), from 0: int64 of shape (values,)."""
-        is_code = self.kind == "code"
-        there = present(values, is_code=is_code)
-        return there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left").astype(np.int64)
 
     def bins(self, values: Numbers) -> npt.NDArray[np.float64]:
         """Return the fraction of the values in each bin (group): float64 of shape (bins,). Missing values are skipped.
 
         The shares are zeros if there are no present values.
         """
-        places = self.places(values)
+        is_code = self.kind == "code"
+        there = present(values, is_code=is_code)
+        places = there.astype(np.int64) if is_code else np.searchsorted(self.edges, there, side="left")
         return np.bincount(places, minlength=len(self.shares)).astype(np.float64) / max(1, len(places))
 
     def is_outside(self, values: Numbers) -> npt.NDArray[np.bool_]:
@@ -74,9 +66,13 @@ class ColumnProfile(Document):
 
 
 class Profile(Document):
-    """Summaries of all features in the training rows, in declared order."""
+    """Summaries of all features in the training rows, in declared order.
+
+    `patients` is how many patients have these rows, or the number of rows if the table does not identify patients.
+    """
 
     rows: int
+    patients: int
     columns: tuple[ColumnProfile, ...]
 
 
@@ -101,38 +97,15 @@ def profile_of(
         training_rows: int64 of shape (training rows,).
         patients: int64 of shape (training rows,), equal for rows of one patient; None without a patient column.
     """
-    columns, some, owners = [], *_repeated(patients)
+    columns = []
     for feature in contract.features:
         values = table.features[feature.name][training_rows]
         if isinstance(feature, CategoricalFeature):
-            made = _coded(feature.name, values, len(feature.codes))
+            columns.append(_coded(feature.name, values, len(feature.codes)))
         else:
-            made = _numeric(feature.name, values)
-        if owners is not None:
-            looked = values[some]
-            there = looked >= 0 if made.kind == "code" else ~np.isnan(looked)
-            effective = effective_rows(made.places(looked), owners[there])
-            made = made.model_copy(update={"effect": max(1.0, float(there.sum()) / max(1.0, effective))})
-        columns.append(made)
-    return Profile(rows=len(training_rows), columns=tuple(columns))
-
-
-def _repeated(patients: npt.NDArray[np.int64] | None) -> tuple[Rows, npt.NDArray[np.int64] | None]:
-    """Return the rows and patient numbers of a sample of patients, with a few thousand rows in all.
-
-    The patient numbers are None if each patient has one row.
-    """
-    nobody: Rows = np.empty(0, dtype=np.int64)
-    if patients is None or not len(patients):
-        return nobody, None
-    sizes = np.unique(patients, return_counts=True)[1]
-    if len(sizes) == len(patients):
-        return nobody, None
-    # A sample of the patients is enough to estimate how similar the rows of a patient are.
-    most = max(2, int(len(sizes) * min(1.0, _MOST_REPEATED / len(patients))))
-    few = np.random.default_rng(0).permutation(len(sizes))[:most]
-    some = np.flatnonzero(np.isin(np.unique(patients, return_inverse=True)[1], few)).astype(np.int64)
-    return some, patients[some]
+            columns.append(_numeric(feature.name, values))
+    count = len(training_rows) if patients is None else len(np.unique(patients))
+    return Profile(rows=len(training_rows), patients=count, columns=tuple(columns))
 
 
 def present(values: Numbers, *, is_code: bool) -> Numbers:
@@ -175,31 +148,3 @@ def _coded(name: str, values: Numbers, codes: int) -> ColumnProfile:
     return ColumnProfile(
         name=name, kind="code", low=None, high=None, edges=(), shares=shares, missing=1.0 - len(there) / len(values)
     )
-
-
-def effective_rows(bins: npt.NDArray[np.int64], patients: npt.NDArray[np.int64] | None) -> float:
-    """Return how many independent rows are worth as much as these rows, in which patients can have several rows.
-
-    Source: Rao and Scott 1981, the mean of the design effects over bins, with shares' variances over whole patients.
-    The result is at most the number of rows. It is at least the number of patients divided by the most rows of one
-    patient.
-
-    Args:
-        bins: int64 of shape (rows,): each row's bin, from 0.
-        patients: int64 of shape (rows,), equal for rows of one patient; None if every row is a patient.
-    """
-    rows = len(bins)
-    if patients is None or not rows:
-        return float(rows)
-    owners, sizes = np.unique(patients, return_inverse=True, return_counts=True)[1:]
-    count = len(sizes)
-    if count == rows or count < 2:
-        return float(count)
-    shares, places = np.bincount(bins) / rows, np.flatnonzero(np.bincount(bins))
-    if len(places) < 2:
-        return float(count)
-    effect = 0.0
-    for place in places:
-        residuals = np.bincount(owners, weights=bins == place, minlength=count) - sizes * shares[place]
-        effect += float(residuals @ residuals) / shares[place] / (rows * (len(places) - 1))
-    return rows / min(max(1.0, effect * count / (count - 1)), float(sizes.max()))

@@ -1,0 +1,156 @@
+"""Reads the hospital's table for a run, and refuses a table that a run must not use.
+
+Each cell is checked against the contract as always. Before the first run a person also looks at the table:
+`site-agent data check` examines it and stores that it has no warning, `site-agent data accept` stores who accepted its
+warnings. Both records name one table, by its content, its contract and its split. If `unaccepted_warnings` is `stop`, a
+table without such a record is refused. So a table that has changed since then is not used until it is checked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+from pydantic import ValidationError
+
+from protos.errors import DataError
+from protos.plan.documents import Document
+from site_agent.hospital import Hospital, Split
+from site_agent.trainer.data.cells import Numbers
+from site_agent.trainer.data.columns import CategoricalFeature, Feature
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import SplitRows, split_rows
+from site_agent.trainer.data.mistakes import KEPT_ROWS, Mistake, refuse
+from site_agent.trainer.data.tables import Table, read_table
+from site_agent.trainer.disk import array_digest, write_whole
+
+
+def table_for_run(hospital: Hospital, scratch: Path | None) -> tuple[Table, SplitRows]:
+    """Return the hospital's table, and its training, validation and test rows.
+
+    Args:
+        scratch: the folder in which images are prepared; None keeps them in memory.
+
+    Raises:
+        OperatorError: the contract is wrong, or the table cannot be read, does not fit, or was not checked.
+    """
+    table = read_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)), scratch=scratch)
+    rows = split_rows(table, hospital.data.split)
+    if mistakes := [mistake.line for mistake in unusable_columns(table, rows)]:
+        refuse(mistakes)
+    if find_check(hospital.state_path, check_digest(table, hospital.data.split)) is None:
+        if hospital.data.unaccepted_warnings == "stop":
+            raise DataError(
+                what="No person has checked this table, with its contract and its split, as they are now.",
+                consequence="Nothing was trained and nothing was sent.",
+                remedy="Run `site-agent data check` and read its findings. If it lists warnings, correct the table or "
+                "accept them with `site-agent data accept`.",
+            )
+        structlog.get_logger().info("table_not_checked")
+    return table, rows
+
+
+def is_missing(feature: Feature, values: Numbers) -> npt.NDArray[np.bool_]:
+    """Return for each row whether the feature's value is missing (NaN, or -1 for a code): bool of shape (rows,)."""
+    return values < 0 if isinstance(feature, CategoricalFeature) else np.isnan(values)
+
+
+def unusable_columns(table: Table, rows: SplitRows | None) -> Iterator[Mistake]:
+    """Yield the mistakes of whole columns, which no single cell shows. `rows` is None if the table cannot be split."""
+    empty = "no row has a value. Declare this column with `role: ignore` in the contract"
+    for feature in table.contract.features:
+        values = table.features[feature.name]
+        if is_missing(feature, values).all():
+            yield Mistake(flaw=empty, column=feature.name)
+        elif feature.same_for_patient and table.patients is not None:
+            yield from _two_people(table, feature.name, values)
+    for name, counts in table.terms.items():
+        if not counts.any():
+            yield Mistake(flaw=empty, column=name)
+    target = table.contract.target
+    if rows is not None and table.target is not None:
+        there = set(table.target[rows.training].tolist())
+        for place, name in enumerate(target.classes):
+            if place not in there:
+                yield Mistake(flaw=f"no training row has the outcome {name}", column=target.name)
+
+
+def _two_people(table: Table, name: str, values: Numbers) -> Iterator[Mistake]:
+    first, owner = np.unique(np.array(table.patients), return_index=True, return_inverse=True)[1:]
+    usual = values[first][owner]
+    wrong = np.flatnonzero((values != usual) & ~np.isnan(values) & ~np.isnan(usual))
+    if len(wrong):
+        words = "rows with the same patient identifier have different values; two patients may have the same identifier"
+        yield Mistake(flaw=words, column=name, rows=row_numbers(table, wrong), count=len(wrong))
+
+
+def row_numbers(table: Table, places: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the numbers of the first of these rows, as a spreadsheet counts. `places` count from 0."""
+    first = places[:KEPT_ROWS]
+    return tuple((first + 1 if table.row_numbers is None else table.row_numbers[first]).tolist())
+
+
+class TableCheck(Document):
+    """The record that a table may be used: its digest, the warnings, and who accepted them. None without a warning."""
+
+    digest: str
+    warnings: tuple[str, ...]
+    by: str | None
+    at: str
+
+
+def keep_check(state: Path, check: TableCheck) -> None:
+    """Store that a table may be used. After a crash the file is complete or does not exist.
+
+    Raises:
+        UnavailableError: the disk cannot be written.
+    """
+    write_whole(_path(state, check.digest), check.model_dump_json(indent=2).encode())
+
+
+def find_check(state: Path, digest: str) -> TableCheck | None:
+    """Return the record about the table with this digest, or None. Raises DataError if the stored file is damaged."""
+    try:
+        found = TableCheck.model_validate_json(_path(state, digest).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        found = None
+    if found is None or found.digest != digest:
+        raise DataError(
+            what="The file that stores who checked the table cannot be read.",
+            consequence="Nothing was trained and nothing was sent.",
+            remedy="Check the table again with `site-agent data check`. If it lists warnings, accept them again.",
+        )
+    return found
+
+
+def _path(state: Path, digest: str) -> Path:
+    return state / "data" / "checked" / f"{digest}.json"
+
+
+def check_digest(table: Table, split: Split) -> str:
+    """Return the digest that a check is stored under: of a table's content, its contract and its split."""
+    bound = json.dumps(["table check 1", table_digest(table), split.model_dump()], sort_keys=True)
+    return hashlib.sha256(bound.encode()).hexdigest()
+
+
+def table_digest(table: Table) -> str:
+    """Return the BLAKE3 digest of a table's data and of its contract, in hexadecimal. The digest stays at the site."""
+    numbers = {**table.features, **{f"group {name}": values for name, values in table.group_positions.items()}}
+    arrays: list[tuple[str, npt.NDArray[np.generic]]] = list(numbers.items())
+    if table.target is not None:
+        arrays.append(("target", table.target))
+    if table.images is not None:
+        arrays.append(("images", table.images))
+    arrays += [(f"terms {name}", counts) for name, counts in table.terms.items()]
+    if table.masks is not None:
+        arrays.append(("masks", table.masks))
+    patients = "\0".join(table.patients or ()).encode("utf-8", "surrogatepass")
+    arrays.append(("patients", np.frombuffer(patients, dtype=np.uint8)))
+    return array_digest(f"global-layers table 1 {table.contract.digest}", arrays)
