@@ -81,13 +81,12 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
 
 def _measured(hospital: Hospital, used: ModelInUse, saved: Mapping[str, Any]) -> dict[str, Json]:
     kept = scored_rows(hospital.state_path, used.run)
-    reached, shown = (saved["simple_models"] if used.model.own else saved)[used.name], _shown_classes(kept.test)
+    reached = (saved["simple_models"] if used.model.own else saved)[used.name]
     return {
         "checkpoint_round": None if "prior" in saved else reached.get("checkpoint", {}).get("round"),
         "test_rows_by_class": by_class(kept.test),
         "metrics": reached["metrics"],
         "intervals": reached["intervals"],
-        "calibration": {shown.get(of, of): found for of, found in reached["calibration"].items()},
         "conclusion": _told(saved["gain"]) if used.name == FEDERATED else _beside_federated(saved, used.name),
     }
 
@@ -98,7 +97,6 @@ def _untested(saved: Mapping[str, Any]) -> dict[str, Json]:
         "test_rows_by_class": {},
         "metrics": {},
         "intervals": {},
-        "calibration": {},
         "conclusion": saved[RECEIVING]["sentence"],
     }
 

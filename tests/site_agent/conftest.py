@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from site_agent.desk.comparison.gain import assess
-from site_agent.desk.findings import calibration_spans, importance, subgroups, thresholds
+from site_agent.desk.findings import subgroups
 from site_agent.desk.results import joining_models, run_report, simple_models
 
 TREES = 50  # the least with which each row is out of a tree's bag
@@ -26,15 +26,12 @@ def small_forests() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_reports() -> Iterator[None]:
-    """A report draws thousands of resamples and shuffles; tests of what else it has need few.
+    """A report draws thousands of resamples; tests of what else it has need few.
 
     Tests of the intervals and of the choice of a simple model have a fixture of this name that leaves the numbers.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_report, "assess", partial(assess, resamples=RESAMPLES))
-        for module in (subgroups, thresholds):
-            patch.setattr(module, "_RESAMPLES", RESAMPLES)
-        patch.setattr(calibration_spans, "_RESAMPLES", 40)
-        patch.setattr(importance, "REPEATS", 3)
+        patch.setattr(subgroups, "_RESAMPLES", RESAMPLES)
         patch.setattr(simple_models, "_CHOOSING_FOLDS", 2)
         yield

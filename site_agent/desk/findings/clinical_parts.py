@@ -10,9 +10,6 @@ from site_agent.desk.comparison.bootstrap_intervals import is_lower_better
 from site_agent.desk.findings.drawings import Facts, calibration_plots, decision_plots, title_of
 
 _NOT_RECORDED: Final = "not recorded by the version that made this run"
-_CALIBRATION: Final = (
-    "in_the_large", "intercept", "slope", "expected_calibration_error", "integrated_calibration_index",
-)  # fmt: skip
 
 
 def compared(facts: Facts, models: Sequence[str]) -> str:
@@ -53,18 +50,16 @@ def calibration(facts: Facts, models: Facts) -> list[str]:
     """Return a calibration plot for each model, and a table. Return nothing if the outcome has no classes."""
     if not facts["class_names"]:
         return []
-    spans = facts["calibration_intervals"]
     lines: list[list[Cell]] = []
     for name, one in models.items():
         for outcome, found in one["calibration"].items():
-            known = spans.get(name, {}).get(outcome) or {}
-            shown = [figure_with_interval(found[key], known.get(key)) for key in _CALIBRATION]
-            lines.append([title_of(name), outcome, *shown])
-    head = ["model", "outcome", "in the large", "intercept", "slope", "expected error", "integrated index (ICI)"]
+            shares = [f"{found[key]:.1%}" for key in ("predicted", "observed")]
+            lines.append([title_of(name), outcome, *shares, found["intercept"], found["slope"]])
+    head = ["model", "outcome", "mean predicted", "observed", "intercept", "slope"]
     words = (
-        "A perfectly calibrated model has 0 in the large, an intercept of 0, a slope of 1, an error of 0 and an index "
-        "of 0. The numbers in brackets are 95% intervals. If an interval includes the perfect value, the model shows "
-        "no clear fault. Error and index are above 0 by chance alone, and further above 0 if there are few rows."
+        "A perfectly calibrated model predicts the observed share on average, and has an intercept of 0 and a slope of "
+        "1. With a slope below 1 the predictions are too extreme. Even the numbers of a perfect model differ by "
+        "chance, and more so with few rows."
     )
     return [*calibration_plots(facts), table("Calibration", head, lines), paragraph(words, "soft")]
 
@@ -75,7 +70,7 @@ def at_threshold(facts: Facts) -> list[str]:
         return []
     head = [
         "from", "model", "treated", "sensitivity", "specificity", "positive predictive value",
-        "negative predictive value", "net benefit in 100 patients", "compared with no model",
+        "negative predictive value", "net benefit in 100 patients", "without a model",
     ]  # fmt: skip
     is_several = facts["task"] == "multi-class"
     if is_several:
@@ -89,8 +84,8 @@ def at_threshold(facts: Facts) -> list[str]:
     words = (
         "Each line of the table shows what happens if every patient with at least this predicted probability is "
         "treated. The numbers in brackets are 95% intervals. The net benefit is the number of true positives, minus "
-        "the false positives weighted by the threshold. The net benefit of the model is compared with the better of "
-        "two choices: treat all patients, or treat nobody. Choose other thresholds with the option --threshold."
+        "the false positives weighted by the threshold. The last column is the net benefit of the better of two "
+        "choices: treat all patients, or treat nobody. Choose other thresholds with the option --threshold."
     )
     return [
         *decision_plots(facts),
@@ -123,20 +118,8 @@ def _shares(found: Facts) -> list[Cell]:
     keys = (
         "sensitivity", "specificity", "positive_predictive_value", "negative_predictive_value",
     )  # fmt: skip
-    benefit, difference = found["net_benefit"], found["difference"]
-    word = verdict("net_benefit", difference["value"], difference["interval"])
-    against = (
-        f"{word} than {found['compared_with']}"
-        if word in ("better", "worse")
-        else f"{word} to {found['compared_with']}"
-    )
-    low, high = benefit["interval"]
-    return [
-        f"{found['treated']['value']:.0%}",
-        *(_percent(found[key]) for key in keys),
-        f"{100 * benefit['value']:.1f} {_span(f'{100 * low:.1f}', f'{100 * high:.1f}')}",
-        against,
-    ]
+    benefits = (f"{100 * found[key]:.1f}" for key in ("net_benefit", "without_model"))
+    return [f"{found['treated']['value']:.0%}", *(_percent(found[key]) for key in keys), *benefits]
 
 
 def _percent(share: Facts) -> str | None:

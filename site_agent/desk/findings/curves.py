@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from sklearn import calibration
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from site_agent.desk.comparison.calibration import BINS, smoothed
 from site_agent.desk.comparison.evaluation import Scores
-from site_agent.desk.findings.thresholds import Happened
+from site_agent.desk.findings.thresholds import Happened, net_benefit
 
 MOST_POINTS: Final = 200
 THRESHOLDS: Final = tuple(round(0.01 * percent, 2) for percent in range(1, 100))
+_BINS: Final = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +27,6 @@ class Curve:
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationCurve:
-    """How often the outcome is observed at each predicted probability.
-
-    Attributes:
-        groups: mean predicted probability against the share of the outcome, in at most ten groups of almost equal
-            size. Rows with equal probabilities share a group.
-        rows: the number of rows in each group.
-        smooth: the curve of `calibration.smoothed`, from the lowest to the highest probability; None if all rows are
-            of one class.
-    """
-
-    groups: Curve
-    rows: tuple[int, ...]
-    smooth: Curve | None
 
 
 def receiver_operating_characteristic(happened: Happened, scores: Scores) -> Curve | None:
@@ -61,45 +45,25 @@ def precision_recall(happened: Happened, scores: Scores) -> Curve | None:
     return _thinned(recall[::-1], precision[::-1])
 
 
-def calibration_curve(happened: Happened, scores: Scores) -> CalibrationCurve:
-    """Return the calibration curve: how often the outcome is observed at each predicted probability."""
-    # Rows with equal scores all have the first of their ranks, as in the expected calibration error.
-    ranks = np.searchsorted(np.sort(scores), scores, side="left")
-    groups = ranks * BINS // len(scores)
-    rows = np.bincount(groups, minlength=BINS)
-    is_used = rows > 0
-    predicted = np.bincount(groups, weights=scores, minlength=BINS)[is_used] / rows[is_used]
-    observed = np.bincount(groups, weights=happened.astype(np.float64), minlength=BINS)[is_used] / rows[is_used]
-    smooth = smoothed(happened, scores)
-    order = np.argsort(scores, kind="stable")
-    return CalibrationCurve(
-        groups=Curve(xs=_plain(predicted), ys=_plain(observed)),
-        rows=tuple(int(count) for count in rows[is_used]),
-        smooth=None if smooth is None else _thinned(scores[order], smooth[order]),
+def calibration_curve(happened: Happened, scores: Scores) -> Curve | None:
+    """Return the share of the outcome against the mean predicted probability, in ten groups of about equal size."""
+    if not _has_both(happened):
+        return None
+    observed, predicted = calibration.calibration_curve(
+        happened.astype(np.int64), scores.clip(0.0, 1.0), n_bins=_BINS, strategy="quantile"
     )
+    return Curve(xs=_plain(predicted), ys=_plain(observed))
 
 
 def decision_curve(happened: Happened, scores: Scores) -> Curve:
-    """Return for each of THRESHOLDS the net benefit if all patients at or above this threshold are treated.
-
-    Source: Vickers and Elkin 2006: true positives / rows - false positives / rows · p / (1 - p), for a threshold p.
-    In units of true positives per row. Treating nobody has the value 0.
-    """
-    outcome = happened.astype(bool)
-    thresholds = np.array(THRESHOLDS)
-    true = _at_least(scores[outcome], thresholds)
-    false = _at_least(scores[~outcome], thresholds)
-    benefit = (true - false * thresholds / (1.0 - thresholds)) / len(scores)
-    return Curve(xs=THRESHOLDS, ys=_plain(benefit))
+    """Return for each of THRESHOLDS the net benefit if all patients at or above this threshold are treated."""
+    ys = [net_benefit(happened, scores >= threshold, threshold) for threshold in THRESHOLDS]
+    return Curve(xs=THRESHOLDS, ys=tuple(ys))
 
 
 def benefit_of_treating_all(happened: Happened) -> Curve:
     """Return for each threshold the net benefit of treating all patients."""
     return decision_curve(happened, np.ones(len(happened)))
-
-
-def _at_least(scores: Scores, thresholds: Scores) -> Scores:
-    return len(scores) - np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
 
 
 def _has_both(happened: Happened) -> bool:

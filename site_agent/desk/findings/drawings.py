@@ -7,7 +7,6 @@ from typing import Any, Final, TypeAlias
 
 from host.printed_page import figure, figures, paragraph
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
-from site_agent.desk.findings.thresholds import wilson
 from site_agent.desk.results.simple_models import TITLES
 from site_agent.plots import (
     COLOURS,
@@ -31,7 +30,6 @@ _TITLES: Final = {
     "mean_guess": "guess by the mean",
     **TITLES,
 }
-_MOST_FEATURES: Final = 20
 _SHARE: Final = {"low": 0.0, "high": 1.0}
 _KINDS: Final = {
     "receiver_operating_characteristic": ("ROC curve", "false positive rate (1 - specificity)", "sensitivity"),
@@ -139,15 +137,10 @@ def _decision(lines: Mapping[str, Facts], all_treated: Facts, last: float, of: s
 def _calibration(label: str, line: Facts) -> str:
     title, across, up = _KINDS["calibration"]
     x, y = Axis(label=across, **_SHARE), Axis(label=up, **_SHARE)
-    found = line["calibration"]
-    groups, smooth = found["groups"], found["smooth"]
     series = [Series(label="perfect", xs=[0, 1], ys=[0, 1], colour=REFERENCE)]
-    for across_at, observed, rows in zip(groups["xs"], groups["ys"], found["rows"], strict=True):
-        low, high = wilson(observed, rows)
-        series.append(Series(label="", xs=[across_at, across_at], ys=[low, high], colour=0))
-    series.append(Series(label="groups, with 95% intervals", xs=groups["xs"], ys=groups["ys"], colour=0, kind="points"))
-    if smooth is not None:
-        series.append(Series(label="smooth curve", xs=smooth["xs"], ys=smooth["ys"], colour=1))
+    if (found := line["calibration"]) is not None:
+        groups = "groups of about equal size"
+        series.append(Series(label=groups, xs=found["xs"], ys=found["ys"], colour=0, kind="points"))
     return figure(f"{title}, {label}", plot(f"{title} of {label}: {up} against {across}", x, y, series))
 
 
@@ -182,33 +175,6 @@ def subgroup_plot(found: Sequence[Facts], metric: str, label: str) -> str:
         few = " (few)" if one["is_small"] else ""
         rows.append(Row(label=f"{one['group']}: {one['value']}{few}", value=one[metric], interval=one["interval"]))
     return figure(f"{label} by group", intervals(f"{label} in every subgroup", label, rows), is_wide=True)
-
-
-def importance_plot(found: Sequence[Facts], label: str) -> str:
-    """Draw the importance of the most important features, with bars of one standard deviation in both directions."""
-    rows = []
-    for one in found[:_MOST_FEATURES]:
-        loss, deviation = one["loss"], one["deviation"]
-        rows.append(Row(label=one["feature"], value=loss, interval=(loss - deviation, loss + deviation)))
-    words = f"loss in {label} when shuffled (± one standard deviation)"
-    return figure("Permutation importance", intervals(words, words, rows, reference=0.0), is_wide=True)
-
-
-def learning_plot(facts: Facts) -> str:
-    """Draw each network's validation loss by round, and mark the round whose model was kept."""
-    series, kept = [], []
-    for colour, name in enumerate(one for one in (FEDERATED, SILOED, PLACEBO) if "checkpoint" in facts.get(one, {})):
-        checkpoint = facts[name]["checkpoint"]
-        points = [(number, loss) for number, loss in checkpoint["validation_losses"] if loss is not None]
-        xs, ys = [float(number) for number, _ in points], [loss for _, loss in points]
-        series.append(Series(label=title_of(name), xs=xs, ys=ys, colour=colour))
-        if checkpoint["loss"] is not None:
-            at = Series(label="", xs=[checkpoint["round"]], ys=[checkpoint["loss"]], colour=colour, kind="points")
-            kept.append(at)
-    everywhere = [*series, *kept]
-    x = axis_over("after round (the dot is the model that was kept)", [x for one in everywhere for x in one.xs])
-    y = axis_over("loss on the validation rows", [y for one in everywhere for y in one.ys])
-    return figure("Learning curves", plot("Validation loss by round", x, y, everywhere))
 
 
 def _drawing(kind: str, lines: Mapping[str, Facts], prevalence: float | None) -> str:

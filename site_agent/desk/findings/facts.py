@@ -1,8 +1,8 @@
 """Collects all facts for a site's report. `site-agent report` shows them as a page, as lines or as JSON.
 
 The metrics of a run and their intervals were computed at its end. This file adds curves, from the stored scores, and
-subgroups and importance, which need the patients' columns again. Subgroups and importance are computed only if the
-hospital's table equals, to the bit, the table of the run's test.
+subgroups, which need the patients' columns again. Subgroups are computed only if the hospital's table equals, to the
+bit, the table of the run's test.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
-from site_agent.desk.findings.calibration_spans import intervals_by_outcome
 from site_agent.desk.findings.curves import (
     benefit_of_treating_all,
     calibration_curve,
@@ -28,7 +27,6 @@ from site_agent.desk.findings.curves import (
     precision_recall,
     receiver_operating_characteristic,
 )
-from site_agent.desk.findings.importance import cuts, importances
 from site_agent.desk.findings.subgroups import Subgroup, subgroups
 from site_agent.desk.findings.thresholds import USUAL_THRESHOLDS, at_thresholds, prevalence_of
 from site_agent.desk.results.saved_model import SavedModel, latest_run, load_model
@@ -50,7 +48,7 @@ FEWEST_FOR_CALIBRATION: Final = 100
 FEWEST_TO_CHOOSE: Final = 30
 _SEED: Final = 20_261_122
 _MOST_POINTS: Final = 300
-_LEFT_OUT: Final = "so subgroups and importance were not computed."
+_LEFT_OUT: Final = "so subgroups were not computed."
 _CHANGED: Final = f"The hospital's table or contract is not the one that this run was tested on, {_LEFT_OUT}"
 _REFUSED: Final = (
     "The hospital's table may not be used as it is now (`site-agent data check` shows why, and who has to agree),"
@@ -62,12 +60,11 @@ _UNACCEPTED: Final = "Nobody has checked this table with `site-agent data check`
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TestPart:
-    """The test rows: encoded features of shape (rows, columns), and the value of each row in each group column.
+    """The value of each test row in each group column.
 
     `is_accepted` shows whether a person has checked the table, and accepted its warnings.
     """
 
-    features: npt.NDArray[np.float32]
     groups: Mapping[str, Sequence[str]]
     is_accepted: bool
 
@@ -99,7 +96,6 @@ def site_facts(
     facts |= _curves(kept) | _at_thresholds(kept, thresholds)
     facts["outcome"] = _outcome(model.preprocessing.contract)
     facts["subgroups"] = [one.to_json() for one in found]
-    facts["importance"] = [] if part is None else _importance(hospital, model, name, kept.test, part)
     facts["prevalence"] = float(kept.test.labels.mean()) if kept.test.task == "binary" else None
     facts["class_names"] = list(kept.test.classes)
     facts["unit"] = kept.test.unit
@@ -111,7 +107,6 @@ def site_facts(
         *(f"Look at {one}" for one in cast(Sequence[str], prior.get("suspicions") or ())),
         *_warnings(facts, kept, found),
         *([found_part] if isinstance(found_part, str) else [] if found_part.is_accepted else [_UNACCEPTED]),
-        *([] if part is None else cuts(len(model.preprocessing.contract.features), len(kept.test))),
     ]
     return facts
 
@@ -163,15 +158,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         return _CHANGED
     chosen = group_values(table, model.profile, rows.test, groups)
     accepted = find_check(hospital.state_path, check_digest(table, hospital.data.split)) is not None
-    return TestPart(features=model.encode(table, rows.test), groups=chosen, is_accepted=accepted)
-
-
-def _importance(hospital: Hospital, model: SavedModel, run: str, rows: HeldOutRows, part: TestPart) -> Json:
-    from site_agent.desk.applied import AppliedModel
-
-    applied = AppliedModel(model, run, hospital.training)
-    found = importances(rows, part.features, model.columns_of_features, applied.scores, _SEED)
-    return [asdict(one) for one in found]
+    return TestPart(groups=chosen, is_accepted=accepted)
 
 
 def _curves(kept: ScoredRows) -> dict[str, Json]:
@@ -194,22 +181,20 @@ def _curves(kept: ScoredRows) -> dict[str, Json]:
 
 
 def _at_thresholds(kept: ScoredRows, thresholds: Sequence[float]) -> dict[str, Json]:
-    """Return each model's results at each threshold, with the uncertainty of calibration and prevalence."""
+    """Return each model's results at each threshold, and the share of each outcome."""
     rows, chosen = kept.test, sorted(set(thresholds))
     found: dict[str, Json] = {
         name: {
-            outcome: [one.to_json() for one in at_thresholds(happened, said, chosen, rows.patients, _SEED)]
+            outcome: [one.to_json() for one in at_thresholds(happened, said, chosen, rows.patients)]
             for outcome, happened, said in rows.outcomes(scores)
         }
         for name, scores in kept.scores.items()
     }
-    spans: dict[str, Json] = {name: intervals_by_outcome(rows, said, _SEED) for name, said in kept.scores.items()}
     outcomes = rows.outcomes(kept.scores[FEDERATED])
     prevalences: dict[str, Json] = {of: prevalence_of(is_so, rows.patients).to_json() for of, is_so, _ in outcomes}
     return {
         "thresholds": [float(threshold) for threshold in chosen],
         "at_thresholds": found,
-        "calibration_intervals": spans,
         "prevalences": prevalences,
     }
 
@@ -245,10 +230,11 @@ def _outcome(contract: Contract) -> str:
 
 def _of_outcome(happened: npt.NDArray[np.bool_], scores: Scores) -> dict[str, Json]:
     roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
+    calibrated = calibration_curve(happened, scores)
     return {
         "receiver_operating_characteristic": asdict(roc) if roc else None,
         "precision_recall": asdict(precision) if precision else None,
-        "calibration": asdict(calibration_curve(happened, scores)),
+        "calibration": asdict(calibrated) if calibrated else None,
         "decision": asdict(decision_curve(happened, scores)),
     }
 

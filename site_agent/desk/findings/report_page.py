@@ -16,8 +16,6 @@ from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED
 from site_agent.desk.findings.clinical_parts import at_threshold, calibration, compared, figure_with_interval, verdict
 from site_agent.desk.findings.drawings import (
     Facts,
-    importance_plot,
-    learning_plot,
     predicted_and_observed,
     ranking_plots,
     subgroup_plot,
@@ -41,15 +39,10 @@ _READING: Final = (
     "Dice coefficient of an image: twice the number of pixels in both masks, divided by the sum of the pixels of the "
     "predicted mask and of the drawn mask. The Dice coefficient is 1 for two equal masks and 0 for two masks without a "
     "common pixel.",
-    "Calibration: if the predicted probability is 20%, 20 of 100 such rows should have the outcome. The integrated "
-    "calibration index is the mean distance between the predicted probabilities and a smooth curve of the observed "
-    "outcomes.",
+    "Calibration: if the predicted probability is 20%, 20 of 100 such rows should have the outcome.",
     "Decision curve: the net benefit of treating every patient whose predicted probability is at or above the "
     "threshold, in true positives per row. A model is useful at a threshold if the model's line is above the two lines "
-    "'treat all' and 'treat nobody'. The figure of the decision curves shows no confidence intervals. The table below "
-    "this figure shows them.",
-    "Importance of a feature: how much worse the main metric of the model gets when the values of this feature are "
-    "shuffled. The importance shows which features the model uses, not which features cause the outcome.",
+    "'treat all' and 'treat nobody'. Decision curves have no confidence intervals.",
 )
 
 _NEXT: Final = (
@@ -73,8 +66,6 @@ def report_page(facts: Facts) -> str:
             "soft",
         ),
     ]
-    metric = METRIC_NAMES[headline_metric(facts["task"])]
-    leant = [figures(importance_plot(facts["importance"], metric))] if facts["importance"] else []
     sections = [
         Section(heading="What was compared", parts=[compared(facts, tuple(models))]),
         Section(heading="How good the models are", parts=_quality(facts)),
@@ -84,8 +75,7 @@ def report_page(facts: Facts) -> str:
         Section(heading="Use for a decision", parts=at_threshold(facts)),
         Section(heading="Predicted and observed", parts=predicted_and_observed(facts)),
         Section(heading="Groups of patients", parts=_groups(facts)),
-        Section(heading="Which features the model uses most", parts=leant),
-        _learning(facts),
+        Section(heading="Which model was kept", parts=[paragraph(kept_sentence(facts))]),
         Section(heading="How to read this", parts=[paragraph(text) for text in _READING]),
     ]
     return page(f"{facts['site']}: report of the run {facts['run']}", opening, sections)
@@ -96,15 +86,6 @@ def models_of(facts: Facts) -> dict[str, Any]:
     networks = {name: facts[name] for name in (FEDERATED, SILOED, PLACEBO) if name in facts}
     found = networks | facts["simple_models"]
     return {name: one for name, one in found.items() if "intervals" in one}
-
-
-def _learning(facts: Facts) -> Section:
-    """Return which model was kept. If no loss was measured in a round, as with federated-prior, there are no curves."""
-    networks = (facts.get(name, {}).get("checkpoint") for name in (FEDERATED, SILOED, PLACEBO))
-    has_curves = any(one["validation_losses"] for one in networks if one)
-    parts = [paragraph(kept_sentence(facts)), *([figures(learning_plot(facts))] if has_curves else [])]
-    heading = "Learning, and which model was kept" if has_curves else "Which model was kept"
-    return Section(heading=heading, parts=parts)
 
 
 def kept_sentence(facts: Facts) -> str:
@@ -220,9 +201,9 @@ def _groups(facts: Facts) -> list[str]:
             [f"{one['group']}: {one['value']}", one["rows"], figure_with_interval(one[metric], one["interval"]), small]
         )
     if facts["task"] == "binary":
-        head[2:2] = ["with the outcome", "calibration in the large"]
+        head[2:2] = ["with the outcome", "mean predicted"]
         for line, one in zip(lines, found, strict=True):
-            line[2:2] = [one["positive"], figure_with_interval(one["in_the_large"], one["in_the_large_interval"])]
+            line[2:2] = [one["positive"], None if one["predicted"] is None else f"{one['predicted']:.1%}"]
     return [figures(subgroup_plot(found, metric, METRIC_NAMES[metric])), table("Groups", head, lines)]
 
 

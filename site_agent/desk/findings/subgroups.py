@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from site_agent.desk.comparison.bootstrap_intervals import Interval, compare
-from site_agent.desk.comparison.calibration import calibration
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores, headline_metric
 from site_agent.desk.comparison.gain import FEWEST_NUMBERS, FEWEST_OF_A_CLASS
-from site_agent.desk.findings.calibration_spans import calibration_spans
 from site_agent.trainer.disk import Json
 
 FEWEST_ROWS = 10
@@ -41,8 +39,7 @@ class Subgroup:
         metric: the name of the headline metric.
         figure: the value of the headline metric; None if it is undefined or the rows are too few.
         interval: the metric's 95% interval.
-        in_the_large: see `Calibration`; only for a yes-or-no outcome.
-        in_the_large_interval: its 95% interval, low and high.
+        predicted: the mean predicted probability; only for a yes-or-no outcome.
     """
 
     group: str
@@ -53,8 +50,7 @@ class Subgroup:
     metric: str
     figure: float | None
     interval: Interval | None
-    in_the_large: float | None
-    in_the_large_interval: Json
+    predicted: float | None
 
     @property
     def is_small(self) -> bool:
@@ -71,8 +67,7 @@ class Subgroup:
             "fewest": self.fewest,
             self.metric: self.figure,
             "interval": self.interval.to_json() if self.interval else None,
-            "in_the_large": self.in_the_large,
-            "in_the_large_interval": self.in_the_large_interval,
+            "predicted": self.predicted,
             "is_small": self.is_small,
         }
 
@@ -102,14 +97,12 @@ def _subgroup(
     part = rows.part(members)
     figure: float | None = None
     interval: Interval | None = None
-    shift: float | None = None
-    span: Json = None
+    predicted: float | None = None
     if len(members) >= FEWEST_ROWS:
         compared = compare(part, {_MODEL: scores[members]}, seed, _RESAMPLES)
         figure, interval = compared.metrics[_MODEL][metric], compared.interval(_MODEL, metric)
         if is_binary:
-            shift = calibration(part.labels, scores[members]).in_the_large
-            span = calibration_spans(part.labels, scores[members], part.patients, seed)["in_the_large"]
+            predicted = float(scores[members].mean())
     return Subgroup(
         group=name[0],
         value=name[1],
@@ -119,6 +112,5 @@ def _subgroup(
         metric=metric,
         figure=figure,
         interval=interval,
-        in_the_large=shift,
-        in_the_large_interval=span,
+        predicted=predicted,
     )

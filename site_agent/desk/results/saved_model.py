@@ -73,20 +73,6 @@ class SavedModel:
         return np.ascontiguousarray(np.concatenate([own, self.concepts.encode(table, rows)], axis=1))
 
     @property
-    def columns_of_features(self) -> dict[str, list[int]]:
-        """Return by feature name the positions of the feature's columns in the result of `encode`."""
-        found: dict[str, list[int]] = {}
-        place = 0
-        contract = self.preprocessing.contract
-        for feature in (*contract.features, *contract.terms):
-            found[feature.name] = list(range(place, place + len(feature.encoded_columns)))
-            place += len(feature.encoded_columns)
-        for number, mapped in enumerate(self.concepts.mapped if self.concepts else ()):
-            if mapped is not None:
-                found[mapped.feature].append(place + number)
-        return found
-
-    @property
     def read_places(self) -> tuple[int, ...] | None:
         """The positions of the input columns if the network reads columns of concepts. Otherwise None."""
         if self.concepts is None or not self.plan.reads_concepts:

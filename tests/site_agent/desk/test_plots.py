@@ -68,7 +68,7 @@ def test_every_model_has_a_line_or_is_named() -> None:
         "receiver_operating_characteristic": line,
         "precision_recall": line,
         "decision": line,
-        "calibration": {"groups": line, "smooth": line, "rows": [1, 1]},
+        "calibration": line,
     }
     curves = {name: {"yes": of_one} for name in [*names, "majority_guess"]}
     facts = {"task": "binary", "curves": curves, "treat_all": {"yes": line}, "prevalence": 0.5}

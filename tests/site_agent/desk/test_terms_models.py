@@ -206,20 +206,10 @@ def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
     assert loaded.predict(turned) != pytest.approx(wanted, abs=1e-3)
     assert "note (note in 72 columns, of which 8 for words in their order)" in card
     assert all(one["name"] in card for one in features)
-    told = json.dumps(site_facts(hospital, None, []), default=str)
-    assert all(f'"feature": "{one["name"]}"' in told for one in features)
     new.unlink()
     for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
         assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
-    assert "Permutation importance" in report_page(site_facts(hospital, None, []))
-
-
-def test_the_report_measures_what_a_list_is_worth(hospital: Hospital) -> None:
-    """All columns of a list are shuffled together, so it has one importance."""
-    facts = site_facts(hospital, None, [])
-
-    told = json.dumps(facts, default=str)
-    assert all(f'"feature": "{name}"' in told for name in ("age", "diagnoses", "drugs", "note"))
+    assert "AUROC" in report_page(site_facts(hospital, None, []))
 
 
 def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: Path) -> None:
@@ -235,6 +225,4 @@ def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: P
 
         seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
         assert seen["quality"]["metrics"]["auroc"] > 0.75
-    facts: Any = site_facts(hospital, None, [])
-    assert {one["feature"] for one in facts["importance"]} == {"diagnoses", "drugs"}
-    assert "Permutation importance" in report_page(facts)
+    assert "AUROC" in report_page(site_facts(hospital, None, []))

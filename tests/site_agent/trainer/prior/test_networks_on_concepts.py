@@ -166,7 +166,6 @@ def test_a_run_ends_in_models_that_predict_and_are_exported(tmp_path: Path, meth
     wanted = scores_of(preprocessing, study.conclude().test_outputs)
     assert predicted.rows - predicted.abstained == len(said) > len(wanted)
     assert np.mean([np.abs(said - one).min() < 1e-6 for one in wanted]) > 0.9  # a few rows are left out
-    assert {one["feature"] for one in facts["importance"]} >= set(facts["columns"])
     assert report["siloed"]["metrics"]["auroc"] > 0.8
     assert "AUROC" in report_page(facts)
 
