@@ -18,14 +18,13 @@ from host.audit_log import AuditLog
 from host.command_line import PATH, account, by_option, person
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-from protos.errors import ConfigurationError, DataError, OperatorError, RefusedError, UsageError
+from protos.errors import ConfigurationError, OperatorError, RefusedError, UsageError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from site_agent import approvals, approving
 from site_agent.commands.site_options import config_option, opened_log, plan_option
-from site_agent.desk.counted_rows import find_counted_rows, lacking_rows
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
@@ -44,23 +43,23 @@ _NOTHING_APPROVED: Final = "Nothing was approved. Nothing was sent."
 def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool) -> None:
     """Show what this site would send under a plan, and whether this hospital's policy allows the plan.
 
-    The exit status is 77 if the policy refuses the plan. The exit status is 78 if this site's table has too few rows.
+    The exit status is 77 if the policy refuses the plan.
 
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
     hospital = read_hospital(path)
     plan = read_plan(hospital, plan_path)
-    refused, (table, is_lacking) = _refusals(hospital, plan), _table(hospital, plan)
-    title_section, *exact = review_sections(plan, manifest_of(plan))
-    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused), table]
-    sections = [title_section, *_of_receiver(hospital, plan), _in_words(hospital, plan), *exact, *own]
+    refused, manifest = _refusals(hospital, plan), manifest_of(plan)
+    title_section, *exact = review_sections(plan, manifest)
+    own = [*_meanings(hospital, plan), *_here(hospital, plan, refused)]
+    sections = [title_section, *_of_receiver(hospital, plan), in_words(plan, manifest), *exact, *own]
     if dry_run:
         sections.append(_dry_run(hospital, path.resolve(), plan))
     _print(sections)
     title = f"{plan.study}, version {plan.version}: what {hospital.site} would send"
     _write_page(page, title, sections, hospital.policy.approvers)
-    if refused or is_lacking:
-        sys.exit(RefusedError.exit_status if refused else DataError.exit_status)
+    if refused:
+        sys.exit(RefusedError.exit_status)
 
 
 @click.command()
@@ -151,7 +150,7 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
             consequence=_NOTHING_APPROVED,
             remedy="Run the command at a terminal. In a script, add --yes after a person has read `site-agent review`.",
         )
-    _print([*_of_receiver(hospital, plan), _in_words(hospital, plan)])
+    _print([*_of_receiver(hospital, plan), in_words(plan, manifest_of(plan))])
     until = "" if ends is None else f" until {_moment(ends)}"
     if not click.confirm(f"Does {by} approve {plan.study} version {plan.version}{until}?", default=False):
         raise UsageError(
@@ -160,11 +159,6 @@ def _ask(hospital: Hospital, plan: Plan, by: str, ends: datetime | None) -> None
             remedy="Read the whole plan with `site-agent review`. If you agree with the plan, run `site-agent "
             "approve` again.",
         )
-
-
-def _in_words(hospital: Hospital, plan: Plan) -> Section:
-    rows = find_counted_rows(hospital.state_path)
-    return in_words(plan, manifest_of(plan), None if rows is None else rows.training)
 
 
 @click.command()
@@ -335,26 +329,6 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
     except ConfigurationError:
         contract = None
     return concept_sections(plan, contract, hospital.site, find_suspicions(hospital.state_path))
-
-
-def _table(hospital: Hospital, plan: Plan) -> tuple[Section, bool]:
-    """Compare the plan with the stored row counts. Return a section, and whether the table is too small."""
-    heading, rows = "This site's table", find_counted_rows(hospital.state_path)
-    if plan.tier_of(hospital.site) == "receiving":
-        told = (
-            "This site only receives, so no row of it takes part. The table needs the plan's concepts and no outcome."
-        )
-        return Section(heading, (told,)), False
-    if rows is None:
-        unknown = (
-            "This command did not check whether the table has enough rows, because it cannot read the counts of "
-            "`site-agent data check`. With `--dry-run` it tries the table itself."
-        )
-        return Section(heading, (unknown,)), False
-    lacking = lacking_rows(hospital.policy, plan, hospital.site, rows)
-    counted = f"Counted at {rows.at}: {rows.training} training, {rows.validation} validation and {rows.test} test rows."
-    said = [f"The table is too small: {reason}." for reason in lacking] or ["It has enough rows for this plan."]
-    return Section(heading, (counted, *said)), bool(lacking)
 
 
 def own_fingerprint(hospital: Hospital) -> str | None:

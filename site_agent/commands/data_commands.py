@@ -6,7 +6,6 @@ accepts warnings. Each command first gives up access to the network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,7 @@ import click
 from host.command_line import PATH, by_option, person
 from protos.errors import DataError, OperatorError, UsageError
 from site_agent.commands.site_options import config_option, opened_log
-from site_agent.desk.counted_rows import CountedRows, counted_rows_path
-from site_agent.hospital import Hospital, read_hospital
+from site_agent.hospital import read_hospital
 from site_agent.trainer.isolation import give_up_network
 
 if TYPE_CHECKING:
@@ -82,7 +80,6 @@ def check(path: Path, html: Path | None) -> None:
     place = html or hospital.state_path / "data" / "check.html"
     page = examination_page(examination, site=hospital.site, accepted_by=by, warnings_stop=stops)
     write_result(place, page.encode())
-    _keep_counts(hospital, {part.name: part.rows for part in examination.parts or ()})
     click.echo(f"{hospital.site}: {verdict(examination, by, warnings_stop=stops)}")
     for line in finding_lines(examination):
         click.echo(line)
@@ -152,19 +149,6 @@ def accept(path: Path, by: str, digest: str) -> None:
     keep_check(hospital.state_path, TableCheck(digest=examination.digest, warnings=warnings, by=by, at=at))
     told = counted(len(warnings), "warning")
     click.echo(f"{by} accepted {told} about the table with the digest {examination.digest[:16]}.")
-
-
-def _keep_counts(hospital: Hospital, rows: Mapping[str, int]) -> None:
-    """Store the number of rows in each part of the split for `review`. Without a split, remove the stored numbers."""
-    from site_agent.desk.result_files import write_result
-
-    path = counted_rows_path(hospital.state_path)
-    if not rows:
-        path.unlink(missing_ok=True)
-        return
-    at = datetime.now(UTC).isoformat(timespec="minutes")
-    counted = CountedRows.model_validate(dict(rows) | {"at": at})
-    write_result(path, counted.model_dump_json().encode())
 
 
 def _write_new(path: Path, content: bytes) -> None:

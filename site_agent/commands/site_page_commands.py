@@ -19,12 +19,6 @@ from site_agent.trainer.isolation import give_up_network
     "--run", "run_name", help="Name of the run in the report. Without this option, the report shows the latest run."
 )
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    help="Column that divides the results into groups. Repeat the option for more columns.",
-)
-@click.option(
     "--threshold",
     "thresholds",
     multiple=True,
@@ -37,7 +31,6 @@ from site_agent.trainer.isolation import give_up_network
 def report(
     path: Path,
     run_name: str | None,
-    groups: tuple[str, ...],
     thresholds: tuple[float, ...],
     html: Path | None,
     json_path: Path | None,
@@ -59,7 +52,7 @@ def report(
     saved = saved_facts(hospital.state_path, latest_run(hospital.state_path) if run_name is None else run_name)
     is_received = RECEIVING in saved
     chosen = thresholds or USUAL_THRESHOLDS
-    facts = saved if is_received else site_facts(hospital, run_name, groups, chosen)
+    facts = saved if is_received else site_facts(hospital, run_name, chosen)
     for line in received_lines(facts) if is_received else report_lines(facts):
         click.echo(line)
     if html is not None:

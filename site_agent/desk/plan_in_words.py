@@ -18,13 +18,9 @@ from protos.plan.weighting import RowWeights
 from site_agent.desk.plan_review import Section, counted
 
 
-def in_words(plan: Plan, manifest: Manifest, rows: int | None) -> Section:
-    """Return the section of the review that explains a plan in plain words.
-
-    Args:
-        rows: training rows of this hospital's table; None if they were not counted.
-    """
-    sentences = (*_asked(plan), *_patients(plan, rows), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
+def in_words(plan: Plan, manifest: Manifest) -> Section:
+    """Return the section of the review that explains a plan in plain words."""
+    sentences = (*_asked(plan), *_patients(plan), *_leaves(plan, manifest), *_masking(plan), *_worst(plan))
     return Section("In short, for the person who decides", tuple(sentences))
 
 
@@ -53,15 +49,10 @@ def _asked(plan: Plan) -> Iterator[str]:
     )
 
 
-def _patients(plan: Plan, rows: int | None) -> Iterator[str]:
+def _patients(plan: Plan) -> Iterator[str]:
     if plan.question is not None:
         yield f"Patients: {_ended(plan.question.population)}"
-    counted = (
-        ""
-        if rows is None
-        else f" {rows} rows of this table are used for training. The other rows are kept for tests of the models."
-    )
-    yield f"Patients of this hospital: all patients in the table that the file hospital.yaml names.{counted}"
+    yield "Patients of this hospital: all patients in the table that the file hospital.yaml names."
 
 
 def _ended(text: str) -> str:

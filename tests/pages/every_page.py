@@ -31,7 +31,7 @@ from tests.site_agent.trainer.after_a_run import site_after_run
 def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     """The name of each page and its document."""
     hospital = site_after_run(folder / "binary", simple_models=True)
-    yield "report", report_page(site_facts(hospital, None, ["mean_radius"]))
+    yield "report", report_page(site_facts(hospital, None))
     several = site_after_run(folder / "several", table="wine", siloed_baseline=False)
     yield "report-of-classes", report_page(site_facts(several, None))
     number = site_after_run(folder / "number", table="diabetes", siloed_baseline=False)
@@ -39,7 +39,7 @@ def every_page(folder: Path) -> Iterator[tuple[str, str]]:
     yield "examination", _examination()
     plan = plan_of_method({"name": "fedavg"}, checkpoint="global")
     manifest = manifest_of(plan)
-    sections = [in_words(plan, manifest, 341), *review_sections(plan, manifest)]
+    sections = [in_words(plan, manifest), *review_sections(plan, manifest)]
     yield "review", review_page(f"{plan.study}, version 1: what st-mary would send", sections, signatures=2)
     identities = made_up_identities("abc")
     sheet = sheet_sections(plan_with(identities), site="a", own=identities["a"])

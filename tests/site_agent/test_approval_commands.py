@@ -19,8 +19,6 @@ import yaml
 from host.log_report import in_words
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
-from site_agent.desk.counted_rows import CountedRows, counted_rows_path
-from site_agent.desk.result_files import write_result
 from site_agent.site_cli import main
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
@@ -139,23 +137,6 @@ def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
     site.plan()
     assert site("review", "--html", missing) == 78
     assert f"{missing} could not be written: No such file or directory." in site.err
-
-
-@pytest.mark.parametrize(("rows", "status"), [(None, 0), (9, 0), (4, 78), (2, 78)])
-def test_review_tells_a_table_too_small_for_the_plan(site: Site, rows: int | None, status: int) -> None:
-    """With fewer training rows than batches or than the policy allows, review ends with 78; uncounted, it warns."""
-    site.plan(schedule={"aggregate": "every-epoch", "epochs": 1, "batches_per_epoch": 3})
-    site.allow(smallest_training_rows=5)
-    if rows is not None:
-        counted = CountedRows(training=rows, validation=1, test=2, at="2026-11-22T04:00+00:00")
-        write_result(counted_rows_path(site.folder / "state"), counted.model_dump_json().encode())
-
-    assert site("review") == status
-    batches = f"the plan requires 3 batches an epoch, and this site has {rows} training rows"
-    policy = f"this site has {rows} training rows, and its policy requires 5"
-    assert ("enough rows for this plan" in site.out) == (rows == 9)
-    assert ("did not check whether the table has enough rows" in site.out) == (rows is None)
-    assert (batches in site.out, policy in site.out) == (rows == 2, rows in (2, 4))
 
 
 def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:

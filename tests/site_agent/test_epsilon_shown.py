@@ -36,7 +36,7 @@ def test_the_review_has_the_price_and_what_privacy_changes() -> None:
 def test_the_review_of_local_noise_counts_steps_and_names_who_draws_it() -> None:
     """The person who approves reads that all steps are paid for, and that the gate cannot check this noise."""
     plan = local_plan({"epsilon": 2.0}, rounds=4, steps=5)
-    text = " ".join(in_words(plan, manifest_of(plan), 341).sentences)
+    text = " ".join(in_words(plan, manifest_of(plan)).sentences)
     page = "\n".join(as_lines(list(review_sections(plan, manifest_of(plan)))))
 
     assert "epsilon 2, delta 1e-05 for each patient over all 20 steps" in text

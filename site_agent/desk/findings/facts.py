@@ -16,7 +16,7 @@ from typing import Final, assert_never, cast
 import numpy as np
 import numpy.typing as npt
 
-from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
+from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError
 from site_agent.desk.comparison.evaluation import Scores
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.comparison.scored_rows import ScoredRows, runs_on_the_same_rows, scored_rows
@@ -35,11 +35,8 @@ from site_agent.desk.use.model_in_use import NOBODY_ADOPTED, in_words
 from site_agent.hospital import Hospital
 from site_agent.state_folders import require_run_name
 from site_agent.trainer.arithmetic import prepare_arithmetic
-from site_agent.trainer.data.cells import Numbers
-from site_agent.trainer.data.column_profile import Profile
-from site_agent.trainer.data.columns import UNKNOWN, CategoricalFeature, Feature
+from site_agent.trainer.data.columns import UNKNOWN
 from site_agent.trainer.data.contract import BinaryTarget, Contract, MaskTarget, MultiClassTarget, RegressionTarget
-from site_agent.trainer.data.preprocessing import Rows
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.disk import Json
 
@@ -72,14 +69,12 @@ class TestPart:
 def site_facts(
     hospital: Hospital,
     run: str | None,
-    groups: Sequence[str] = (),
     thresholds: Sequence[float] = USUAL_THRESHOLDS,
 ) -> dict[str, Json]:
     """Return all facts about a run at this site for the report.
 
     Args:
         run: the run's name; None means the run whose model was saved last.
-        groups: features that define subgroups, in addition to the contract's declared groups.
         thresholds: probabilities between 0 and 1 from which a clinician would treat.
 
     Raises:
@@ -89,7 +84,7 @@ def site_facts(
     model = load_model(hospital.state_path, name)
     kept, facts = scored_rows(hospital.state_path, name), saved_facts(hospital.state_path, name)
     prepare_arithmetic(hospital.training.threads)
-    found_part = _test_part(hospital, model, kept, groups)
+    found_part = _test_part(hospital, model, kept)
     part = None if isinstance(found_part, str) else found_part
     found = () if part is None else subgroups(kept.test, kept.scores[FEDERATED], part.groups, _SEED)
     facts |= {"date": None, "rows_without_outcome": None, "sites": list(model.plan.site_names)} | facts
@@ -137,7 +132,7 @@ def _in_use(state: Path, run: str) -> str:
     return f"{in_words(adoption)}{others}"
 
 
-def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: Sequence[str]) -> TestPart | str:
+def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows) -> TestPart | str:
     """Return the test rows, or a sentence that explains why the table cannot be used for the report."""
     from site_agent.trainer.data.dataset import prepare_rows, steady_split
     from site_agent.trainer.data.image_folder import temporary_folder
@@ -156,7 +151,7 @@ def _test_part(hospital: Hospital, model: SavedModel, kept: ScoredRows, groups: 
         return _CHANGED
     if dataset.digest != kept.dataset:
         return _CHANGED
-    chosen = group_values(table, model.profile, rows.test, groups)
+    chosen = {name: [labels[row] for row in rows.test] for name, labels in group_labels(table).items()}
     accepted = find_check(hospital.state_path, check_digest(table, hospital.data.split)) is not None
     return TestPart(groups=chosen, is_accepted=accepted)
 
@@ -269,34 +264,6 @@ def _warnings(facts: Mapping[str, Json], kept: ScoredRows, found: Sequence[Subgr
     return warnings
 
 
-MISSING = "missing"
-
-
-def group_values(
-    table: Table, profile: Profile | None, rows: Rows, features: Sequence[str] = ()
-) -> Mapping[str, Sequence[str]]:
-    """Return the value of each group column, such as the sex of the patient, for these rows: int64 (rows,).
-
-    A feature with codes forms groups by its codes. A number forms two groups, above and below the middle of the
-    training rows, whose profile it needs. `features` are added to the columns that the contract declares as groups.
-
-    Raises:
-        UsageError: a name is not that of a feature.
-    """
-    groups = group_labels(table)
-    found: dict[str, Sequence[str]] = {name: [values[row] for row in rows] for name, values in groups.items()}
-    known = {feature.name: feature for feature in table.contract.features}
-    for name in features:
-        if name not in known:
-            raise UsageError(
-                what=f"The contract of this hospital has no feature {name}.",
-                consequence="No report was made, and nothing was sent.",
-                remedy="With --group, name a column of the contract, in the spelling of the contract.",
-            )
-        found[name] = _by_feature(known[name], table.features[name][rows], profile)
-    return found
-
-
 def group_labels(table: Table) -> dict[str, tuple[str, ...]]:
     """Return for each group column the group of every row, as text. A row without a value has the group "unknown"."""
     found = {}
@@ -306,16 +273,3 @@ def group_labels(table: Table) -> dict[str, tuple[str, ...]]:
             names = np.array((*(column.labels or column.codes), UNKNOWN), dtype=object)
             found[column.name] = tuple(names[np.nan_to_num(positions, nan=-1.0).astype(np.int64)])
     return found
-
-
-def _by_feature(feature: Feature, values: Numbers, profile: Profile | None) -> list[str]:
-    if isinstance(feature, CategoricalFeature):
-        names = [*(feature.labels or feature.codes), MISSING]
-        return [names[int(value)] for value in values]
-    edges = [one.edges for one in profile.columns if one.name == feature.name] if profile else []
-    if not edges or not edges[0]:
-        return ["any" if not np.isnan(value) else MISSING for value in values]
-    middle = edges[0][len(edges[0]) // 2]
-    unit = f" {feature.unit}" if feature.unit else ""  # the unit of a date is days or years
-    names = [f"up to {middle:g}{unit}", f"above {middle:g}{unit}"]
-    return [MISSING if np.isnan(value) else names[int(value > middle)] for value in values]

@@ -187,8 +187,8 @@ def _groups(facts: Facts) -> list[str]:
     if not found:
         return [
             paragraph(
-                "The contract declares no groups of patients. To see results for groups, name features with the "
-                "option --group.",
+                "The contract declares no groups of patients. To see results for groups, write `group: true` at a "
+                "column with codes.",
                 "soft",
             )
         ]

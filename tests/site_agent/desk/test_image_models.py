@@ -157,7 +157,7 @@ def test_an_export_answers_from_intensities_and_nothing_written_has_an_image_or_
     hospital, preprocessing = trained
 
     made = export_model(hospital, tmp_path / "exported", None)
-    facts = site_facts(hospital, None, [])
+    facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
     new = put_images(tmp_path / "new", 1000, with_outcome=False)

@@ -61,7 +61,7 @@ def written_masks(output: Path) -> tuple[list[dict[str, str]], np.ndarray]:
 
 def test_the_report_has_dice_and_only_networks(hospital: Hospital) -> None:
     """The federated U-Net is compared with the one trained alone; no simple model draws masks."""
-    facts: dict[str, Any] = site_facts(hospital, None, [])
+    facts: dict[str, Any] = site_facts(hospital, None)
 
     reached = facts["federated"]["metrics"]["dice"]
     low, high = facts["federated"]["intervals"]["dice"]
@@ -84,7 +84,7 @@ def test_a_full_disk_for_temporary_files_is_no_changed_table(
     """Report and doctor say that the images could not be prepared; the report has all figures of the run."""
     with small_disk(tmp_path / "disk", megabytes=1) as disk:
         monkeypatch.setenv("TMPDIR", str(disk))
-        warnings = " ".join(map(str, site_facts(hospital, None, [])["warnings"]))  # type: ignore[arg-type]
+        warnings = " ".join(map(str, site_facts(hospital, None)["warnings"]))  # type: ignore[arg-type]
         found = trainer_doctor._table(hospital)
 
     assert "could not be read now" in warnings

@@ -227,7 +227,7 @@ def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
 def test_private_statistics_say_what_one_patient_counts_and_that_noise_is_added() -> None:
     """Its page has the same numbers with other meanings, and no sentence about small groups that are left out."""
     plan = private_statistics_plan({"clip": 2.0})
-    text, in_short = page(plan), " ".join(in_words(plan, manifest_of(plan), None).sentences)
+    text, in_short = page(plan), " ".join(in_words(plan, manifest_of(plan)).sentences)
 
     assert [row[0] for row in table(plan, "Other numbers")][:4] == [
         "count age",
@@ -311,7 +311,7 @@ def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
 
 
 def _short(plan: Plan) -> str:
-    return " ".join(in_words(plan, manifest_of(plan), 341).sentences)
+    return " ".join(in_words(plan, manifest_of(plan)).sentences)
 
 
 @by_method
@@ -339,7 +339,7 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
 def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
     """In every plan, a sentence has one thought: at most 25 words, no semicolon, and a full stop."""
     plan = widest(method, secure_aggregation=masking)
-    shown = [in_words(plan, manifest_of(plan), 341), *sections(plan)[1:]]  # without the digests
+    shown = [in_words(plan, manifest_of(plan)), *sections(plan)[1:]]  # without the digests
 
     for text in (sentence for section in shown for sentence in section.sentences):
         assert ";" not in text
@@ -355,7 +355,7 @@ def test_the_short_words_have_the_plans_question() -> None:
     }  # fmt: skip
     plan = widest({"name": "fedavg"}, question=question)
 
-    sentences = in_words(plan, manifest_of(plan), None).sentences
+    sentences = in_words(plan, manifest_of(plan)).sentences
 
     assert sentences[0].endswith("to predict this outcome together: death within a year.")
     assert sentences[1] == "Use: to plan visits."
@@ -394,7 +394,7 @@ def test_receivers_are_named_and_not_counted() -> None:
     plan = Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "required"}))
 
     told = page(plan)
-    words = " ".join(in_words(plan, manifest_of(plan), None).sentences)
+    words = " ".join(in_words(plan, manifest_of(plan)).sentences)
 
     assert "The coordinator sees only sums over all 4 contributing sites" in told
     assert "1 of the listed sites only receive results. Such a receiving site sends no number" in told

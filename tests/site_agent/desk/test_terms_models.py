@@ -136,7 +136,7 @@ def test_an_export_answers_from_cells_as_predict_does_and_nothing_written_has_a_
     bare = put_table(tmp_path / "bare.csv", 1000, without="drugs")
 
     made = export_model(hospital, tmp_path / "exported", None)
-    facts = site_facts(hospital, None, [])
+    facts = site_facts(hospital, None)
     (tmp_path / "report.html").write_text(report_page(facts) + json.dumps(facts, default=str))
     (tmp_path / "card.md").write_text(card_markdown(card_facts(hospital, model_in_use(hospital.state_path, None))))
     survey = survey_table(Path(hospital.data.table), read_contract(Path(hospital.data.contract)))
@@ -209,7 +209,7 @@ def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
     new.unlink()
     for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
         assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
-    assert "AUROC" in report_page(site_facts(hospital, None, []))
+    assert "AUROC" in report_page(site_facts(hospital, None))
 
 
 def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: Path) -> None:
@@ -225,4 +225,4 @@ def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: P
 
         seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
         assert seen["quality"]["metrics"]["auroc"] > 0.75
-    assert "AUROC" in report_page(site_facts(hospital, None, []))
+    assert "AUROC" in report_page(site_facts(hospital, None))

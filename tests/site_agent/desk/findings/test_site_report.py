@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
-from protos.errors import ConfigurationError, UsageError
+from protos.errors import ConfigurationError
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import TestPart as Part
 from site_agent.desk.findings.facts import _test_part, site_facts
@@ -46,7 +46,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Hospital:
 @pytest.fixture(scope="module")
 def facts(hospital: Hospital) -> Mapping[str, Any]:
     """What its report says."""
-    return site_facts(hospital, None, ["mean_radius"])
+    return site_facts(hospital, None)
 
 
 def test_the_figures_are_scikit_learns_on_the_same_rows(hospital: Hospital, facts: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
     page = report_page({**facts, "site": "<b>st-mary</b>"})
 
     assert facts["gain"]["sentence"] in page
-    assert page.count('<img class="plot"') == 8
+    assert page.count('<img class="plot"') == 7
     assert "mean predicted" in page
     assert "of the 3 models that were measured, this model had the lowest loss" in page
     assert "&lt;b&gt;st-mary" in page
@@ -125,15 +125,13 @@ def test_the_page_has_the_epsilon_of_what_left(facts: Mapping[str, Any]) -> None
 
 def test_a_clinician_chooses_the_thresholds(hospital: Hospital) -> None:
     """The table has those that were asked for."""
-    page = report_page(site_facts(hospital, None, (), (0.25, 0.1)))
+    page = report_page(site_facts(hospital, None, (0.25, 0.1)))
 
     assert re.findall(r'<th scope="row">(\d+%)</th>', page) == ["10%", "10%", "25%", "25%"]
 
 
-def test_groups_rest_on_all_test_rows(facts: Mapping[str, Any]) -> None:
-    """The halves of a group add up, and small groups are warned of."""
-    assert sum(one["rows"] for one in facts["subgroups"]) == facts["rows"]["test"]
-    assert any("subgroups" in warning for warning in facts["warnings"])
+def test_the_facts_are_json(facts: Mapping[str, Any]) -> None:
+    """For a file that stays here."""
     assert json.loads(json.dumps(facts, allow_nan=False)).keys() == facts.keys()
 
 
@@ -172,9 +170,7 @@ def test_a_table_that_may_not_train_is_not_reported(hospital: Hospital, tmp_path
 
 
 def test_what_is_not_there_is_told(hospital: Hospital, tmp_path: Path) -> None:
-    """A group that is no feature; a run that kept no scores."""
-    with pytest.raises(UsageError, match="no feature height"):
-        site_facts(hospital, None, ["height"])
+    """A run that kept no scores."""
     with pytest.raises(ConfigurationError, match="were not stored"):
         scored_rows(tmp_path, RUN)
 
@@ -187,7 +183,7 @@ def test_a_private_run_is_reported_on_the_rows_that_it_tested(hospital: Hospital
     dataset, _ = prepare_rows(table, steady)
     private = replace(model, plan=private_plan())
 
-    found = _test_part(hospital, private, replace(kept, dataset=dataset.digest), ())
+    found = _test_part(hospital, private, replace(kept, dataset=dataset.digest))
 
     assert isinstance(found, Part)
-    assert isinstance(_test_part(hospital, model, replace(kept, dataset=dataset.digest), ()), str)
+    assert isinstance(_test_part(hospital, model, replace(kept, dataset=dataset.digest)), str)
