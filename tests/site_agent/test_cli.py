@@ -194,7 +194,7 @@ def mutations() -> list[tuple[str, Callable[[dict[str, Any], random.Random], Non
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_mutilated_configuration_never_shows_a_traceback(site_agent: Terminal, folder: Path, seed: int) -> None:
-    """Keys deleted or replaced at random end with 0, 1, 2 or 78, and with three sentences where it fails."""
+    """Keys deleted or replaced at random end with 0 or 78, or with 1 for another table that is not there."""
     generator = random.Random(seed)
     for name, document in (("hospital.yaml", HOSPITAL), ("contract.yaml", CONTRACT)):
         broken = copy.deepcopy(document)
@@ -204,7 +204,7 @@ def test_a_mutilated_configuration_never_shows_a_traceback(site_agent: Terminal,
 
     status = site_agent("check", "--config", folder / "hospital.yaml")
 
-    assert status in {0, 78}
+    assert status in {0, 1, 78}
     if status:
         assert_three_sentences(site_agent.err)
 

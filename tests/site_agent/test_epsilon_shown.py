@@ -26,7 +26,7 @@ PRICE = "epsilon 2, delta 1e-05 for each patient over all 4 rounds"
 
 def test_the_review_has_the_price_and_what_privacy_changes() -> None:
     """The person who approves reads epsilon, delta, the worst case and how the method keeps the promise."""
-    text = " ".join(in_words(PLAN, manifest_of(PLAN), 341).sentences)
+    text = " ".join(in_words(PLAN, manifest_of(PLAN)).sentences)
 
     assert PRICE in text
     assert "at most 7.39 times as large or as small, plus or minus 1e-05" in text

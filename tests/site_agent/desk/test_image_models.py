@@ -28,6 +28,7 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.run_table import table_for_run
 from tests.site_agent.trainer.after_a_run import RUN
 from tests.site_agent.trainer.data.test_medical_images import SECRET, dicom
 from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
@@ -133,7 +134,7 @@ def test_commands_of_a_person_decode_no_image_into_the_state(
     assert len((tmp_path / "out.csv").read_text().splitlines()) == ROWS + 1
     assert not [*seen, *temporary.iterdir()]
     with pytest.raises(UnavailableError, match=r"The folder .*saves.* cannot be used to prepare the images"):
-        examined(hospital, hospital.scratch_path)
+        table_for_run(hospital, hospital.scratch_path)
 
 
 def test_a_graph_with_another_intercept_is_refused(

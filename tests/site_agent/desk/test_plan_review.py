@@ -164,9 +164,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         in page(frozen)
     )
     assert "images are changed at random in each epoch: half of them are mirrored across." in page(changed)
-    worst = [
-        sentence for sentence in in_words(frozen, manifest_of(frozen), None).sentences if "starting file" in sentence
-    ]
+    worst = [sentence for sentence in in_words(frozen, manifest_of(frozen)).sentences if "starting file" in sentence]
     assert worst == [
         "At worst: the author of the starting file chose values that make a sum reveal rows of single patients."
     ]

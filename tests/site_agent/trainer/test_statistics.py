@@ -121,10 +121,10 @@ def test_one_version_of_the_data_answers_for_one_run(tmp_path: Path) -> None:
 
 
 def test_a_table_that_may_not_train_is_not_counted(tmp_path: Path) -> None:
-    """Unaccepted warnings stop the counting if they stop training, errors always, and then nothing is recorded."""
+    """A table that was not checked stops the counting if it stops training, errors always. Nothing is recorded."""
     hospital = site(tmp_path, unaccepted="stop")
 
-    with pytest.raises(DataError, match="No person has accepted"):
+    with pytest.raises(DataError, match="No person has checked"):
         own_numbers(hospital, asking(AGE), tmp_path)
     (tmp_path / "table.csv").write_text((tmp_path / "table.csv").read_text().replace("20.0,F", "Zebra,F", 1))
     with pytest.raises(DataError, match="column age: text where a number is declared in row 2"):
