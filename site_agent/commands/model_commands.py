@@ -29,9 +29,8 @@ _MOST_RUNS: Final = 5  # listed in one sentence
 def predict(path: Path, table: Path, output: Path, run_name: str | None) -> None:
     """Predict the outcome for new rows of a table with the model in use. The command sends nothing.
 
-    The input file is CSV, Parquet or the format of the contract. The output file is CSV, or Parquet if its name ends
-    with .parquet. It replaces an earlier output of this command, and no other file. Predicted image masks are written
-    to a new folder beside the output file. The exit status is 78 if no row was predicted.
+    The input file is CSV, Parquet or the format of the contract. The output is a new CSV file. Predicted image masks
+    are written to a new folder beside it. The exit status is 78 if no row was predicted.
 
     Example: site-agent predict --config hospital.yaml --input new.csv --output predictions.csv
     """

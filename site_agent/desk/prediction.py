@@ -7,8 +7,7 @@ the model's own test. The rules:
 * a row gets no prediction if it has a value that the contract does not allow, lacks a required value, or is beyond
   the limits of the training rows. The output has the reason instead;
 * columns that the contract ignores or does not name are copied to the output unchanged, and never read;
-* the output is written completely or not at all, and only its owner can read it. It replaces an earlier table of
-  predictions or an empty file, and no other file;
+* the output is written completely or not at all, and only its owner can read it. It replaces no file;
 * masks are grey PNG files in a new folder next to the output, named after the row's number and never after a patient.
   The folder is written before the table that names its files, and no earlier folder is changed;
 * a patient's identifier that a spreadsheet would take for a formula gets an apostrophe in front;
@@ -21,7 +20,7 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -45,10 +44,8 @@ from site_agent.trainer.data.tables import Table
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 _TO_QUOTE: Final = re.compile(r"[,;|\t\r\n\"]")
 _ABSTAINED: Final = "abstained_because"
-_PARQUET: Final = (".parquet", ".pq")
 _TEXT: Final = (".csv", ".txt")
 MASK_COLUMNS: Final = ("mask", "mask_share")
-_LONGEST_HEAD: Final = 1 << 20  # bytes of a table's first line
 _INSIDE: Final = 255
 
 
@@ -71,7 +68,7 @@ class Predicted:
 def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None) -> Predicted:
     """Predict every row of a table of new patients with the model in use, and write a table of predictions.
 
-    The output is CSV, or Parquet if its name ends with .parquet. The first column is the patient's identifier if the
+    The output is CSV. The first column is the patient's identifier if the
     contract declares one and the table has it. Otherwise it is `row`, the row number as a spreadsheet counts it, like
     the row numbers of `data check`. Then the columns follow that nobody reads, unchanged. After them is
     `probability` (of the positive class), or one `probability_CODE` per class and `predicted`, or `prediction` in the
@@ -87,8 +84,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         OperatorError: there is no such model, the table does not fit it, or the output cannot be written.
     """
     check_place(output, "--output", hospital, [table])
-    _check_name(output)
-    _check_earlier(output)
+    _check_output(output)
     used = model_in_use(hospital.state_path, run)
     model = used.model
     contract = model.preprocessing.contract
@@ -104,7 +100,7 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
         cells = write_masks(output, contract.mask.image, _row_numbers(new.table)[new.usable], parts)
     lines = [head, *_lines(contract, new, cells)]
     try:
-        write_result(output, as_parquet(lines) if output.suffix.lower() in _PARQUET else _as_text(lines))
+        write_result(output, _as_text(lines))
     except BaseException:
         if contract.mask is not None:
             remove_masks(output)
@@ -114,35 +110,13 @@ def predict_table(hospital: Hospital, table: Path, output: Path, run: str | None
     return Predicted(new.table.rows, new.table.rows - len(new.usable), why, used.title, used.notices, meaning)
 
 
-def _check_name(output: Path) -> None:
-    if output.suffix.lower() not in (*_TEXT, *_PARQUET):
-        kind = output.suffix or "a name without an ending"
+def _check_output(output: Path) -> None:
+    if output.suffix.lower() not in _TEXT or output.exists():
+        reason = "the file already exists" if output.exists() else "the name does not end with .csv"
         raise UsageError(
-            what=f"Predictions cannot be written to {output.name}: this command cannot write the format {kind}.",
+            what=f"Predictions cannot be written to {output.name}, because {reason}.",
             consequence="Nothing was predicted or overwritten. Nothing was sent.",
-            remedy="Choose a name for --output that ends with .csv or .parquet. Spreadsheets open .csv files.",
-        )
-
-
-def _check_earlier(output: Path) -> None:
-    """Raise UsageError if the output exists and is neither empty nor a table of predictions."""
-    if not output.exists() or not output.stat().st_size:
-        return
-    try:
-        if output.suffix.lower() in _PARQUET:
-            import pyarrow.parquet as parquet
-
-            is_ours = parquet.read_schema(output).names[-1:] == [_ABSTAINED]
-        else:
-            with output.open("rb") as file:
-                is_ours = file.readline(_LONGEST_HEAD).rstrip(b"\r\n").endswith(f",{_ABSTAINED}".encode())
-    except (OSError, ValueError):  # pyarrow's error for another format is a ValueError
-        is_ours = False
-    if not is_ours:
-        raise UsageError(
-            what=f"The file {output.name} already exists, and `site-agent predict` did not write it.",
-            consequence="Nothing was predicted or overwritten. Nothing was sent.",
-            remedy="Name another file with --output, or remove this file.",
+            remedy="Name a new file with --output that ends with .csv. Spreadsheets open such files.",
         )
 
 
@@ -253,18 +227,6 @@ def _quoted(cell: str | float | None) -> str:
     """Return a cell as CSV. A cell with a semicolon is quoted, because some spreadsheets split cells at semicolons."""
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if _TO_QUOTE.search(text) else text
-
-
-def as_parquet(lines: Sequence[Sequence[str | float | None]]) -> bytes:
-    """Return a table in the Parquet format, with the names in its first line. No program runs formulas in it."""
-    import pyarrow as arrow
-    import pyarrow.parquet as parquet
-
-    columns = list(zip(*lines[1:], strict=True)) or [()] * len(lines[0])
-    table = arrow.table({str(name): list(cells) for name, cells in zip(lines[0], columns, strict=True)})
-    sink = arrow.BufferOutputStream()
-    parquet.write_table(table, sink)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _columns(contract: Contract) -> list[str]:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as parquet
 import pytest
 
 from host.audit_log import AuditLog
@@ -82,7 +81,7 @@ def test_without_a_required_column_nothing_is_predicted(hospital: Hospital, tmp_
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Path) -> None:
+def test_a_parquet_file_is_predicted_as_text_is(hospital: Hospital, tmp_path: Path) -> None:
     """Identifiers, order and every digit."""
     import pandas
 
@@ -90,14 +89,9 @@ def test_parquet_in_and_out_is_the_same_as_text(hospital: Hospital, tmp_path: Pa
     pandas.read_csv(text).to_parquet(tmp_path / "new.parquet")
 
     predict_table(hospital, text, tmp_path / "a.csv", None)
-    predict_table(hospital, tmp_path / "new.parquet", tmp_path / "b.parquet", None)
+    predict_table(hospital, tmp_path / "new.parquet", tmp_path / "b.csv", None)
 
-    lines = list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))
-    found = parquet.read_table(tmp_path / "b.parquet").to_pylist()
-    assert [one["who"] for one in found] == [one["who"] for one in lines]
-    assert [one["probability"] for one in found] == [
-        float(one["probability"]) if one["probability"] else None for one in lines
-    ]
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
 def test_limits_hold_the_rows_and_are_no_patients_own() -> None:

@@ -217,41 +217,33 @@ def _copy(folder: Path) -> Path:
     return new
 
 
-def test_an_earlier_output_is_replaced_whole_and_private(tmp_path: Path) -> None:
-    """Mode 0600 whatever it had before, nothing left beside it; twice the same table, twice the same bytes."""
+def test_an_output_is_whole_and_private(tmp_path: Path) -> None:
+    """Mode 0600, nothing left beside it; twice the same table, twice the same bytes."""
     trained = _trained(tmp_path)
-    output = tmp_path / "out.csv"
-    output.write_text("row,probability,abstained_because\nold,,\n")
-    output.chmod(0o644)
+    outputs = [tmp_path / "one.csv", tmp_path / "two.csv"]
     mask = os.umask(0)
     try:
-        predict_table(trained.hospital, _copy(tmp_path), output, None)
-        first = output.read_bytes()
-        predict_table(trained.hospital, tmp_path / "new.csv", output, None)
+        for output in outputs:
+            predict_table(trained.hospital, _copy(tmp_path), output, None)
     finally:
         os.umask(mask)
 
-    assert output.read_bytes() == first
-    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert stat.S_IMODE(outputs[0].stat().st_mode) == 0o600
     assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_file_that_is_no_table_of_predictions_is_never_overwritten(tmp_path: Path, ending: str) -> None:
-    """A person's own file of this name keeps its bytes; an empty file and an earlier output are replaced."""
+@pytest.mark.parametrize("content", ["patient,dose\n1,5\n", ""])
+def test_no_file_is_overwritten(tmp_path: Path, content: str) -> None:
+    """A file of this name keeps its bytes."""
     trained, new = _trained(tmp_path), _copy(tmp_path)
-    output = tmp_path / f"out{ending}"
-    output.write_text("patient,dose\n1,5\n")
+    output = tmp_path / "out.csv"
+    output.write_text(content)
 
-    with pytest.raises(UsageError, match="already exists, and `site-agent predict` did not write it"):
+    with pytest.raises(UsageError):
         predict_table(trained.hospital, new, output, None)
-    assert output.read_text() == "patient,dose\n1,5\n"
-    output.write_text("")
-    predict_table(trained.hospital, new, output, None)
-    first = output.read_bytes()
-    predict_table(trained.hospital, new, output, None)
 
-    assert output.read_bytes() == first
+    assert output.read_text() == content
 
 
 @pytest.mark.parametrize("victim", ["new.csv", "table.csv", "contract.yaml", "link.csv", "hard.csv"])
@@ -397,7 +389,7 @@ def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str) -> N
     with pytest.raises(UsageError, match=f"cannot be written to {name}") as told:
         predict_table(trained.hospital, _copy(tmp_path), tmp_path / name, None)
 
-    assert ".csv or .parquet" in told.value.remedy
+    assert ".csv" in told.value.remedy
     with pytest.raises(UnavailableError):
         predict_table(trained.hospital, tmp_path / "nowhere.csv", tmp_path / "out.csv", None)
     assert not (tmp_path / name).exists()
