@@ -1,0 +1,464 @@
+"""Federations on notes, lists of codes, images and masks of images, beside columns or alone.
+
+Contracts, readers, networks, training, gates, masks of sums and the engine are those of production, in one process and
+in made-up time. Only the sockets between the processes are missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+
+from global_layers.one_process import run_rounds
+from protos.errors import ConfigurationError
+from protos.plan.manifest import manifest_of
+from protos.plan.methods import NETWORK_METHODS
+from protos.plan.plan import Plan
+from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
+from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalData
+from quickstart.image_hospitals import SIZE, digit_hospitals
+from quickstart.plans import plan_of, studies_of
+from site_agent.desk.comparison.evaluation import dice_of_images
+from site_agent.desk.examination.admitted_rows import admit
+from site_agent.hospital import read_hospital
+from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.fitting import check_fit
+from site_agent.trainer.site_network import Seeds
+from site_agent.trainer.study import Study
+from tests.federation import Federation, identity_of
+from tests.for_each import for_each
+from tests.hostile.real_trainers import RealTrainer
+from tests.laws.masked_runs import decisions, unmasked
+from tests.mask_images import SIZE as MASK_SIZE
+from tests.mask_images import U_NET, mask_contract, put_table
+from tests.rehearsal.made_up_time import play
+from tests.site_agent.trainer.sites import LOOSE_POLICY, NAMES, fingerprint, make_plan, make_site, put_hospital
+
+Columns = list[dict[str, Any]]
+DENSE = {"name": "dense", "hidden": [16]}
+ADAMW = {"name": "adamw", "learning_rate": 0.01}
+# Notes: fever before rash, or rash before fever, with the same other words around them.
+WORDS = {"buckets": 64, "longest": 8}
+NOTE = {"name": "note", "role": "feature", "type": "text", **WORDS}
+COUNTED = NOTE | {"longest": None}
+ILL = {"name": "ill", "role": "target", "task": "binary", "positive": [1], "negative": [0]}
+AGE = {"name": "age", "role": "feature", "type": "numeric"}
+WARD = {"name": "ward", "role": "feature", "type": "categorical", "codes": ["1", "2"], "encoding": "one-hot"}
+TOKENS = {"name": "feature-tokens", "width": 16, "heads": 2, "blocks": 1, "hidden": 16, "note": WORDS}
+TOKENS |= {"attention_dropout": 0.0, "feedforward_dropout": 0.0}
+OTHER_WORDS = ("patient", "reports", "again", "today", "mild", "without", "since", "monday")
+
+
+def note_of(generator: np.random.Generator, is_ill: bool) -> str:
+    """A note with the two words in the order that decides."""
+    words = [*generator.choice(OTHER_WORDS, int(generator.integers(1, 6)), replace=False)]
+    places = sorted(generator.choice(len(words) + 1, 2))
+    first, then = ("Fever", "rash") if is_ill else ("Rash", "fever")
+    words.insert(places[1], then)
+    words.insert(places[0], first)
+    return " ".join(words)
+
+
+def put_notes(folder: Path, site: str, others: Columns | None = None, note: Any = NOTE, rows: int = 60) -> Path:
+    """A hospital with notes and other columns. With an age, old patients' notes are the reverse."""
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(NAMES.index(site))
+    names = [column["name"] for column in others or []]
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["note", *names, "ill"])
+        for row in range(rows):
+            ward, is_old = (int(generator.integers(2)) if name in names else 0 for name in ("ward", "age"))
+            cells = {"age": 30 + 40 * is_old + row % 20, "ward": 1 + ward}
+            writer.writerow([note_of(generator, row % 2 != is_old), *(cells[name] for name in names), row % 2])
+    return put_hospital(folder, site, [note, *(others or []), ILL])
+
+
+# Codes: four real heart clinics, whose coded columns become one list for each patient, and the kind of pain a note.
+CODED = {"sex": 1, "cp": 2, "fbs": 5, "ecg": 6, "exang": 8, "slope": 10, "thal": 12}  # places in the processed files
+PAIN = {"1": "typical angina", "2": "atypical angina", "3": "pain, not angina", "4": "no pain"}
+OF_CLINICS: Columns = [
+    {"name": "age", "role": "feature", "type": "numeric", "range": [0, 120]},
+    {"name": "findings", "role": "feature", "type": "codes", "separator": "|", "buckets": 32},
+    {"name": "note", "role": "feature", "type": "text", "buckets": 16, "missing": "empty"},
+    {"name": "ill", "role": "target", "task": "binary", "positive": [1, 2, 3, 4], "negative": [0]},
+]
+
+
+def put_clinic(folder: Path, clinic: str) -> Path:
+    """A clinic's hospital.yaml with its real patients."""
+    folder.mkdir(parents=True)
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "findings", "note", "ill"])
+        for row in csv.reader((CONTRACTS / UCI_HEART / f"{clinic}.data").read_text().splitlines()):
+            codes = [f"{name} {float(row[place]):g}" for name, place in CODED.items() if row[place] != "?"]
+            writer.writerow([row[0], "|".join(codes), PAIN.get(f"{float(row[2]):g}", ""), f"{float(row[13]):g}"])
+    return put_hospital(folder, clinic, OF_CLINICS)
+
+
+# Images: scikit-learn's digits, and their strokes as masks.
+CONVOLUTIONAL = {"name": "convolutional", "image": SIZE, "blocks": [4, 4], "hidden": [8]}
+EFFICIENT = {"name": "efficientnet-b0", "image": SIZE, "normalisation": "image", "width": 0.1, "depth": 0.25}
+IMAGE_NAMES = tuple(f"hospital-{number}" for number in range(1, 4))
+
+
+def put_images(folder: Path, hospital: HospitalData) -> Path:
+    """The file of a hospital whose images exist."""
+    folder.mkdir(parents=True)
+    data = {"table": str(hospital.table), "contract": str(hospital.contract), "split": {"seed": 0, "stratified": True}}
+    training = {"simple_models": False, "siloed_baseline": False, "draws": "published"}
+    content = {"site": hospital.name, "state": "state", "policy": LOOSE_POLICY, "training": training}
+    content["data"] = data | {"unaccepted_warnings": "tell"}
+    (folder / "hospital.yaml").write_text(yaml.safe_dump(content))
+    return folder / "hospital.yaml"
+
+
+def mask_hospitals(folder: Path, rows: int = 450) -> list[HospitalData]:
+    """The first digits dealt to three hospitals, with unequal shares of the digits."""
+    hospitals = []
+    dealt = deal(np.asarray(load_digits().target)[:rows], len(IMAGE_NAMES), np.random.default_rng(0))
+    for name, own in zip(IMAGE_NAMES, dealt, strict=True):
+        table, contract = folder / f"{name}.csv", folder / f"{name}.contract.yaml"
+        put_table(table, folder / name, own.tolist())
+        contract.write_text(yaml.safe_dump(mask_contract(name)))
+        hospitals.append(HospitalData(name, table, contract))
+    return hospitals
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, HospitalData]]:
+    """Hospitals with images, and hospitals with images and masks."""
+    digits = digit_hospitals(len(IMAGE_NAMES), tmp_path_factory.mktemp("digits"), seed=0)
+    masks = mask_hospitals(tmp_path_factory.mktemp("masks"))
+    return {kind: {one.name: one for one in found} for kind, found in (("digits", digits), ("masks", masks))}
+
+
+Images = dict[str, dict[str, HospitalData]]
+Put = Callable[[Path, str, Images], Path]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Tables of one kind: how a hospital's files are put, the hospitals' names, and keys of the plan."""
+
+    put: Put
+    names: tuple[str, ...]
+    keys: dict[str, Any] = field(default_factory=dict)
+
+    def plan(self, epochs: int = 1, **changes: Any) -> Plan:
+        """A masked plan of these hospitals, fedavg unless a method is named."""
+        around = {
+            "method": {"name": "fedavg"},
+            "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
+            "optimiser": ADAMW,
+            "sites": [{"name": name, "identity": identity_of(name)} for name in self.names],
+            "secure_aggregation": "required",
+            "checkpoint": "latest",
+        }
+        return make_plan(**(around | self.keys | changes))
+
+
+@cache
+def columns_of_clinics() -> tuple[str, ...]:
+    """The encoded columns, which are the same at each clinic."""
+    content = json.dumps({"format": {"header": True}, "columns": OF_CLINICS})
+    return Contract.model_validate_json(content).encoded_columns
+
+
+def with_notes(keys: dict[str, Any], others: dict[str, Columns] | None = None) -> Kind:
+    """Notes in word order, each hospital with these other columns."""
+    put: Put = lambda folder, site, _: put_notes(folder, site, (others or {}).get(site))  # noqa: E731
+    return Kind(put, NAMES, {"architecture": TOKENS, "outputs": 1} | keys)
+
+
+def of_images(kind: str, **keys: Any) -> Kind:
+    """Digits or masks."""
+    return Kind(lambda folder, site, images: put_images(folder, images[kind][site]), IMAGE_NAMES, keys)
+
+
+BESIDE = {"columns": ["age", "ward=1", "ward=2", "ward=unknown"]}
+DIGITS = of_images("digits", architecture=CONVOLUTIONAL, outputs=10)
+MASKS = of_images("masks", architecture=U_NET, optimiser={"name": "adamw", "learning_rate": 0.03})
+CLINICS = Kind(
+    lambda folder, site, _: put_clinic(folder, site),
+    tuple(UCI_HOSPITALS),
+    {"architecture": DENSE, "outputs": 1, "columns": list(columns_of_clinics())},
+)
+KINDS = {
+    "notes": with_notes({}),
+    "notes beside columns": with_notes(BESIDE, {site: [AGE, WARD] for site in NAMES}),
+    "notes beside each hospital's own columns": with_notes(
+        {"method": {"name": "global-layers"}, "outputs": None}, {"ahus": [AGE, WARD], "berlin": [WARD]}
+    ),
+    "codes and notes": CLINICS,
+    "images": DIGITS,
+    "images, some layers private": of_images(
+        "digits", architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
+    ),
+    "augmented images": of_images(
+        "digits", architecture=CONVOLUTIONAL, outputs=10,
+        augmentation=[{"name": "flip"}, {"name": "shift", "pixels": 1}],
+    ),
+    "masks": MASKS,
+    "masks, some layers private": of_images("masks", architecture=U_NET, method={"name": "global-layers"}),
+    "images by an EfficientNet": of_images("digits", architecture=EFFICIENT, outputs=10),
+}  # fmt: skip
+
+
+async def trained(folder: Path, kind: Kind, plan: Plan, images: Images) -> tuple[Federation, dict[str, Study]]:
+    """A run of a plan to its end."""
+    network, trainers = Federation(folder, plan), dict[str, RealTrainer]()
+    for site in kind.names:
+        trainers[site] = RealTrainer(site, kind.put(folder / "files" / site, site, images))
+        network.add(site, trainer=trainers[site], secure_aggregation="not-required")
+    await network.finish()
+    assert {name: site.error for name, site in network.sites.items() if site.error is not None} == {}
+    await network.close()
+    return network, {name: one.study for name, one in trainers.items() if one.study is not None}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "Efficient" in name else name for name in KINDS]
+)
+def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: Path, name: str, images: Images) -> None:
+    """Equal parameters, decisions and models at all hospitals, masked and unmasked."""
+    kind = KINDS[name]
+    plan = kind.plan()
+
+    async def scene() -> None:
+        masked, with_masks = await trained(tmp_path / "masked", kind, plan, images)
+        plain, without = await trained(tmp_path / "plain", kind, unmasked(plan), images)
+
+        released = [site.records("contribution_released") for site in masked.sites.values()]
+        assert all(records and all(record["masked"] for record in records) for records in released)
+        assert masked.vector().tobytes() == plain.vector().tobytes()
+        assert decisions(masked) == decisions(plain)
+        models = {name: fingerprint(one.conclude()) for name, one in with_masks.items()}
+        assert models == {name: fingerprint(one.conclude()) for name, one in without.items()}
+        assert len(models) == len(kind.names)
+        if name == "augmented images":
+            unchanged, _ = await trained(tmp_path / "unchanged", DIGITS, unmasked(DIGITS.plan()), images)
+            assert plain.vector().tobytes() != unchanged.vector().tobytes()
+
+    play(scene())
+
+
+def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path) -> None:
+    """The plan, the sums and the journal have no code of a patient and no word of a note."""
+    plan = CLINICS.plan()
+
+    async def scene() -> None:
+        network, _ = await trained(tmp_path / "masked", CLINICS, plan, {})
+        kept = json.dumps([plan.canonical.decode(), [repr(one) for one in network.engine.outcomes]])
+        folders = [path for path in (tmp_path / "masked").iterdir() if path.name != "files"]
+        files = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
+        content = kept.encode() + b"".join(files) + network.vector().tobytes()
+        assert not any(word in content for word in (b"angina", b"thal 7", b"exang 1"))
+        assert files
+
+    play(scene())
+
+
+def auroc(folder: Path, others: Columns, note: dict[str, Any], **keys: Any) -> float:
+    """Of the test rows of all hospitals together, after thirty epochs."""
+    plan = with_notes({}).plan(epochs=30, secure_aggregation="off", **keys)
+    studies = {}
+    for site in NAMES:
+        hospital = read_hospital(put_notes(folder / site, site, others, note, rows=400))
+        studies[site] = Study(plan, admit(hospital)[0], seeds=Seeds.published(0, site))
+    run_rounds(plan, studies)
+    outputs = np.concatenate([study.conclude().test_outputs[:, 0] for study in studies.values()])
+    return float(roc_auc_score(np.concatenate([one.dataset.test.targets for one in studies.values()]), outputs))
+
+
+def test_word_order_is_learned_that_no_count_of_words_shows(tmp_path: Path) -> None:
+    """Ill patients have the fever first. In order the words decide; the same words counted are worth nothing."""
+    put_notes(tmp_path / "counted", "ahus", note=COUNTED)
+    columns = list(read_contract(tmp_path / "counted" / "contract.yaml").encoded_columns)
+
+    assert auroc(tmp_path / "order", [], NOTE) > 0.95
+    assert auroc(tmp_path / "count", [], COUNTED, architecture=DENSE, columns=columns) < 0.65
+
+
+def test_words_and_columns_are_learned_together_that_neither_shows_alone(tmp_path: Path) -> None:
+    """Ill young patients have the fever first, ill old ones the rash. Only order and age together decide."""
+    no_note, no_age = ({"name": name, "role": "ignore"} for name in ("note", "age"))
+
+    assert auroc(tmp_path / "both", [AGE], NOTE, columns=["age"]) > 0.95
+    assert auroc(tmp_path / "note", [no_age], NOTE) < 0.65
+    assert auroc(tmp_path / "age", [AGE], no_note, architecture=DENSE, columns=["age"]) < 0.65
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "epochs"), [("images", 30), ("masks", 10)])
+def test_hospitals_learn_from_images_that_they_never_see(
+    tmp_path: Path, name: str, epochs: int, images: Images
+) -> None:
+    """After masked FedAvg four of five test images are recognised, and the mean Dice of each hospital is above 0.85."""
+
+    async def scene() -> None:
+        _, studies = await trained(tmp_path, KINDS[name], KINDS[name].plan(epochs), images)
+        outputs = {site: (study.own.test.targets, study.conclude().test_outputs) for site, study in studies.items()}
+        if name == "masks":
+            assert min(dice_of_images(targets, found >= 0).mean() for targets, found in outputs.values()) > 0.85
+        else:
+            right = [found.argmax(axis=1) == targets for targets, found in outputs.values()]
+            assert np.concatenate(right).mean() > 0.8
+
+    play(scene())
+
+
+# Plans that do not fit a table
+
+OWN = {"name": "named-tensors", "tensors": [{"name": "last.weight", "shape": [1, 4], "bound": 0.1}]}
+OF_NOTES = KINDS["notes"]
+CLEAR = {"secure_aggregation": "off"}  # a column may then be at one hospital alone
+WITH_AGE = with_notes({"columns": ["weight", "age"]} | CLEAR, {"ahus": [AGE]})
+WITHOUT_AGE = with_notes({"unused_columns": ["age"]} | CLEAR, {"ahus": [AGE]})
+OF_COLUMNS = Kind(
+    lambda folder, _, __: make_site(folder, columns=slice(0, 6)), NAMES, {"method": {"name": "global-layers"}}
+)
+FITTING: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "a note of its size": (OF_NOTES, {}),
+    "a hospital's own network may read places": (OF_NOTES, {"architecture": OWN, "outputs": None}),
+    "a column beside the note": (WITH_AGE, {}),
+    "a column that the plan does not use": (WITHOUT_AGE, {}),
+    "images of their size": (DIGITS, {}),
+    "masks of their size": (MASKS, {}),
+    "a table of numbers": (OF_COLUMNS, {}),
+}
+LISTED = [f"note at place {place} of 8" for place in range(1, 9)]
+REFUSED: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "a longer note": (OF_NOTES, {"architecture": TOKENS | {"note": WORDS | {"longest": 9}}}),
+    "another number of buckets": (OF_NOTES, {"architecture": TOKENS | {"note": WORDS | {"buckets": 65}}}),
+    "a network of columns": (OF_NOTES, {"architecture": DENSE, "columns": LISTED}),
+    "a note whose words are only counted": (
+        Kind(lambda folder, site, _: put_notes(folder, site, note=COUNTED), NAMES, OF_NOTES.keys), {},
+    ),
+    "a column that is not listed": (WITH_AGE, {"columns": []}),
+    "a listed place of the note": (WITH_AGE, {"columns": ["age", "weight", LISTED[1]]}),
+    "images in colour": (DIGITS, {"architecture": CONVOLUTIONAL | {"image": SIZE | {"channels": 3}}}),
+    "as many pixels in another shape": (
+        DIGITS, {"architecture": CONVOLUTIONAL | {"image": {"height": 4, "width": 16}}},
+    ),
+    "images of a table without": (
+        OF_COLUMNS, {"architecture": CONVOLUTIONAL | {"image": {"height": 2, "width": 3}}},
+    ),
+    "classes for a mask": (
+        MASKS,
+        {"architecture": {"name": "convolutional", "image": MASK_SIZE, "blocks": [4], "hidden": []}, "outputs": 10},
+    ),
+    "columns for a mask": (MASKS, {"architecture": DENSE, "outputs": 1, "columns": ["x"]}),
+    "a mask of another shape": (MASKS, {"architecture": U_NET | {"image": {"height": 4, "width": 16}}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*FITTING, *REFUSED])
+def test_a_plan_for_another_table_is_refused(tmp_path: Path, name: str, images: Images) -> None:
+    """Sizes, shapes, columns and places of words must be those of the table."""
+    kind, changes = (FITTING | REFUSED)[name]
+    site = kind.names[0]
+    dataset = admit(read_hospital(kind.put(tmp_path / "one", site, images)))[0]
+    plan = kind.plan(**changes)
+
+    if name in FITTING:
+        check_fit(plan, dataset, site)
+    else:
+        with pytest.raises(ConfigurationError):
+            check_fit(plan, dataset, site)
+
+
+def test_rows_have_places_of_words_and_masks_of_images(tmp_path: Path, images: Images) -> None:
+    """A note's places are buckets; each mask has the bright pixels of its image, and some masks are empty."""
+    notes = admit(read_hospital(put_notes(tmp_path / "notes", "ahus")))[0]
+    places = np.rint(notes.training.features[:, -8:] * np.float32(64))
+    assert set(np.unique(places)) <= set(range(65))
+    assert ((places > 0).sum(axis=1) > 1).all()
+
+    dataset, preprocessing = admit(read_hospital(MASKS.put(tmp_path / "masks", IMAGE_NAMES[0], images)))
+    scale, part = preprocessing.pixel_scales[0], dataset.training
+    brightness = part.features * scale.deviation + scale.mean
+    np.testing.assert_array_equal(part.targets, brightness > 8.5 * 15 / 255)
+    assert 0 < (part.targets.sum(axis=1) == 0).sum() < len(part) / 4
+
+
+# Methods that fit a network
+
+SETTINGS = {
+    "fedprox": {"strength": 0.1}, "moon": {"strength": 1.0}, "ditto": {"strength": 0.1}, "apfl": {"share": 0.4},
+    "pfedme": {"inner_steps": 2, "strength": 1.0, "rate": 0.5},
+}  # fmt: skip
+PARALLEL = {"name": "parallel-convolutional", "image": SIZE, "common": [4, 4], "unique": [4, 4]}
+
+
+def fitting(architecture: dict[str, Any], *outputs: int | None) -> set[str]:
+    """The methods that a plan may have with a network."""
+    found, plain = set(), {"name": "sgd", "learning_rate": 0.1}
+    for name, count in product(NETWORK_METHODS, outputs or (10, None)):
+        method = {"name": name} | SETTINGS.get(name, {})
+        try:
+            manifest_of(make_plan(method=method, architecture=architecture, outputs=count, optimiser=plain))
+        except (ValueError, ConfigurationError):
+            continue
+        found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("has_normalisation", [False, True])
+def test_networks_of_images_have_the_same_methods(has_normalisation: bool) -> None:
+    """The layers have the same order and parts, so each method fits all or none. Only fedbn needs a normalisation."""
+    normalised = {"normalisation": has_normalisation}
+    found = fitting(CONVOLUTIONAL | normalised)
+
+    assert fitting({"name": "u-net", "image": SIZE, "width": 4} | normalised, None) == found
+    assert "fedavg" not in fitting({"name": "u-net", "image": SIZE, "width": 4} | normalised, 1)  # it has no outputs
+    assert {"global-layers", "fedavg", "fedprox", "fedper", "player-fl"} <= found
+    assert not {"chfl", "fenda-fl", "perfcl"} & found
+    assert ("fedbn" in found) == has_normalisation
+    if has_normalisation:
+        assert fitting({"name": "efficientnet-b0", "image": SIZE, "normalisation": "fixed"}) == found
+
+
+def test_parallel_branches_of_images_have_their_own_methods() -> None:
+    """A method of layers in one order needs one chain, and perfcl needs branches of one width."""
+    assert {"fenda-fl", "perfcl"} <= fitting(PARALLEL)
+    assert not {"player-fl", "fedper"} & fitting(PARALLEL)
+    assert "perfcl" not in fitting(PARALLEL | {"unique": [4, 3]})
+
+
+def test_the_quickstarts_plan_fits_its_images(tmp_path: Path, images: Images) -> None:
+    """Network and outputs follow from the hospitals' contracts."""
+    hospitals = list(images["digits"].values())
+    (study,) = studies_of(["fedavg"])
+    made = plan_of(study, hospitals, latent=16, is_masked=True)
+
+    check_fit(DIGITS.plan(**made), admit(read_hospital(put_images(tmp_path / "one", hospitals[0])))[0], "hospital-1")
+
+
+@pytest.mark.parametrize("count", [2, 5, 12])
+@for_each("seed", range(20))
+def test_every_row_is_dealt_once_and_every_site_has_every_class(seed: int, count: int) -> None:
+    """Shares differ as Dirichlet(0.5) has them; nobody is without a class."""
+    classes = np.random.default_rng(seed).integers(0, 10, 1797)
+
+    dealt = deal(classes, count, np.random.default_rng(seed))
+
+    np.testing.assert_array_equal(np.sort(np.concatenate(dealt)), np.arange(1797))
+    counts = np.stack([np.bincount(classes[rows], minlength=10) for rows in dealt])
+    assert counts.min() >= FEWEST_OF_CLASS
+    shares = (counts - FEWEST_OF_CLASS) / (counts - FEWEST_OF_CLASS).sum(axis=0)
+    expected = (1 - 1 / count) / (count * CONCENTRATION + 1) / count  # the variance of one share
+    assert shares.var() == pytest.approx(expected, rel=0.6)
