@@ -109,7 +109,7 @@ def prepared(folder: Path, kind: str) -> Rehearsal:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["shared", "local", "private layers"])
+@pytest.mark.parametrize("kind", ["local", "private layers"])
 def test_kills_neither_lower_the_spent_epsilon_nor_use_noise_twice(
     kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -27,7 +27,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from quickstart.dirichlet_shares import CONCENTRATION, FEWEST_OF_CLASS, deal
-from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalData
+from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalData, uci_hospitals
 from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
 from site_agent.desk.comparison.evaluation import dice_of_images
@@ -230,30 +230,55 @@ async def trained(folder: Path, kind: Kind, plan: Plan, images: Images) -> tuple
     return network, {name: one.study for name, one in trainers.items() if one.study is not None}
 
 
+async def masks_change_no_bit(folder: Path, kind: Kind, plan: Plan, images: Images) -> None:
+    """Assert equal parameters, decisions and models at all hospitals, masked and unmasked."""
+    masked, with_masks = await trained(folder / "masked", kind, plan, images)
+    plain, without = await trained(folder / "plain", kind, unmasked(plan), images)
+
+    released = [site.records("contribution_released") for site in masked.sites.values()]
+    assert all(records and all(record["masked"] for record in records) for records in released)
+    assert masked.vector().tobytes() == plain.vector().tobytes()
+    assert decisions(masked) == decisions(plain)
+    models = {name: fingerprint(one.conclude()) for name, one in with_masks.items()}
+    assert models == {name: fingerprint(one.conclude()) for name, one in without.items()}
+    assert len(models) == len(kind.names)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if "Efficient" in name else name for name in KINDS]
 )
 def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: Path, name: str, images: Images) -> None:
     """Equal parameters, decisions and models at all hospitals, masked and unmasked."""
-    kind = KINDS[name]
-    plan = kind.plan()
+    play(masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))
+
+
+def test_augmentation_changes_what_is_trained(tmp_path: Path, images: Images) -> None:
+    """Other parameters than without it."""
 
     async def scene() -> None:
-        masked, with_masks = await trained(tmp_path / "masked", kind, plan, images)
-        plain, without = await trained(tmp_path / "plain", kind, unmasked(plan), images)
-
-        released = [site.records("contribution_released") for site in masked.sites.values()]
-        assert all(records and all(record["masked"] for record in records) for records in released)
-        assert masked.vector().tobytes() == plain.vector().tobytes()
-        assert decisions(masked) == decisions(plain)
-        models = {name: fingerprint(one.conclude()) for name, one in with_masks.items()}
-        assert models == {name: fingerprint(one.conclude()) for name, one in without.items()}
-        assert len(models) == len(kind.names)
-        if name == "augmented images":
-            unchanged, _ = await trained(tmp_path / "unchanged", DIGITS, unmasked(DIGITS.plan()), images)
-            assert plain.vector().tobytes() != unchanged.vector().tobytes()
+        kinds = {name: KINDS[name] for name in ("images", "augmented images")}
+        found = [
+            (await trained(tmp_path / name, kind, unmasked(kind.plan()), images))[0].vector()
+            for name, kind in kinds.items()
+        ]
+        assert found[0].tobytes() != found[1].tobytes()
 
     play(scene())
+
+
+def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_path: Path) -> None:
+    """Each clinic's columns become the plan's concepts, and cholesterol is of the three clinics that measured it."""
+    clinics = {one.name: one for one in uci_hospitals(tmp_path)}
+    (study,) = studies_of(["federated-prior"])
+    concepts = plan_of(study, list(clinics.values()), latent=8, is_masked=True)["concepts"]
+    keys = {"concepts": concepts, "architecture": DENSE, "outputs": 1}
+    kind = Kind(lambda folder, site, _: put_images(folder, clinics[site]), tuple(sorted(clinics)), keys)
+    plan = kind.plan()
+    assert len(plan.concepts) == 12
+    recorded = {concept.name: concept.recorded_by for concept in plan.concepts}
+    assert recorded["total-cholesterol"] == ("cleveland", "hungarian", "va")
+
+    play(masks_change_no_bit(tmp_path / "runs", kind, plan, {}))
 
 
 def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path) -> None:

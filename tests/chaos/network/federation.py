@@ -5,7 +5,6 @@ So the result of a run is known to the last bit: every parameter is the number o
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file
 from benchmarks.rehearsal.enrolled import enrol_all, write_run
 from benchmarks.rehearsal.federation import Setting, agent_command, coordinator_command, running, trainer_command
 from deploy.quickstart.ports import free_port
-from tests.logged import lines_of
+from tests.logged import facts_of
 from tests.rehearsal.programs import says, wait_until
 
 FAR = "site-01"
@@ -39,9 +38,7 @@ class Federation:
 
     def happened(self, name: str, event: str) -> list[dict[str, Any]]:
         """The audit log's records of one kind."""
-        lines = lines_of(self.setting.folder / name / "state" / "gate" / "gate.sqlite")
-        facts = [json.loads(line)["facts"] for line in lines]
-        return [fact for fact in facts if fact["event"] == event]
+        return facts_of(self.setting.folder / name / "state" / "gate" / "gate.sqlite", event)
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float = 120.0) -> None:
         """Wait until a condition is true. Fails if a program ends before."""
@@ -75,10 +72,7 @@ def federation(
     *,
     parameters: int,
     rounds: int,
-    host: str = "localhost",
     far_port: Callable[[int], int] = lambda port: port,
-    hub: Sequence[str] = (),
-    far: Sequence[str] = (),
     is_masked: bool = True,
 ) -> Iterator[Federation]:
     """A federation at work.
@@ -87,37 +81,33 @@ def federation(
         folder: an empty one.
         parameters: of the model, all 0 at first.
         rounds: each adds one.
-        host: by which sites call the coordinator.
         far_port: the port that the far site calls, from the coordinator's.
-        hub: the words before the commands of all programs except the far site's.
-        far: the words before those of the far site.
         is_masked: secure aggregation.
     """
     setting = Setting(
         folder=folder, sites=3, parameters=parameters, rounds=rounds, is_masked=is_masked, is_early=False,
-        study="chaos", address=f"{host}:{free_port()}", enrolment=f"{host}:{free_port()}",
+        study="chaos", address=f"localhost:{free_port()}", enrolment=f"localhost:{free_port()}",
     )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     write_run(setting, enrol_all(setting))
     config = folder / FAR / "hospital.yaml"
-    own = yaml.safe_load(config.read_text()) | {"coordinator": f"{host}:{far_port(setting.port)}"}
+    own = yaml.safe_load(config.read_text()) | {"coordinator": f"localhost:{far_port(setting.port)}"}
     config.write_text(yaml.safe_dump(own))
     with ExitStack() as stack:
         made = Federation(setting, {})
 
-        def start(name: str, command: Sequence[str | Path], before: Sequence[str]) -> None:
-            made.processes[name] = stack.enter_context(running([*before, *command], folder / f"{name}.log"))
+        def start(name: str, command: Sequence[str | Path]) -> None:
+            made.processes[name] = stack.enter_context(running([*command], folder / f"{name}.log"))
 
-        start("coordinator", coordinator_command(setting, "run"), hub)
+        start("coordinator", coordinator_command(setting, "run"))
         wait_until(says(folder / "coordinator.log", "coordinator_listening"))
         for site in setting.site_names:
-            before = far if site == FAR else hub
-            start(f"{site}-trainer", trainer_command(setting, site), before)
+            start(f"{site}-trainer", trainer_command(setting, site))
             trainer = made.processes[f"{site}-trainer"]
             assert trainer.stdin is not None
             assert trainer.stdout is not None
             trainer.stdin.write(b"go on\n")  # at the end it asks whether it may; see plus_one_trainer.py
             trainer.stdin.flush()
             trainer.stdout.readline()
-            start(site, agent_command(setting, site), before)
+            start(site, agent_command(setting, site))
         yield made
