@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import os
 import re
 import runpy
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,52 +158,15 @@ def test_scripts_can_be_started(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@functools.cache
-def started_modules() -> dict[str, bool]:
-    """The modules that pages start with `python -m`, and whether `PYTHONPATH=deploy` stands before each command."""
-    pages = "\n".join(page.read_text() for page in PAGES)
-    found = re.findall(r"(PYTHONPATH=deploy )?\S*python -m ((?:tests|benchmarks)\.[a-z_.]+)", pages)
-    return {module: bool(path) for path, module in found}
-
-
 def test_modules_that_pages_start_exist() -> None:
-    """Each module that a page starts is a file or a folder of this repository."""
-    missing = [name for name in started_modules() if not is_module(ROOT.joinpath(*name.split(".")))]
+    """Each module that a page starts with `python -m` is a file or a folder of this repository."""
+    pages = "\n".join(page.read_text() for page in PAGES)
+    named = {
+        ROOT.joinpath(*name.split(".")) for name in re.findall(r"python -m ((?:tests|benchmarks)\.[a-z_.]+)", pages)
+    }
 
-    assert len(started_modules()) > 5
-    assert missing == []
-
-
-def is_module(place: Path) -> bool:
-    """Whether `python -m` can start this file or folder, which is given without `.py`."""
-    return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
-
-
-def test_the_command_for_malformed_calls_starts() -> None:
-    """The contributor's command finds the quickstart, which is not installed with the programs."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if started_modules()["tests.fuzz.calls"]:
-        environment["PYTHONPATH"] = "deploy"
-
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.calls", "--help"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert "--calls" in done.stdout
-
-
-def test_the_methods_on_the_researchers_page_are_the_catalogue() -> None:
-    """Its table names every method of a network that a plan may name, and no other."""
-    from protos.plan.plan import Plan
-
-    catalogue = Plan.model_json_schema()["properties"]["method"]["discriminator"]["mapping"]
-    section = (ROOT / "docs" / "researcher.md").read_text().split("## Methods\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \|", section, re.MULTILINE)
-    named = re.findall(r"`([a-z-]+)`", " ".join(rows))
-
-    assert {*named, "composition", "federated-prior"} == set(catalogue)
+    assert len(named) > 5
+    assert [one for one in named if not one.with_suffix(".py").is_file() and not (one / "__main__.py").is_file()] == []
 
 
 def test_the_contributors_method_works_as_it_stands(tmp_path: Path) -> None:

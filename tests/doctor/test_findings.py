@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from host import computer_checks
-from host.clock_words import at, spelled
 from host.diagnosis import (
     Finding,
     Severity,
@@ -52,46 +51,34 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 
 @pytest.mark.parametrize(
-    ("judge", "expected", "words"),
+    ("judge", "expected"),
     [
-        (lambda: judge_disk(80 << 30), FINE, "free"),
-        (lambda: judge_disk(900 << 20), WARNING, "Free space"),
-        (lambda: judge_disk(1 << 20), FAILURE, "less than 1 MB"),
-        (lambda: judge_disk(80 << 30, 12), FAILURE, "df -i"),
-        (lambda: judge_disk(80 << 30, 1 << 20), FINE, "free"),
-        (lambda: validity(60.0), FINE, "60 more days"),
-        (lambda: validity(9.0), WARNING, "expires in 9 days. Renew."),
-        (lambda: validity(-3.0), FAILURE, f"It has expired. It is valid from {at(NOW - 93 * DAY)} to "),
-        (lambda: validity(-3.0), FAILURE, f"This computer's clock shows {at(NOW)}, 3 days after the end. Compare"),
-        (lambda: validity(150.0), FAILURE, f"{at(NOW)}, 60 days before the start. Set this computer's clock: `timedat"),
-        (lambda: judge_clock(True), FINE, "A time server sets"),
-        (lambda: judge_clock(False), WARNING, "timedatectl"),
-        (lambda: judge_clock(None), FINE, "does not report whether"),
-        (lambda: judge_clock(False, 1.5), FINE, "differ by 1.5 s"),
-        (lambda: judge_clock(True, 300.0), FAILURE, "5 minutes ahead of the coordinator's clock."),
-        (lambda: judge_clock(True, 10 * 86400.0), FAILURE, "10 days ahead of"),
-        (lambda: judge_clock(True, -300.0), FAILURE, "5 minutes behind the coordinator's clock."),
-        (lambda: judge_address_rules(True), FINE, "enforces"),
-        (lambda: judge_address_rules(False), WARNING, "firewall"),
-        (lambda: judge_address_rules(None), FINE, "root"),
+        (lambda: judge_disk(80 << 30), FINE),
+        (lambda: judge_disk(900 << 20), WARNING),
+        (lambda: judge_disk(1 << 20), FAILURE),
+        (lambda: judge_disk(80 << 30, 12), FAILURE),
+        (lambda: judge_disk(80 << 30, 1 << 20), FINE),
+        (lambda: validity(60.0), FINE),
+        (lambda: validity(9.0), WARNING),
+        (lambda: validity(-3.0), FAILURE),
+        (lambda: validity(150.0), FAILURE),
+        (lambda: judge_clock(True), FINE),
+        (lambda: judge_clock(False), WARNING),
+        (lambda: judge_clock(None), FINE),
+        (lambda: judge_clock(False, 1.5), FINE),
+        (lambda: judge_clock(True, 300.0), FAILURE),
+        (lambda: judge_clock(True, -300.0), FAILURE),
+        (lambda: judge_address_rules(True), FINE),
+        (lambda: judge_address_rules(False), WARNING),
+        (lambda: judge_address_rules(None), FINE),
     ],
 )
-def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity, words: str) -> None:
+def test_figures_are_judged(judge: Callable[[], Finding], expected: Severity) -> None:
     """Each figure has its severity, and what is not well has a remedy."""
     finding = judge()
 
     assert finding.severity is expected
-    assert words in finding.line
     assert bool(finding.remedy) is (expected is not FINE)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(-60.0, "60 seconds"), (300.0, "5 minutes"), (7200.0, "2 hours"), (129600.0, "36 hours"), (864000.0, "10 days")],
-)
-def test_a_difference_of_clocks_is_spelled(seconds: float, words: str) -> None:
-    """A difference is reported in the largest unit of which there are two, without its sign."""
-    assert spelled(seconds) == words
 
 
 def test_the_exit_status_is_that_of_the_worst() -> None:
@@ -139,15 +126,10 @@ def test_a_key_that_others_may_read(office: Office) -> None:
 
 @pytest.mark.parametrize(("days", "expected"), [(0, FINE), (80, WARNING), (91, FAILURE), (-1, FAILURE)])
 def test_a_certificate_at_any_day(office: Office, days: int, expected: Severity) -> None:
-    """A new certificate is fine and an old one is a warning.
+    """A new certificate is fine, an old one is a warning, and outside its days it is a failure."""
+    place, now = office.folder / "a" / "tls.crt", NOW + timedelta(days=days)
 
-    Outside its days it is a failure, with the time of this clock.
-    """
-    told = key_checks.judge_certificate(office.folder / "a" / "tls.crt", "It", "Renew.", NOW + timedelta(days=days))
-
-    assert told.severity is expected
-    assert ("This computer's clock shows" in told.line) is (expected is FAILURE)
-    assert ("timedatectl" in told.line) is (days < 0)
+    assert key_checks.judge_certificate(place, "It", "Renew.", now).severity is expected
 
 
 def test_an_invitation_that_does_not_fit(office: Office) -> None:
@@ -163,7 +145,7 @@ def test_an_invitation_that_does_not_fit(office: Office) -> None:
 
     assert key_checks.judge_invitation(place, "b", NOW).severity is FINE
     assert key_checks.judge_invitation(place, "b", NOW + timedelta(hours=2)).severity is FAILURE
-    assert "for b, and hospital.yaml is for c" in key_checks.judge_invitation(place, "c", NOW).says
+    assert key_checks.judge_invitation(place, "c", NOW).severity is FAILURE
     assert key_checks.judge_invitation(text, "b", NOW).severity is FAILURE
 
 
@@ -176,9 +158,9 @@ def test_an_authority(office: Office, tmp_path: Path) -> None:
     after = key_checks.judge_authority(directory, NOW)
     late = key_checks.judge_authority(directory, NOW + timedelta(days=85))
 
-    assert [finding.says for finding in before if finding.severity] == [f"The sealed root key is still at {root}."]
+    assert [finding.severity for finding in before if finding.severity] == [WARNING]
     assert {finding.severity for finding in after} == {FINE}
-    assert "Run `pki renew`." in {finding.remedy for finding in late}
+    assert {finding.severity for finding in late} == {FINE, WARNING}
     assert key_checks.judge_authority(tmp_path, NOW)[0].severity is FAILURE
 
 

@@ -7,7 +7,6 @@ approved.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ import pytest
 from protos.errors import ProtocolError
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.plan import Plan
-from protos.wire.messages import Announcement, Join
-from tests.federation import Site, masked_plan, of_kind, settle
-from tests.rehearsal.made_up_time import play
+from tests.federation import masked_plan
 
 
 @pytest.mark.parametrize(
@@ -59,21 +56,3 @@ def test_a_plan_that_lists_one_key_for_two_sites_is_no_plan() -> None:
 
     with pytest.raises(ValueError, match="same identity key"):
         Plan.model_validate_json(json.dumps(document))
-
-
-def test_a_site_that_the_plan_lists_with_another_key_takes_no_part(tmp_path: Path) -> None:
-    """A plan in which the site's own name stands for somebody else's key is refused before anything is sent."""
-    document = json.loads(masked_plan("abc").canonical)
-    document["sites"][0]["identity"] = "aaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaa-aaaa"
-    plan = Plan.model_validate_json(json.dumps(document))
-
-    async def scene() -> None:
-        site = Site("a", plan, tmp_path)
-        await settle()
-        said = await site.tell(Announcement(plan.run_name, plan.canonical))
-
-        assert of_kind(said, Join) == []
-        (record,) = site.records("plan_refused")
-        assert record["reason"].startswith("the plan lists a with the identity key aaaa-aaaa-")
-
-    play(scene())

@@ -26,13 +26,11 @@ NETWORK: dict[str, Any] = {
     "architecture": {"name": "dense", "hidden": [4, 3]}, "columns": ["a", "b"], "outputs": 1,
 }  # fmt: skip
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-# What the plan says, and what the hospital's policy says.
+# What the plan says, and what the hospital's policy says. attacks_by_plans.py has the other rules.
 REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "more rounds than the policy allows": ({}, {"largest_rounds": 2}),
     "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}),
     "an allowed pattern that matches nothing": (NETWORK, {"federated": ["*", "boddy.*"]}),
-    "a number that is not allowed": (MEASURING, {"scalars": ["rows"]}),
-    "training at a site that only evaluates": ({}, {"tier": "evaluation"}),
 }
 ALLOWED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "as many rounds as the policy allows": ({}, {"largest_rounds": 3}),
@@ -112,25 +110,6 @@ def test_a_withdrawal_stops_a_running_site(tmp_path: Path, monkeypatch: pytest.M
     assert site.said[-1] == Refusal(PLAN.run_name, SiteReason.WITHDRAWN, "")
     (ended,) = site.records("participation_ended")
     assert ended["reason"] == "withdrawn"
-
-
-@pytest.mark.parametrize(("approvers", "is_joined"), [(1, True), (2, False), (3, False)])
-def test_one_person_of_several_is_not_enough(tmp_path: Path, approvers: int, *, is_joined: bool) -> None:
-    """If the policy wants more persons, the site waits and records it."""
-    site = scripted(tmp_path, [announced(PLAN)], approved=(PLAN,), approvers=approvers)
-
-    assert site.is_waiting
-    assert (len(site.records("approval_awaited")), len(site.records("run_joined"))) == (not is_joined, is_joined)
-    assert bool(site.trainer.questions) is is_joined
-
-
-def test_an_old_plan_is_not_followed_once_a_newer_one_was_approved(tmp_path: Path) -> None:
-    """A coordinator that replays version 1 after version 2 is refused, with a record."""
-    site = scripted(tmp_path, [announced(PLAN)], approved=(PLAN, clear_plan(version=2)))
-
-    assert isinstance(site.error, RefusedError)
-    assert len(site.records("plan_refused")) == 1
-    assert site.trainer.questions == []
 
 
 def test_a_run_that_was_finished_long_ago_is_not_made_again(tmp_path: Path) -> None:
