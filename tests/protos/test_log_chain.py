@@ -73,7 +73,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(facts=st.dictionaries(st.text(), JSON_VALUES))
 def test_what_a_reader_decodes_has_the_hash_that_was_written(facts: dict[str, Any]) -> None:
     """Facts of any JSON values are read as JSON represents them, and their line verifies."""
