@@ -445,6 +445,14 @@ class Federation:
         self.sites[name] = site
         return site
 
+    @classmethod
+    def of_all(cls, directory: Path, plan: Plan) -> Federation:
+        """A federation with a made-up hospital for each site of the plan."""
+        federation = cls(directory, plan)
+        for name in plan.site_names:
+            federation.add(name)
+        return federation
+
     def cut(self, name: str) -> None:
         """A site's line breaks; what was under way on it is lost."""
         end = self._ends.pop(name, None)

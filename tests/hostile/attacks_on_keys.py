@@ -18,9 +18,9 @@ from protos.masking.key_session import KeySessionSecret, KeySessionTerms, acknow
 from protos.masking.masking_refusals import Reason
 from protos.plan.plan import Plan
 from protos.wire.messages import KeyAdvert, KeySessionAcknowledgement, KeySessionOpen, KeySessionRoster, KeySessionSeal
-from tests.federation import Integers, Site, identity_key, masked_plan, of_kind, sites_of
+from tests.federation import Integers, Site, identity_key, masked_plan, of_kind
 from tests.hostile.attack import Attack, played
-from tests.hostile.masking_coordinator import agree, ask_for, enter, found, strip, total
+from tests.hostile.masking_coordinator import agreed, ask_for, enter, found, strip, total
 from tests.hostile.masking_weakened import key_of_zero, with_a_careless_exchange, without, without_the_plans_list
 
 LOW_ORDER = (bytes(32), (1).to_bytes(32, "little"))  # 0 and 1: their product with any secret is zero
@@ -212,9 +212,7 @@ def reopened_key_session(weakened: bool) -> bool:
     plan = masked_plan("abc")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         victim = sites[0]
         again = of_kind(await victim.tell(KeySessionOpen(1, plan.site_names)), KeyAdvert)
         if not again:

@@ -29,6 +29,7 @@ from tests.federation import DEAD, Site, Vector, masked_plan, settle, sites_of, 
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
     agree,
+    agreed,
     all_refuse,
     ask_for,
     collect,
@@ -65,9 +66,7 @@ def ledger_from_a_backup(weakened: bool, loss: str) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         await collect(sites, 0, 0, "abcd")
         for site in sites:
             shutil.copytree(gate_folder(site.directory) / "masking", site.directory / "backup")
@@ -136,9 +135,7 @@ def another_name_for_the_run(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
         for site in sites:
             await site.tell(Announcement("another-name", plan.canonical))
@@ -160,9 +157,7 @@ def run_again(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
         await restart(sites)
         await agree(sites)
@@ -183,9 +178,7 @@ def two_time_pad(weakened: bool) -> bool:
     manifest = manifest_of(plan)
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         bind = Bind(0, 0, plan.site_names, 0)
         zeros = np.zeros(manifest.parameters, np.float32)
         await sites[0].tell(*offer(zeros, 0))

@@ -33,6 +33,7 @@ from tests.federation import (
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
     agree,
+    agreed,
     ask_for,
     collect,
     enter,
@@ -57,9 +58,7 @@ def same_step_for_a_smaller_set(weakened: bool, when: str) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
         if when == "after a restart":
             await restart(sites[:3])
@@ -111,9 +110,7 @@ def two_sets_in_one_attempt(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         first, _ = total(plan, await collect(sites, 0, 0, "abcd"))
         again = [of_kind(await site.tell(Bind(0, 0, ("a", "b", "c"), 0)), Chunk) for site in sites[:3]]
         if not all(again):
@@ -140,9 +137,7 @@ def two_disjoint_sets(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         halves = await collect(sites, 0, 0, "ab"), await collect(sites, 0, 0, "cd")
         if not all(halves[0]):
             assert halves == ([[], []], [[], []])
@@ -162,9 +157,7 @@ def two_sets_at_once(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         uploads = [await ask_for(site, 0, 0, "ab" if site.name in "ab" else "abcd") for site in sites]
         if not all(uploads):
             assert uploads[:2] == [[], []]
@@ -196,9 +189,7 @@ def set_of_one_site(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         upload = await ask_for(sites[0], 0, 0, "a")
         if not upload:
             _refused(sites[0])
@@ -243,9 +234,7 @@ def set_without_the_site_itself(weakened: bool) -> bool:
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         upload = await ask_for(sites[0], 0, 0, "bcd")
         if not upload:
             _refused(sites[0])
@@ -267,9 +256,7 @@ def other_parameters_for_other_sites(weakened: bool) -> bool:
     dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         await collect(sites, 0, 0, "abcd")  # each site computes the first parameters itself
         uploads = [await ask_for(sites[0], 1, 1, "abcd")]
         uploads += [await ask_for(site, 1, 1, "abcd", dead) for site in sites[1:]]
@@ -288,9 +275,7 @@ def other_parameters_for_the_same_step(weakened: bool) -> bool:
     dead = np.full(manifest_of(plan).parameters, 2 * DEAD, np.float32)
 
     async def scene(folder: Path) -> bool:
-        sites = sites_of(plan, folder)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, folder)
         await collect(sites, 0, 0, "abcd")
         uploads = [await ask_for(site, 0, 1, "abcd", dead) for site in sites]
         if all(uploads):

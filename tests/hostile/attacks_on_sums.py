@@ -32,9 +32,7 @@ def plan_of(rounds: int = 1) -> Plan:
 
 async def finished(folder: Path, plan: Plan, meddle: Callable[[str, SiteMessage], list[SiteMessage]]) -> Federation:
     """A run to its end while an attacker changes b's line. A disconnected site is started again once."""
-    network = Federation(folder, plan)
-    for name in plan.site_names:
-        network.add(name)
+    network = Federation.of_all(folder, plan)
     network.meddle = meddle
     await network.pass_time(120.0)
     if network.ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from protos.wire.messages import (
     Offer,
 )
 from protos.wire.positions import parameters_digest, position
-from tests.federation import Integers, Site, Vector, of_kind, settle
+from tests.federation import Integers, Site, Vector, of_kind, settle, sites_of
 from tests.protos.masking.whole_vectors import mask_whole
 from tests.rehearsal.study import offer
 
@@ -49,6 +50,14 @@ async def agree(sites: Sequence[Site], key_session: int = 1) -> None:
     acknowledgements = [of_kind(await site.tell(roster), KeySessionAcknowledgement)[0] for site in sites]
     for site in sites:
         await site.tell(KeySessionSeal(key_session, tuple(acknowledgements)))
+
+
+async def agreed(plan: Plan, folder: Path) -> list[Site]:
+    """A running gate for every site of the plan, in a run, with masking keys."""
+    sites = sites_of(plan, folder)
+    await enter(sites)
+    await agree(sites)
+    return sites
 
 
 async def ask_for(

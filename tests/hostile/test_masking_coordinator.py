@@ -53,9 +53,7 @@ def test_a_chunk_that_is_not_the_next_one_ends_its_stream_and_counts_for_nothing
     meddle = make()
 
     async def scene() -> None:
-        network = Federation(tmp_path, plan)
-        for name in plan.site_names:
-            network.add(name)
+        network = Federation.of_all(tmp_path, plan)
 
         def once(site: str, message: SiteMessage) -> list[SiteMessage]:
             if site == "b" and isinstance(message, Chunk) and not network.ended:
@@ -80,9 +78,7 @@ def test_a_replay_from_a_void_attempt_counts_for_nothing(tmp_path: Path) -> None
     plan = masked_plan("abc", rounds=3, parameters=THREE_CHUNKS)
 
     async def scene() -> None:
-        network = Federation(tmp_path, plan)
-        for name in plan.site_names:
-            network.add(name)
+        network = Federation.of_all(tmp_path, plan)
         kept: list[Chunk] = []
 
         def replay(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -116,9 +112,7 @@ def test_a_site_that_masks_wrongly_voids_the_round(tmp_path: Path, wrong: Callab
     plan = masked_plan("abc", rounds=1, parameters=THREE_CHUNKS)
 
     async def scene() -> None:
-        network = Federation(tmp_path, plan)
-        for name in plan.site_names:
-            network.add(name)
+        network = Federation.of_all(tmp_path, plan)
         network.meddle = lambda site, message: [
             wrong(message)
             if site == "b" and isinstance(message, Chunk) and message.index == 1 and message.attempt < times
@@ -142,9 +136,7 @@ def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, loss
     plan = masked_plan("abc", rounds=1)
 
     async def scene() -> None:
-        network = Federation(tmp_path, plan)
-        for name in plan.site_names:
-            network.add(name)
+        network = Federation.of_all(tmp_path, plan)
         seen: set[int] = set()
 
         def meddle(site: str, message: SiteMessage) -> list[SiteMessage]:
@@ -185,9 +177,7 @@ def test_a_broken_machine_masks_wrongly_and_is_noticed(tmp_path: Path, monkeypat
     monkeypatch.setattr(Masker, "__init__", make)
 
     async def scene() -> None:
-        network = Federation(tmp_path, plan)
-        for name in plan.site_names:
-            network.add(name)
+        network = Federation.of_all(tmp_path, plan)
         await network.finish()
         await network.close()
 

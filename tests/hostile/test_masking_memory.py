@@ -9,9 +9,9 @@ import numpy as np
 
 from protos.masking.masking_refusals import Reason
 from protos.wire.messages import Bind, Chunk
-from tests.federation import Site, encoded, masked_plan, of_kind, sites_of, update_of
+from tests.federation import Site, encoded, masked_plan, of_kind, update_of
 from tests.hostile.attacks_on_memory import updates
-from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, found, restart, total
+from tests.hostile.masking_coordinator import agree, agreed, ask_for, collect, enter, found, restart, total
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import offer
 
@@ -21,9 +21,7 @@ def test_what_is_sent_again_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     plan = masked_plan("abc", parameters=600_000)
 
     async def scene() -> None:
-        sites = sites_of(plan, tmp_path)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, tmp_path)
         first = await ask_for(sites[0], 0, 0, "abc")
 
         for chunk in (0, 2, 1):
@@ -39,9 +37,7 @@ def test_the_secret_is_not_in_the_chunks(tmp_path: Path) -> None:
     plan = masked_plan("abc", parameters=5000)
 
     async def scene() -> None:
-        sites = sites_of(plan, tmp_path)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, tmp_path)
         upload = await ask_for(sites[0], 0, 0, "abc")
         secret = encoded(plan, update_of("a", 0, np.zeros(5000, np.float32)))
 
@@ -70,9 +66,7 @@ def test_only_the_newest_step_stays_after_the_run_cannot_return_to_it(tmp_path: 
     plan = masked_plan("abc")
 
     async def scene() -> None:
-        sites = sites_of(plan, tmp_path)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, tmp_path)
         await collect(sites, 0, 0, "abc")
         first, _ = total(plan, await collect(sites, 1, 0, "abc"))
         for site in sites:

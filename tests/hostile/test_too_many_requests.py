@@ -22,8 +22,8 @@ from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.site_rounds import Built, Rounds, Surroundings
 from site_agent.gate_socket import CREDITS_AT_ONCE, WINDOW, Down, Sent, Up
 from site_agent.trainer_socket import Train, Trained
-from tests.federation import Site, clear_plan, masked_plan, settle, sites_of
-from tests.hostile.masking_coordinator import agree, enter
+from tests.federation import Site, clear_plan, masked_plan, settle
+from tests.hostile.masking_coordinator import agreed
 from tests.hostile.test_lying_coordinator import ALL, zeros
 from tests.rehearsal.gates import NOON, policy_with
 from tests.rehearsal.made_up_time import play
@@ -129,9 +129,7 @@ def test_repeated_rounds_fill_the_log_slowly(tmp_path: Path, monkeypatch: pytest
     plan, other = masked_plan("abc"), masked_plan("abc", rounds=2)
 
     async def scene() -> None:
-        sites = sites_of(plan, tmp_path)
-        await enter(sites)
-        await agree(sites)
+        sites = await agreed(plan, tmp_path)
         site, before = sites[0], asyncio.get_running_loop().time()
         approve(site.directory, other, by="a test", at=datetime.now(UTC))
         first, second = (offer(zeros(10, number), number) for number in (0, 1))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -175,30 +173,6 @@ def test_a_renewed_certificate_replaces_the_old_one_when_it_has_worked(register:
     assert register.generation() == quiet
     with pytest.raises(RefusedError, match="no longer accepted"):
         register.add_certificate(MARY, issued(1), now)
-
-
-def test_of_two_hundred_racing_threads_one_wins(register: Register, now: datetime, tmp_path: Path) -> None:
-    """In each of 200 races of one token, each thread with an opening of its own, one of four keys wins."""
-    tokens = [invited(register, now, name=SiteName(f"site-{race}")) for race in range(200)]
-    gate = threading.Barrier(4, timeout=30)
-    won: list[list[int]] = [[] for _ in tokens]
-
-    def contend(first: int) -> None:
-        with Register(tmp_path / "register.sqlite") as own:
-            for race, token in enumerate(tokens):
-                gate.wait()
-                with suppress(RefusedError):
-                    own.request(asked(token, first + race), now)
-                    won[race].append(first + race)
-
-    threads = [threading.Thread(target=contend, args=(1 + 1000 * each,)) for each in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [len(winners) for winners in won] == [1] * 200
-    assert {site.identity_key for site in register.sites()} == {key.to_bytes(32, "big") for (key,) in won}
 
 
 def _contend(path: Path, tokens: list[bytes], first: int, now: datetime, gate: Callable[[], int]) -> list[int]:

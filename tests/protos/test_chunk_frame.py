@@ -6,9 +6,7 @@ import numpy as np
 
 from protos.wire.codec import (
     decode_coordinator_message,
-    decode_site_message,
     encode_coordinator_message,
-    encode_site_message,
 )
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import Chunk, MalformedMessage
@@ -22,39 +20,6 @@ def drawn_chunk(seed: int) -> Chunk:
     round_number = int(generator.integers(0, 1 << width, endpoint=True))
     attempt, index = (int(number) for number in generator.integers(0, 1 << 20, 2))
     return Chunk(min(round_number, 1 << 31), attempt, index, generator.bytes(int(generator.integers(0, 5000))))
-
-
-@for_each("seed", range(50))
-def test_protobuf_reads_what_is_written_by_hand(seed: int) -> None:
-    """The generated parser finds the same chunk in the frame, from either side."""
-    chunk = drawn_chunk(seed)
-
-    site, coordinator = generated.SiteMessage(), generated.CoordinatorMessage()
-    site.ParseFromString(encode_site_message(chunk))
-    coordinator.ParseFromString(encode_coordinator_message(chunk))
-
-    for found in (site.chunk, coordinator.chunk):
-        assert (found.round, found.attempt, found.index, found.body) == (
-            chunk.round,
-            chunk.attempt,
-            chunk.index,
-            chunk.body,
-        )
-
-
-@for_each("seed", range(50))
-def test_what_protobuf_writes_is_read(seed: int) -> None:
-    """A frame from the generated serialiser becomes the same record as one written by hand."""
-    chunk = drawn_chunk(seed)
-    inner = generated.Chunk(round=chunk.round, attempt=chunk.attempt, index=chunk.index, body=bytes(chunk.body))
-    raw = generated.SiteMessage(chunk=inner).SerializeToString()
-
-    found, by_hand = decode_site_message(raw), decode_site_message(encode_site_message(chunk))
-
-    for message in (found, by_hand):
-        assert isinstance(message, Chunk)
-        assert (message.round, message.attempt, message.index) == (chunk.round, chunk.attempt, chunk.index)
-        assert bytes(message.body) == chunk.body
 
 
 @for_each("seed", range(300))

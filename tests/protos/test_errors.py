@@ -40,13 +40,3 @@ def test_an_operator_reads_program_and_three_sentences() -> None:
 
     assert error.lines("site-agent") == "site-agent: It broke. [E001]\n  Nothing left.\n  Correct it."
     assert str(error) == "It broke. Nothing left. Correct it."
-
-
-@pytest.mark.parametrize("missing", ["what", "consequence", "remedy"])
-def test_no_sentence_can_be_left_out(missing: str) -> None:
-    """An error without one of its sentences cannot be raised."""
-    sentences = {"what": "It broke.", "consequence": "Nothing left.", "remedy": "Correct it."}
-    del sentences[missing]
-
-    with pytest.raises(TypeError):
-        OperatorError(**sentences)

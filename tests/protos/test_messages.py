@@ -137,29 +137,6 @@ def test_a_site_knows_which_farewells_are_final() -> None:
     assert passing == {CoordinatorReason.REPLACED, CoordinatorReason.SHUTTING_DOWN}
 
 
-def test_reasons_keep_their_numbers() -> None:
-    """Numbers on the wire are never reused, because agents of neighbouring versions must understand each other."""
-    assert [(reason.name, reason.value) for reason in SiteReason][:11] == [
-        ("PLAN_NOT_APPROVED", 1),
-        ("POLICY_FORBIDS", 2),
-        ("NETWORK_DIFFERS", 3),
-        ("DATA_UNFIT", 4),
-        ("VALUE_NOT_FINITE", 5),
-        ("TOO_MUCH_CLIPPED", 6),
-        ("TRAINER_FAILED", 7),
-        ("PARAMETERS_DIFFER", 8),
-        ("COORDINATOR_MISBEHAVED", 9),
-        ("STOPPED_BY_OPERATOR", 10),
-        ("STATE_LOST", 11),
-    ]
-    assert [reason.value for reason in CoordinatorReason][:6] == [1, 2, 3, 4, 5, 6]
-    assert [(stage.name, stage.value) for stage in Stage][:3] == [
-        ("TRAINING", 0),
-        ("PROBE", 1),
-        ("VALIDATION", 2),
-    ]
-
-
 @pytest.mark.parametrize("number", [MOST_ROUNDS, MOST_ROUNDS + 1, MOST_ROUNDS + 3])
 def test_the_longest_run_has_room_for_the_rounds_that_measure(number: int) -> None:
     """A plan with the most rounds of training still has its probe, its validation and its result."""
