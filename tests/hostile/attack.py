@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.rehearsal.made_up_time import play
 
 Weakened = Callable[[], AbstractContextManager[Any]]
@@ -40,6 +42,15 @@ class Attack:
 def in_copy(is_weak: bool, weakened: Weakened) -> AbstractContextManager[Any]:
     """Return a context with our program, or with the copy that lacks a protection."""
     return weakened() if is_weak else nullcontext()
+
+
+@contextmanager
+def patched(owner: Any, **changes: Any) -> Iterator[None]:
+    """Replace checks of a module or a class, and put them back."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changes.items():
+            patch.setattr(owner, name, value)
+        yield
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from site_agent.approving import withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.door import Builder
 from site_agent.gate.permission import Allowance
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.logged import lines_of
 from tests.rehearsal.gates import NOON, gate_for, policy_with
 from tests.rehearsal.study import SITES, made_up_identities, plan_with
@@ -72,12 +72,9 @@ def contributed(folder: Path, made: Contribution, between: Callable[[int], None]
         log.close()
 
 
-@contextmanager
-def without_limits_at_the_gate() -> Iterator[None]:
+def without_limits_at_the_gate() -> AbstractContextManager[None]:
     """The gate does not compare a contribution with the policy."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Allowance, "reasons", lambda *facts, **more: ())
-        yield
+    return patched(Allowance, reasons=lambda *facts, **more: ())
 
 
 BEYOND: Mapping[str, tuple[Contribution, str]] = {
@@ -160,20 +157,14 @@ def without_bounds_of_numbers() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def without_fewest_rows() -> Iterator[None]:
+def without_fewest_rows() -> AbstractContextManager[None]:
     """The gate takes every row count."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Builder, "_weigh", lambda self, exchange, rows: 1.0)
-        yield
+    return patched(Builder, _weigh=lambda self, exchange, rows: 1.0)
 
 
-@contextmanager
-def without_the_tier() -> Iterator[None]:
+def without_the_tier() -> AbstractContextManager[None]:
     """The gate lets a site that only evaluates train."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Allowance, "trains", property(lambda self: True))
-        yield
+    return patched(Allowance, trains=property(lambda self: True))
 
 
 def _evaluating() -> Plan:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pytest
 
 import site_agent.approvals_guard as approvals_guard
 from protos.errors import ConfigurationError
@@ -36,7 +33,7 @@ from site_agent.trainer.disk import AnsweredRounds
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_socket import Failed, Prepare, Prepared, Trained, TrainerEnd
 from tests.federation import MadeUpTrainer, hospital, masked_plan
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.hostile.taken_over import gate_at, whole
 from tests.site_agent.trainer.asked import train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site
@@ -45,18 +42,10 @@ AGENT = 61002
 PATIENT = "patient 4711 Jane Doe"
 
 
-@contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace one check."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, value)
-        yield
-
-
 def forged_approval(weakened: bool) -> bool:
     """Write an approval as the agent's user, into a folder of its own, where the approvals have to be."""
     plan = masked_plan("abc")
-    with scratch() as folder, in_copy(weakened, lambda: patched(approvals_guard, "require_guarded", lambda _: None)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(approvals_guard, require_guarded=lambda _: None)):
         agent_folder(folder).mkdir()
         approve(folder, plan, by="A. Jones", at=datetime(2026, 1, 1, tzinfo=UTC))
         if os.geteuid() == 0:
@@ -82,7 +71,7 @@ def joining_without_an_approval(weakened: bool) -> bool:
                 gate.read()
             return any(isinstance(said, Join) for said in gate.said)
 
-    with scratch() as folder, in_copy(weakened, lambda: patched(Consent, "why_not", lambda _: None)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(Consent, why_not=lambda _: None)):
         return asyncio.run(scene(folder))
 
 
@@ -100,7 +89,7 @@ def flood_of_messages(weakened: bool) -> bool:
                 await asyncio.sleep(0.001)
             return gate.waiting > 2 * WINDOW
 
-    with scratch() as folder, in_copy(weakened, lambda: patched(agent_link, "WINDOW", 1 << 30)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(agent_link, WINDOW=1 << 30)):
         return asyncio.run(scene(folder))
 
 
@@ -122,8 +111,8 @@ def failure_that_names_a_patient(weakened: bool) -> bool:
             assert refusals
             return any(PATIENT in refusal.tensor for refusal in refusals)
 
-    weaker = in_copy(weakened, lambda: patched(Admission, "_named", lambda _, tensor: tensor))
-    with scratch() as folder, patched(MadeUpTrainer, "ask", fails), weaker:
+    weaker = in_copy(weakened, lambda: patched(Admission, _named=lambda _, tensor: tensor))
+    with scratch() as folder, patched(MadeUpTrainer, ask=fails), weaker:
         return asyncio.run(scene(folder))
 
 
@@ -146,7 +135,7 @@ def _worker(folder: Path, *, is_approved: bool) -> tuple[Worker, Any]:
 
 def training_without_an_approval(weakened: bool) -> bool:
     """Prepare a plan that nobody has approved, from the gate's end of the trainer socket."""
-    with scratch() as folder, in_copy(weakened, lambda: patched(Worker, "_approved", _whatever_leaves)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(Worker, _approved=_whatever_leaves)):
         one, plan = _worker(folder, is_approved=False)
         return isinstance(one._answer(Prepare(plan.run_name, plan.canonical)), Prepared)
 
@@ -157,7 +146,7 @@ def _whatever_leaves(_: Worker, plan: Any) -> str:
 
 def one_round_for_many_values(weakened: bool) -> bool:
     """Prepare the approved plan again and again, each time with other values for the first round."""
-    with scratch() as folder, in_copy(weakened, lambda: patched(AnsweredRounds, "admit", lambda *_: None)):
+    with scratch() as folder, in_copy(weakened, lambda: patched(AnsweredRounds, admit=lambda *_: None)):
         one, plan = _worker(folder, is_approved=True)
         first, answered = manifest_of(plan).initial_parameters(plan.seed), 0
         for number in range(3):

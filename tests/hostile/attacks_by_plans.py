@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
 from site_agent.gate.permission import Allowance
 from tests.federation import Site, masked_plan, of_kind, settle, sites_of
-from tests.hostile.attack import Attack, played
+from tests.hostile.attack import Attack, patched, played
 from tests.hostile.masking_coordinator import agree, ask_for
 from tests.rehearsal.study import made_up_identity
 
@@ -160,12 +160,9 @@ async def _contribute(plan: Plan, sites: list[Site]) -> bool:
     return all([await ask_for(site, 0, 0, plan.site_names) for site in sites])
 
 
-@contextmanager
-def without_the_approval() -> Iterator[None]:
+def without_the_approval() -> AbstractContextManager[None]:
     """A site does not check for the approval of its persons."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Consent, "why_not", lambda self: None)
-        yield
+    return patched(Consent, why_not=lambda self: None)
 
 
 def unapproved_plan(weakened: bool) -> bool:
@@ -229,12 +226,9 @@ def round_after_withdrawal(weakened: bool) -> bool:
     return played(scene, weakened, without_the_approval)
 
 
-@contextmanager
-def without_the_age_of_a_plan() -> Iterator[None]:
+def without_the_age_of_a_plan() -> AbstractContextManager[None]:
     """A site follows an old plan again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.permission, "refuse_replay", lambda *facts: None)
-        yield
+    return patched(site_agent.gate.permission, refuse_replay=lambda *facts: None)
 
 
 def old_version(weakened: bool) -> bool:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
+from contextlib import AbstractContextManager
 
 import pki.register
 from coordinator.network.enrolment_calls import Membership
 from pki.register import MOST_EACH_DAY, Register
 from site_agent.gate.certificate_renewal import renewal_of
 from site_agent.gate.site_certificates import SiteCertificates
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.rehearsal.federation import Office, utc_now
 from tests.rehearsal.relayed_stream import certificates_in_process
 
 
-@contextmanager
-def with_any_number_of_certificates() -> Iterator[None]:
+def with_any_number_of_certificates() -> AbstractContextManager[None]:
     """A register that stores every certificate."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pki.register, "MOST_EACH_DAY", 10**9)
-        yield
+    return patched(pki.register, MOST_EACH_DAY=10**9)
 
 
 def endless_certificates(weakened: bool) -> bool:

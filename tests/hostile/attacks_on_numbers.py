@@ -6,7 +6,7 @@ Real tables, real training, real gates and masks. The attacker wants a part of o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from site_agent.trainer.prior.concept_columns import Mapped
 from site_agent.trainer.prior.prior_study import PriorStudy
 from site_agent.trainer.study import Asked
 from tests.federation import Site, of_kind, settle
-from tests.hostile.attack import Attack, played, scratch
+from tests.hostile.attack import Attack, patched, played, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN
 from tests.hostile.masking_coordinator import agree
 from tests.hostile.real_trainers import Sum, exchange_of, hospitals, plan_for, sum_of_updates, trainers_of
@@ -82,12 +82,9 @@ def column_of_one_site(weakened: bool) -> bool:
     return played(scene, weakened, without_comparing_columns)
 
 
-@contextmanager
-def without_comparing_columns() -> Iterator[None]:
+def without_comparing_columns() -> AbstractContextManager[None]:
     """No trainer compares what its site records with what the plan says of it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.fitting, "_check_recorded", lambda plan, dataset, site: None)
-        yield
+    return patched(site_agent.trainer.fitting, _check_recorded=lambda plan, dataset, site: None)
 
 
 @contextmanager

@@ -5,13 +5,11 @@ Real tables, real training, real gates and masks. imprinting.py has the paramete
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from protos.plan.architecture import network_tensors
 from protos.plan.canonical import digest
@@ -19,7 +17,7 @@ from protos.plan.initial_values import initial_values
 from protos.plan.manifest import manifest_of
 from site_agent.trainer.site_network import Seeds
 from tests.federation import Site
-from tests.hostile.attack import Attack, played
+from tests.hostile.attack import Attack, patched, played
 from tests.hostile.attacks_on_starts import with_any_first_parameters
 from tests.hostile.imprinting import COLUMNS, NEURONS, PLAN, Numbers, imprint, inputs_read, rows_read
 from tests.hostile.masking_coordinator import agree, enter
@@ -75,12 +73,9 @@ def imprint_in_a_later_round() -> bool:
     return played(scene, False, nullcontext)
 
 
-@contextmanager
-def with_public_private_starts() -> Iterator[None]:
+def with_public_private_starts() -> AbstractContextManager[None]:
     """A site's own first values follow from the plan's seed and the site's name, as in the first version."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Seeds, "secret", lambda secret, plan, site: Seeds.published(plan.seed, site))
-        yield
+    return patched(Seeds, secret=lambda secret, plan, site: Seeds.published(plan.seed, site))
 
 
 def _public_seed(seed: int, site: str, purpose: str) -> int:

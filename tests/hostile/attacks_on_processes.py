@@ -13,11 +13,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 import yaml
 
 import site_agent.trainer.worker
@@ -31,7 +30,7 @@ from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.worker import Worker
 from site_agent.trainer_process import _listen
 from site_agent.trainer_socket import TrainerEnd
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.hostile.imprinting import COLUMNS, PLAN, inputs_read, rows_read
 from tests.hostile.real_trainers import plan_for
 from tests.rehearsal.federation import Office
@@ -67,12 +66,9 @@ def give_one_user(folder: Path) -> None:
         os.chown(place, USERS["site-agent"], GROUPS["site-agent"])
 
 
-@contextmanager
-def without_the_owners_of_approvals() -> Iterator[None]:
+def without_the_owners_of_approvals() -> AbstractContextManager[None]:
     """The trainer does not look who could have written an approval."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.worker, "require_guarded", lambda state: None)
-        yield
+    return patched(site_agent.trainer.worker, require_guarded=lambda state: None)
 
 
 def site_of(folder: Path) -> Path:
@@ -177,12 +173,9 @@ def another_federation(weakened: bool) -> bool:
         return gate.shown.federation() == "liver"  # the gate names this federation in whatever it signs next
 
 
-@contextmanager
-def without_the_memory() -> Iterator[None]:
+def without_the_memory() -> AbstractContextManager[None]:
     """Every federation that is shown counts as this site's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SiteCertificates, "check", lambda *_: None)
-        yield
+    return patched(SiteCertificates, check=lambda *_: None)
 
 
 ATTACKS = (

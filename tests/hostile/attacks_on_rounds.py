@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 import protos.wire.messages
 from protos.plan.exchange import Exchange, Exchanges
@@ -36,7 +35,7 @@ from protos.wire.positions import parameters_digest
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.site_rounds import Download, Rounds
 from tests.federation import MadeUpTrainer, Site, masked_plan, of_kind, settle
-from tests.hostile.attack import Attack, in_copy, played
+from tests.hostile.attack import Attack, in_copy, patched, played
 from tests.rehearsal.study import parameter_chunks
 
 NOTHING, ZEROS = np.zeros(0, np.float32), np.zeros(10, np.float32)
@@ -82,14 +81,6 @@ async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None)
     return site
 
 
-@contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace one check."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owner, name, value)
-        yield
-
-
 def _accept_any_round(self: Any, offer: Offer) -> Exchange:
     return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
@@ -102,7 +93,7 @@ def without_the_plans_rounds() -> Iterator[None]:
     def of(self: Exchanges, number: int, stage: Stage, layers: bytes) -> Exchange:
         return honest(self, number % 3, stage, layers)
 
-    with patched(Exchanges, "of", of):
+    with patched(Exchanges, of=of):
         yield
 
 
@@ -143,7 +134,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(1), asked(0)],
         "a round that is over",
         "the order of rounds",
-        lambda: patched(Itinerary, "accept", _accept_any_round),
+        lambda: patched(Itinerary, accept=_accept_any_round),
     ),
     "round-beyond-the-plan": (
         "asks for a round more than the plan has",
@@ -159,7 +150,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [[Offer(0, 0, parameters_digest(ZEROS)), *parameter_chunks(ZEROS + 9, 0), Bind(0, 0, ALL, 0)]],
         "parameters that are not what was announced",
         "the digest of what came down",
-        lambda: patched(Download, "check", _nothing),
+        lambda: patched(Download, check=_nothing),
     ),
     "second-validation": (
         "has the same model measured twice",
@@ -167,7 +158,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(0), asked(1, VALIDATION), asked(2, VALIDATION)],
         "a stage that is over",
         "the order of stages",
-        lambda: patched(Itinerary, "_check_stage", _nothing),
+        lambda: patched(Itinerary, _check_stage=_nothing),
     ),
     "training-after-the-validation": (
         "trains on after the final validation",
@@ -175,7 +166,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(0), asked(1, VALIDATION), asked(2)],
         "a stage that is over",
         "the order of stages",
-        lambda: patched(Itinerary, "_check_stage", _nothing),
+        lambda: patched(Itinerary, _check_stage=_nothing),
     ),
     "best-round-that-nobody-measured": (
         "names a best round that no site has measured, so that a site reports on a model of its choice",
@@ -183,7 +174,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(0), asked(1, best_round=0)],
         "a best round that no site has measured",
         "the check of the best round",
-        lambda: patched(Itinerary, "_check_best", _nothing),
+        lambda: patched(Itinerary, _check_best=_nothing),
     ),
     "other-layers-than-chosen": (
         "asks for layers that the probe has not chosen",
@@ -191,7 +182,7 @@ TURNS: dict[str, tuple[str, str, list[list[CoordinatorMessage]], str, str, Calla
         [asked(1, TRAINING, FIRST_LAYER, b"\x01"), asked(2)],
         "other layers than those that the probe has chosen",
         "the memory of the chosen layers",
-        lambda: patched(Itinerary, "_check_layers", _nothing),
+        lambda: patched(Itinerary, _check_layers=_nothing),
     ),
 }
 
@@ -204,8 +195,8 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
         from site_agent.gate.permission import Allowance
 
         with (
-            patched(Rounds, "_are_the_plans", lambda self, sites: True),
-            patched(Allowance, "reasons", lambda *facts, **more: ()),
+            patched(Rounds, _are_the_plans=lambda self, sites: True),
+            patched(Allowance, reasons=lambda *facts, **more: ()),
         ):
             yield
 
@@ -224,7 +215,7 @@ def contributor_that_nobody_listed(weakened: bool) -> bool:
 def terminal_codes_in_a_farewell(weakened: bool) -> bool:
     """Send a farewell with terminal codes, which an operator's screen would obey."""
     raw = encode_coordinator_message(Farewell(CoordinatorReason.NOT_ACCEPTED, "XYZ")).replace(b"XYZ", b"\x1b[2")
-    with in_copy(weakened, lambda: patched(protos.wire.messages, "require_line", _nothing)):
+    with in_copy(weakened, lambda: patched(protos.wire.messages, require_line=_nothing)):
         try:
             message = decode_coordinator_message(raw)
         except MalformedMessage:

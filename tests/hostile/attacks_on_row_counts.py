@@ -7,7 +7,7 @@ If their sets are equal, they differ by the patients who came and went.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,18 +15,15 @@ import pytest
 
 from protos.plan.weighting import RowWeights
 from site_agent.trainer import before_rounds, released_numbers
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 
 ROWS_OF = {"a": 131, "b": 97, "c": 240, "d": 172}
 CELL = 10
 
 
-@contextmanager
-def with_any_count() -> Iterator[None]:
+def with_any_count() -> AbstractContextManager[None]:
     """A site that always uses the count of its table."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(released_numbers, "released_count", lambda folder, rows, cell: rows)
-        yield
+    return patched(released_numbers, released_count=lambda folder, rows, cell: rows)
 
 
 def one_patient_between_two_studies(weakened: bool) -> bool:

@@ -8,13 +8,12 @@ batches and dropout follow from a secret of the site and from the plan, so nobod
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -27,8 +26,8 @@ from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.federation import Site, masked_plan, of_kind, settle
 from tests.host.starting import write_starting_file
-from tests.hostile.attack import Attack, in_copy, played, scratch
-from tests.hostile.attacks_on_rounds import asked, joined, patched
+from tests.hostile.attack import Attack, in_copy, patched, played, scratch
+from tests.hostile.attacks_on_rounds import asked, joined
 from tests.laws.catalogue import catalogue_plan, rows_at
 from tests.rehearsal.study import made_up_identity
 from tests.site_agent.trainer.sites import values_of
@@ -48,12 +47,9 @@ PLAN: dict[str, Any] = {
 }
 
 
-@contextmanager
-def with_any_first_parameters() -> Iterator[None]:
+def with_any_first_parameters() -> AbstractContextManager[None]:
     """A site trains from whatever parameters a coordinator sends for the first round."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Itinerary, "_check_start", lambda self, offer, exchange: None)
-        yield
+    return patched(Itinerary, _check_start=lambda self, offer, exchange: None)
 
 
 def imprint() -> Vector:
@@ -84,7 +80,7 @@ def with_any_starting_file() -> Iterator[None]:
     def permissive(policy: Policy, *words: Any, **more: Any) -> tuple[str, ...]:
         return honest(policy.model_copy(update={"starting_file": "allow"}), *words, **more)
 
-    with patched(permission, "refusals", permissive):
+    with patched(permission, refusals=permissive):
         yield
 
 
@@ -121,12 +117,9 @@ def first_control_variates_of_the_coordinator(weakened: bool) -> bool:
     return played(scene, weakened, with_any_first_parameters)
 
 
-@contextmanager
-def with_public_draws() -> Iterator[None]:
+def with_public_draws() -> AbstractContextManager[None]:
     """All draws of a site follow from the plan's seed and the site's name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Seeds, "secret", lambda secret, plan, site: Seeds.published(plan.seed, site))
-        yield
+    return patched(Seeds, secret=lambda secret, plan, site: Seeds.published(plan.seed, site))
 
 
 def a_study(folder: Path, plan: Plan, number: int) -> Study:

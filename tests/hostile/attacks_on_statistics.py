@@ -5,17 +5,15 @@ The attacker writes the plan, and so the columns and their ranges. The sums are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import site_agent.trainer.released_numbers
 from protos.plan.federated_statistics import MOMENT_SCALE
 from site_agent.trainer.before_rounds import own_numbers
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.site_agent.trainer.test_statistics import asking, site
 
 OLDEST = 97.3
@@ -23,12 +21,9 @@ AGES = [20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 35.0, 45.0, 55.0, 65.0, 75.0]
 SMALLEST_CELL = 10
 
 
-@contextmanager
-def without_rows_within_the_range() -> Iterator[None]:
+def without_rows_within_the_range() -> AbstractContextManager[None]:
     """A site counts all its rows towards the smallest cell, also those that the range clips."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.released_numbers, "within", lambda values, column: np.asarray(values))
-        yield
+    return patched(site_agent.trainer.released_numbers, within=lambda values, column: np.asarray(values))
 
 
 def range_around_one_patient(weakened: bool) -> bool:

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -43,7 +42,7 @@ from pki.invitation import Invitation
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from protos.errors import RefusedError
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.pki.whole_site import SiteKeys
 
 NOW = datetime.now(UTC)
@@ -112,15 +111,6 @@ def attacked(weakened: bool, attack: Callable[[Scene], bool], without: Weakened)
             return attack(scene)
         except RefusedError:
             return False
-
-
-@contextmanager
-def patched(owner: Any, **changes: Any) -> Iterator[None]:
-    """Replace some checks."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in changes.items():
-            patch.setattr(owner, name, value)
-        yield
 
 
 @contextmanager

@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 
 import protos.plan.documents
 from protos.errors import OperatorError
 from protos.plan.documents import parse_document
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 
 Weakened = Callable[[], AbstractContextManager[Any]]
 
@@ -27,15 +26,6 @@ class Words(BaseModel):
     """A document with a list of words."""
 
     words: list[Any]
-
-
-@contextmanager
-def patched(owner: Any, **changes: Any) -> Iterator[None]:
-    """Replace some checks."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in changes.items():
-            patch.setattr(owner, name, value)
-        yield
 
 
 def _nothing(*_: Any, **__: Any) -> None:
