@@ -45,6 +45,12 @@ COME_AGAIN = Farewell(CoordinatorReason.SHUTTING_DOWN, "come again")
 CHUNKS = [Chunk] * 3
 
 
+@pytest.fixture
+def plan() -> Plan:
+    """The hospital's approval: three rounds of 600,000 numbers in the clear."""
+    return clear_plan(parameters=THREE_CHUNKS)
+
+
 def zeros(count: int = THREE_CHUNKS, value: float = 0.0) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Parameters."""
     return np.full(count, value, np.float32)

@@ -166,8 +166,7 @@ def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: P
         assert any(isinstance(message, Join) for message in said)
         said = await site.tell(question)
         assert Refusal(plan.run_name, SiteReason.COORDINATOR_MISBEHAVED) in said
-        (record,) = site.records("coordinator_refused")
-        assert "only receives" in record["reason"]
+        assert len(site.records("coordinator_refused")) == 1
         assert (site.trainer.trained, site.chunks) == ([], [])
         await site.stop()
 
@@ -177,23 +176,39 @@ def test_a_coordinator_that_asks_a_receiver_to_contribute_is_refused(tmp_path: P
 def test_the_policy_of_a_receiver_refuses_a_plan_in_which_it_contributes() -> None:
     """`tier: receiving` is the least that a hospital can allow, and a plan that asks for more is refused."""
     plan = receiving_plan("abcde", "")
-    policy = hospital("e", Path("/nowhere"), tier="receiving").policy
 
-    found = refusals(policy, plan, manifest_of(plan), site="e", identity=identity_of("e"))
+    found = {
+        tier: list(
+            refusals(
+                hospital("e", Path("/nowhere"), tier=tier).policy,
+                plan,
+                manifest_of(plan),
+                site="e",
+                identity=identity_of("e"),
+            )
+        )
+        for tier in ("training", "receiving")
+    }
 
-    assert "the plan requires the tier training from this site, and the policy allows at most receiving" in found
+    assert not found["training"]
+    assert len(found["receiving"]) == 1
 
 
 def test_the_gates_limits_let_nothing_of_a_receiver_out() -> None:
-    """Even a contribution that some other part had built is refused, with the reason."""
+    """Even a contribution that some other part had built is refused."""
     plan = receiving_plan()
     policy = hospital("e", Path("/nowhere"), tier="receiving").policy
     allowance = Allowance(policy, plan, site="e", released=())
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
 
-    reasons = list(allowance.reasons(exchange, Bind(0, 0, ("a", "b", "c", "d"), 0), masked=True))
+    bind = Bind(0, 0, ("a", "b", "c", "d"), 0)
 
-    assert "this site only receives under the plan, so it may not send a contribution" in reasons
+    assert list(allowance.reasons(exchange, bind, masked=True))
+    assert not list(
+        Allowance(hospital("a", Path("/nowhere")).policy, plan, site="a", released=()).reasons(
+            exchange, bind, masked=True
+        )
+    )
 
 
 @for_each("seed", range(40))

