@@ -120,7 +120,7 @@ def test_a_full_disk_at_the_start_is_not_a_wrong_path(
     else:
         begin = unix_server(tmp_path / "socket", full, "socket")
 
-    with pytest.raises(UnavailableError, match="No space left") as refused:
+    with pytest.raises(UnavailableError) as refused:
         asyncio.run(begin)
 
     assert "df -i" in refused.value.remedy

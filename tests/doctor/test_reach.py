@@ -131,7 +131,8 @@ def test_a_program_that_speaks_no_tls(office: Office) -> None:
 @pytest.mark.parametrize("days", [-100, 6])
 def test_a_coordinators_certificate_that_does_not_fit_this_clock(tmp_path: Path, days: int) -> None:
     """One that has ended, or begins in days to come, is a failure. After `pki renew` all is well."""
-    office = Office.found(tmp_path, now=datetime.now(UTC) + timedelta(days=days))
+    office = Office.found(tmp_path, now=datetime.now(UTC) - timedelta(days=100))
+    office.authority.renew_coordinator(datetime.now(UTC) + timedelta(days=days))
 
     with listening(intercepting_as(office)) as port:
         assert the_failure(look(target_of(office, port))).identifier == "D410"

@@ -187,7 +187,7 @@ def test_the_gate_never_waits_to_send_a_short_message(tmp_path: Path) -> None:
             for number in range(MOST_LATER):
                 async with asyncio.timeout(0):
                     await stream.send(Ready(number, 0))
-            with pytest.raises(UnavailableError, match="does not read"):
+            with pytest.raises(UnavailableError):
                 await stream.send(Ready(0, 0))
             assert len(link.posted) == WINDOW
             for _ in range(MOST_LATER // CREDITS_AT_ONCE):

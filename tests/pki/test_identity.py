@@ -87,7 +87,7 @@ def test_a_site_is_known_by_its_uri(authority: Authority, now: datetime) -> None
 )
 def test_a_uri_is_compared_as_a_whole(forge: Forge, now: datetime, uri: str) -> None:
     """Another federation, role, spelling or scheme is nobody."""
-    with pytest.raises(RefusedError, match="name"):
+    with pytest.raises(RefusedError):
         identify_site(forge([URI(uri)], [CLIENT]), "heart", now)
 
 

@@ -71,7 +71,7 @@ def test_an_expired_invitation_is_refused(invitation: Invitation) -> None:
     """The last second is valid, and the expiry itself is not."""
     invitation.check_not_expired(invitation.expires - timedelta(seconds=1))
 
-    with pytest.raises(RefusedError, match="expired"):
+    with pytest.raises(RefusedError):
         invitation.check_not_expired(invitation.expires)
 
 

