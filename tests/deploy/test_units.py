@@ -59,22 +59,27 @@ needs_systemd_analyze = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+def installed(folder: Path) -> Path:
     """A file system in which the units, their programs and systemd's own units are installed."""
     for unit in (*UNITS, *TIMERS):
-        place = tmp_path / "etc/systemd/system" / unit.name
+        place = folder / "etc/systemd/system" / unit.name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(unit, place)
         for program in re.findall(r"^Exec\w+=[-+!@:]*(\S+)", unit.read_text(), re.MULTILINE):
-            stub = tmp_path / program.lstrip("/")
+            stub = folder / program.lstrip("/")
             stub.parent.mkdir(parents=True, exist_ok=True)
             stub.write_text("#!/bin/sh\n")
             stub.chmod(0o755)
-    for folder in ("lib/systemd/system", "usr/lib/systemd/system"):
-        if Path("/", folder).is_dir():
-            shutil.copytree(Path("/", folder), tmp_path / folder, symlinks=True, dirs_exist_ok=True)
-    return tmp_path
+    for systems in ("lib/systemd/system", "usr/lib/systemd/system"):
+        if Path("/", systems).is_dir():
+            shutil.copytree(Path("/", systems), folder / systems, symlinks=True, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a file system, which no test changes."""
+    return installed(tmp_path_factory.mktemp("root"))
 
 
 def name_of(unit: Path) -> str:
@@ -98,8 +103,9 @@ def test_systemd_finds_nothing_to_say(unit: Path, root: Path) -> None:
 
 
 @needs_systemd_analyze
-def test_verification_sees_a_misspelt_key(root: Path) -> None:
+def test_verification_sees_a_misspelt_key(tmp_path: Path) -> None:
     """The check above can fail: one letter more in a key is reported."""
+    root = installed(tmp_path)
     unit = root / "etc/systemd/system/coordinator.service"
     unit.write_text(unit.read_text().replace("NoNewPrivileges=", "NoNewPrivilegess="))
 
@@ -152,8 +158,9 @@ def test_the_drop_in_opens_one_card_and_nothing_else() -> None:
 
 @needs_systemd_analyze
 @pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_a_drop_in_costs_little_hardening(name: str, root: Path) -> None:
+def test_a_drop_in_costs_little_hardening(name: str, tmp_path: Path) -> None:
     """With a graphics card a trainer still verifies, and is hardly more exposed."""
+    root = installed(tmp_path)
     place = root / f"etc/systemd/system/{name}.service.d/{GPU.name}"
     place.parent.mkdir()
     shutil.copyfile(GPU, place)
