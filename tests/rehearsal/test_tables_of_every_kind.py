@@ -31,9 +31,11 @@ from quickstart.hospitals import CONTRACTS, UCI_HEART, UCI_HOSPITALS, HospitalDa
 from quickstart.image_hospitals import SIZE, digit_hospitals
 from quickstart.plans import plan_of, studies_of
 from site_agent.desk.comparison.evaluation import dice_of_images
-from site_agent.desk.examination.admitted_rows import admit
 from site_agent.hospital import read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.dataset import Dataset, prepare_rows
+from site_agent.trainer.data.preprocessing import Preprocessing
+from site_agent.trainer.data.run_table import table_for_run
 from site_agent.trainer.fitting import check_fit
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Study
@@ -218,6 +220,11 @@ KINDS = {
 }  # fmt: skip
 
 
+def read(configuration: Path) -> tuple[Dataset, Preprocessing]:
+    """A hospital's rows as its trainer reads them."""
+    return prepare_rows(*table_for_run(read_hospital(configuration), None))
+
+
 async def trained(folder: Path, kind: Kind, plan: Plan, images: Images) -> tuple[Federation, dict[str, Study]]:
     """A run of a plan to its end."""
     network, trainers = Federation(folder, plan), dict[str, RealTrainer]()
@@ -302,8 +309,8 @@ def auroc(folder: Path, others: Columns, note: dict[str, Any], **keys: Any) -> f
     plan = with_notes({}).plan(epochs=30, secure_aggregation="off", **keys)
     studies = {}
     for site in NAMES:
-        hospital = read_hospital(put_notes(folder / site, site, others, note, rows=400))
-        studies[site] = Study(plan, admit(hospital)[0], seeds=Seeds.published(0, site))
+        dataset, _ = read(put_notes(folder / site, site, others, note, rows=400))
+        studies[site] = Study(plan, dataset, seeds=Seeds.published(0, site))
     run_rounds(plan, studies)
     outputs = np.concatenate([study.conclude().test_outputs[:, 0] for study in studies.values()])
     return float(roc_auc_score(np.concatenate([one.dataset.test.targets for one in studies.values()]), outputs))
@@ -396,7 +403,7 @@ def test_a_plan_for_another_table_is_refused(tmp_path: Path, name: str, images: 
     """Sizes, shapes, columns and places of words must be those of the table."""
     kind, changes = (FITTING | REFUSED)[name]
     site = kind.names[0]
-    dataset = admit(read_hospital(kind.put(tmp_path / "one", site, images)))[0]
+    dataset = read(kind.put(tmp_path / "one", site, images))[0]
     plan = kind.plan(**changes)
 
     if name in FITTING:
@@ -408,12 +415,12 @@ def test_a_plan_for_another_table_is_refused(tmp_path: Path, name: str, images: 
 
 def test_rows_have_places_of_words_and_masks_of_images(tmp_path: Path, images: Images) -> None:
     """A note's places are buckets; each mask has the bright pixels of its image, and some masks are empty."""
-    notes = admit(read_hospital(put_notes(tmp_path / "notes", "ahus")))[0]
+    notes = read(put_notes(tmp_path / "notes", "ahus"))[0]
     places = np.rint(notes.training.features[:, -8:] * np.float32(64))
     assert set(np.unique(places)) <= set(range(65))
     assert ((places > 0).sum(axis=1) > 1).all()
 
-    dataset, preprocessing = admit(read_hospital(MASKS.put(tmp_path / "masks", IMAGE_NAMES[0], images)))
+    dataset, preprocessing = read(MASKS.put(tmp_path / "masks", IMAGE_NAMES[0], images))
     scale, part = preprocessing.pixel_scales[0], dataset.training
     brightness = part.features * scale.deviation + scale.mean
     np.testing.assert_array_equal(part.targets, brightness > 8.5 * 15 / 255)
@@ -470,7 +477,7 @@ def test_the_quickstarts_plan_fits_its_images(tmp_path: Path, images: Images) ->
     (study,) = studies_of(["fedavg"])
     made = plan_of(study, hospitals, latent=16, is_masked=True)
 
-    check_fit(DIGITS.plan(**made), admit(read_hospital(put_images(tmp_path / "one", hospitals[0])))[0], "hospital-1")
+    check_fit(DIGITS.plan(**made), read(put_images(tmp_path / "one", hospitals[0]))[0], "hospital-1")
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])
