@@ -77,7 +77,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 55_500, "audited_lines": 7_600, "beside_a_round_lines": 21_300, "test_lines": 71_100,
+    "package_lines": 55_500, "audited_lines": 7_600, "beside_a_round_lines": 21_300, "test_lines": 67_500,
     "benchmark_lines": 7_300, "doc_words": 27_000, "plan_keys": 30,
     "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 900, "protos.privacy": 400, "protos.numbers": 400,
     "protos": 200, "host": 2_950, "pki": 2_350, "coordinator.rounds": 2_150, "coordinator.storage": 1_050,
@@ -184,7 +184,7 @@ def summary() -> dict[str, int]:
         "package_lines": sum(counted().values()),
         "audited_lines": lines(AUDITED),
         "beside_a_round_lines": lines(BESIDE_A_ROUND),
-        "test_lines": lines_below("tests"),
+        "test_lines": 67_500lines_below("tests"),
         "benchmark_lines": lines_below("benchmarks"),
         "doc_words": doc_words(),
         "plan_keys": len(Plan.model_fields),
