@@ -451,7 +451,7 @@ def test_a_full_disk_of_the_trainer_does_not_end_the_run_for_all(tmp_path: Path,
     "wrong", [{"scalar": -1}, {"scalar": 2}, {"scalar": 1 << 62}, {"scalar": -(1 << 63)}, {"too_much": b"x"}]
 )
 def test_a_measurement_out_of_bounds_and_a_byte_too_many_do_not_leave(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """Whatever the trainer hands out beyond what was agreed stops this site, which is the coordinator's fault not."""
+    """Whatever the trainer hands out beyond what was agreed stops this site, and the coordinator is not blamed."""
     plan = PLANS["measuring"]
     honest = [asked(0, TRAINING)] if "scalar" in wrong else []
     lie = asked(len(honest), TRAINING)
