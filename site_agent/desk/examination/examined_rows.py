@@ -12,6 +12,7 @@ import pandas as pd
 
 from site_agent.desk.examination.examined_outcome import named_parts
 from site_agent.desk.examination.finding import Finding, counted, row_warning
+from site_agent.trainer.data.cell_rules import canonical_identifier
 from site_agent.trainer.data.dataset import SplitRows
 from site_agent.trainer.data.tables import Table
 
@@ -56,13 +57,16 @@ def _in_two_parts(equal: _Numbers, parts: SplitRows) -> Iterator[Finding]:
 
 
 def _same_identifiers(table: Table) -> list[Finding]:
-    """Return a warning if two identifiers differ only in blanks, capitals or leading zeros, as after an export."""
-    who = pd.Series(table.patients, dtype=object)
-    plain = who.map(lambda one: "".join(one.split()).casefold().lstrip("0"))
+    """Return a warning if two identifiers differ only in blanks or leading zeros, as after an export.
+
+    Other spellings of one identifier are found when the table is read.
+    """
+    who = pd.Series(table.patients, dtype=object).map(canonical_identifier)
+    plain = who.map(lambda one: "".join(one.split()).lstrip("0"))
     is_twice = (who.groupby(plain).transform("nunique") > 1) & (plain != "")
     words = (
-        "patient identifiers differ only in blanks, capital letters or leading zeros; do they belong to one patient?; "
-        "if so, write them in one way in the table"
+        "patient identifiers differ only in blanks or leading zeros; do they belong to one patient?; if so, write them "
+        "in one way in the table"
     )
     return row_warning(table, "one-patient-two-spellings", words, is_twice.to_numpy())
 
