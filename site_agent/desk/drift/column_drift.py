@@ -23,7 +23,7 @@ _MISSING: Final = 0.05
 _OUTSIDE: Final = 0.01
 LEVEL: Final = 0.01  # probability of a false alarm of one type, over all columns or metrics together
 _SMALLEST: Final = 1e-4
-_FEWEST: Final = 5.0  # patients that are expected in a bin; bins with fewer are joined
+_FEWEST: Final = 12.0  # patients that are expected in a bin; bins with fewer are joined with the next ones
 
 Shares = npt.NDArray[np.float64]
 
@@ -115,8 +115,8 @@ def compared_bins(expected: Shares, found: Shares, sizes: tuple[float, float], l
     """Return the stability index, and the index that chance alone exceeds with probability `level`.
 
     Source: Yurdakul and Naranjo 2020, "Statistical properties of the population stability index": without drift the
-    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. Bins with few expected patients are joined
-    first, because this needs about five in each (Cochran 1954).
+    index is (1/n + 1/m) times a chi-square with bins - 1 degrees of freedom. Neighbouring bins with few expected
+    patients are joined first, because an empty bin has a large index.
 
     Args:
         expected, found: shares of the bins in the training rows and in the new ones, each of shape (bins,).
@@ -125,9 +125,17 @@ def compared_bins(expected: Shares, found: Shares, sizes: tuple[float, float], l
     from scipy.stats import chi2
 
     before, after = (max(1.0, size) for size in sizes)
-    is_rare = (before * expected + after * found) / (before + after) * min(before, after) < _FEWEST
-    if is_rare.any():
-        expected, found = (np.append(one[~is_rare], one[is_rare].sum()) for one in (expected, found))
+    pooled = (before * expected + after * found) / (before + after) * min(before, after)
+    # The number of the joined bin of each bin: a new one begins when the last one has enough patients.
+    joined, there, number = [], 0.0, 0
+    for patients in pooled:
+        if there >= _FEWEST:
+            number, there = number + 1, 0.0
+        joined.append(number)
+        there += patients
+    if there < _FEWEST and number:
+        joined = [min(one, number - 1) for one in joined]
+    expected, found = (np.bincount(joined, weights=one).astype(np.float64) for one in (expected, found))
     limit = (1 / before + 1 / after) * chi2.ppf(1 - level, max(1, len(expected) - 1))
     return stability_index(expected, found), float(limit)
 
