@@ -138,10 +138,11 @@ class AuditLog:
         """Return the current time in the format of audit log records."""
         return self._now().isoformat(timespec="milliseconds")
 
-    def records(self, *events: str) -> list[Facts]:
-        """Return the facts of every record of these events, oldest first."""
-        marks = ",".join("?" * len(events))
-        found = self.store.read(f"SELECT line FROM records WHERE event IN ({marks}) ORDER BY number", *events)  # noqa: S608  # only question marks
+    def records(self, *events: str, run: str | None = None) -> list[Facts]:
+        """Return the facts of every record of these events, oldest first, of all runs or of one."""
+        marks, of_run = ",".join("?" * len(events)), "" if run is None else "AND run = ?"
+        values = events if run is None else (*events, run)
+        found = self.store.read(f"SELECT line FROM records WHERE event IN ({marks}) {of_run} ORDER BY number", *values)  # noqa: S608  # only question marks
         return [json.loads(line)["facts"] for (line,) in found]
 
     def total(self, event: str, fact: str) -> tuple[int, int]:

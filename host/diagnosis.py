@@ -42,7 +42,6 @@ _SUBJECTS: Final = {
     "D421": "plans",
     "D422": "audit log",
     "D423": "device",
-    "D424": "records",
 }
 
 FEW_BYTES: Final = 1 << 30

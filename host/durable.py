@@ -5,7 +5,7 @@ it away. So folders are opened step by step, and files are made, renamed and giv
 (`opened_folder`).
 
 The free space of the disk is checked before a file is written (`require_room`), so that a full disk changes nothing.
-Two reserves make large files stop first. Then small records, which say why, still have space. A disk that fills after
+A reserve makes large files stop first. Then small records, which say why, still have space. A disk that fills after
 the check is an error of the write.
 """
 
@@ -24,7 +24,6 @@ from protos.errors import ConfigurationError, OperatorError, UnavailableError
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS: Final = ("/", "proc", "self", "fd")
-_names_synced: Final = set[Path]()  # folders of records whose own names this process has synced
 _MOST_LINKS: Final = 40  # the largest number that the kernel follows in one path
 
 
@@ -99,32 +98,6 @@ def new_file(path: Path) -> int:
         descriptor = os.open(path.name, flags, 0o600, dir_fd=folder)
         give_to_owner(descriptor, folder)
     return descriptor
-
-
-def append_record(path: Path, content: bytes, *, syncs: bool = True) -> None:
-    """Append a record to an existing file, and sync the file or not. After a failure the record may be incomplete.
-
-    Raises:
-        OSError: there is no such file, it is a symbolic link, or the disk cannot be written.
-    """
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        require_room(file, len(content), RECORDS_RESERVE_BYTES)
-        if os.write(file, content) != len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if syncs:
-            os.fdatasync(file)
-    finally:
-        os.close(file)
-
-
-def sync_file(path: Path) -> None:
-    """Sync an existing file to disk. Raises OSError: there is no such file, or the disk cannot be written."""
-    file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fdatasync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:
@@ -226,7 +199,6 @@ def _anothers_link(folder: Path, step: str) -> ConfigurationError:
     )
 
 
-RECORDS_RESERVE_BYTES: Final = 1 << 20  # kept free by journal, audit log and ledger
 MODELS_RESERVE_BYTES: Final = 8 << 20  # kept free by snapshots, saved states and models
 
 
@@ -253,21 +225,6 @@ def full_disk(cause: OSError, *, what: str, consequence: str) -> UnavailableErro
         remedy="Free space on the disk of the state directory, but delete nothing in this directory. Then start again. "
         "`df -h` shows the free space of each disk, and `df -i` how many more files it can hold.",
     )
-
-
-def keep_record(path: Path, content: bytes) -> None:
-    """Create or replace a small record, and create its folder. Keep the disk space that is reserved for records free.
-
-    Raises:
-        ConfigurationError: as `opened_folder`.
-        OSError: the disk cannot be written; the old file is unchanged.
-    """
-    make_folder(path.parent)
-    require_room(path.parent, len(content), RECORDS_RESERVE_BYTES)
-    replace_file(path, content)
-    if path.parent not in _names_synced:  # a killed process may have created the folder without syncing its name
-        sync_folder(path.parent.parent)
-        _names_synced.add(path.parent)
 
 
 def require_room(place: Path | int, wanted_bytes: int, reserve_bytes: int) -> None:

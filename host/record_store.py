@@ -24,6 +24,7 @@ from host.durable import by_descriptor, give_to_owner, make_folder, opened_folde
 from protos.errors import OperatorError
 
 BUSY_SECONDS: Final = 20.0
+_FORMAT: Final = 2  # 1 had the audit log alone
 _FULL: Final = {sqlite3.SQLITE_FULL}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -108,8 +109,17 @@ class Store:
                 timeout=BUSY_SECONDS,
                 check_same_thread=False,
             )
-            self._connection.execute("SELECT count(*) FROM sqlite_master")  # opens the files while the folder is open
+            # This also opens the files while the folder is open.
+            (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self._connection.execute("PRAGMA journal_mode=WAL")
+        if not tables:
+            self._connection.execute(f"PRAGMA user_version={_FORMAT}")
+        elif self._connection.execute("PRAGMA user_version").fetchone() != (_FORMAT,):
+            raise StoreError(
+                what=f"The file {self.path} is from another version of this software.",
+                consequence=self.consequence,
+                remedy="Finish its runs with that version, or begin with a new state folder.",
+            )
 
     def define(self, schema: str) -> None:
         """Create tables, indexes and triggers that do not exist yet. Raises StoreError."""

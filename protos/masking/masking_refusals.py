@@ -27,15 +27,11 @@ class Reason(StrEnum):
     LOW_ORDER_KEY = "an exchange key gives the same result whoever uses it"
     NOT_A_CONTRIBUTOR = "the contributors do not include this site"
     CONTRIBUTORS_UNFIT = "the contributors are not sorted sites of this key session"
-    OTHER_RUN = "the record of what was masked belongs to another run"
     NOT_INCREASING = "the step or attempt is not after the last one that was masked"
     OTHER_POSITION = "the step was already masked with other received bytes"
     OTHER_SETS = "this sum and the sums of another plan would together isolate too few sites"
     TOO_FEW_FOR_A_NUMBER = "a number of this sum would have fewer contributors than the smallest set"
     OTHER_VECTOR = "the vector is not the one that was masked for this step"
-    CONTEXT_VOID = "the context is void and is never used again"
-    RECORD_UNREADABLE = "the record of what was masked cannot be read"
-    RECORD_OLDER = "the record of what was masked is older than what this site is known to have masked"
 
 
 class MaskingRefused(ValueError):

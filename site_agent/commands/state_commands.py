@@ -142,7 +142,7 @@ def _facts(hospital: Hospital) -> dict[str, Any]:  # Any: JSON
 
     now, limits = datetime.now(UTC), hospital.policy.privacy
     log = opened_log(hospital)
-    ledger = PrivacyLedger(hospital.state_path, log)
+    ledger = PrivacyLedger(log)
     payments = ledger.payments()
     until = ledger.spent_until()
     facts: dict[str, Any] = {

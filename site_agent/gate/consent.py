@@ -14,7 +14,6 @@ from typing import Any, Final
 from protos.errors import RefusedError
 from protos.plan.plan import Plan
 from site_agent.approvals import Approval, approval_path, find_approval, newest_version, why_not
-from site_agent.gate.spent import Spent
 
 # A coordinator that crashed at the end may still send offers.
 _PATIENCE: Final = timedelta(days=2)
@@ -87,18 +86,13 @@ def refuse_replay(
     """Return why an approved plan is too old for this site to follow. Return None if it is not too old.
 
     Args:
-        finished: the audit log's records of runs that were finished here; the run's own file is read too.
+        finished: the audit log's records that the plan's run was finished here.
         now: an aware time.
-
-    Raises:
-        RefusedError: the run's own file cannot be read.
     """
     newest = newest_version(state, plan.study)
     if newest > plan.version:
         return f"version {newest} of this study was approved here later"
-    ends = [datetime.fromisoformat(facts["time"]) for facts in finished if facts["run"] == plan.run_name]
-    kept = Spent(state, plan.run_name).finished  # the log may have been renamed since
-    ends += [] if kept is None else [kept]
+    ends = [datetime.fromisoformat(facts["time"]) for facts in finished]
     if ends and now - max(ends) > _PATIENCE:
         return f"its run already finished here on {max(ends):%Y-%m-%d}"
     return None

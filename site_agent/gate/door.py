@@ -3,21 +3,22 @@
 No other file of the site agent builds a contribution, and the connection sends only chunks of one. The rules:
 
 * a payload that is not exactly as long as in the round's exchange is refused, not padded;
-* a scalar beyond its bounds is refused.;
+* a scalar beyond its bounds is refused;
 * a value that is not finite is refused, and so is a vector with too many clipped values;
 * the whole vector is encoded and checked before its first byte leaves;
 * one position has one contribution: it is kept and sent again, never built a second time;
 * a contribution that the hospital's policy does not allow, or that its persons no longer approve, is refused whatever a
   plan contains;
-* the audit log records a release, and is synced, before the bytes are handed over;
+* one transaction records a release before the bytes are handed over: the audit record, the masked vector, and the noise
+  with its payment;
 * under a plan that requires masking, no chunk is handed over without its masks;
-* under a plan with privacy, no vector is encoded without noise that was paid for;
+* under a plan with privacy, no vector is encoded without noise, and none leaves before its noise is paid for;
 * sums of private layers are stored here for the trainer, and are in no contribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, assert_never
@@ -51,13 +52,18 @@ def unexpected_answer() -> GateRefusal:
 
 @dataclass(frozen=True)
 class Contribution:
-    """A checked vector, ready for one position. Only the gate process makes contributions."""
+    """A checked vector, ready for one position. Only the gate process makes contributions.
+
+    Attributes:
+        noisy: under a plan with privacy, the sums with noise and the private layers' total after this step.
+    """
 
     position: bytes
     exchange: Exchange
     clipped: int
     buffer: memoryview = field(repr=False)
     digest: bytes
+    noisy: Sequence[int] = field(repr=False)
 
 
 class Gate:
@@ -87,7 +93,6 @@ class Gate:
 
         Raises:
             GateRefusal: the contribution may not leave.
-            StoreError: the privacy cost cannot be recorded.
         """
         noise = partial(self._permission.with_noise, position) if self._permission.has_noise else None
         return self._builder.build(position, exchange, payload, rows=rows, noise=noise)
@@ -105,14 +110,14 @@ class Gate:
         self._permission.require(self._permission.still_open(), bind)
 
     def finish(self) -> None:
-        """Record that the run has ended for this site. See Permission."""
+        """Delete what only an unfinished run needs. See Permission."""
         self._permission.finish()
 
     def release(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
-        """Record a contribution in the audit log, then yield those of its chunks that the coordinator does not have.
+        """Record a contribution, then yield those of its chunks that the coordinator does not have.
 
         Raises:
-            StoreError: the log cannot be written; no chunk is handed out.
+            StoreError: the store cannot be written; no chunk is handed out.
             ConsentEnded: the persons here no longer agree.
             PolicyForbids: the policy does not allow the contribution.
             MaskingRefused: this vector may not be masked for these contributors.
@@ -121,29 +126,31 @@ class Gate:
         exchange = contribution.exchange
         if bind.first_chunk >= exchange.layout.chunks:
             raise MalformedMessage("a first chunk that the vector does not have")
-        decision = self._permission.decide(exchange, bind, masked=self._masking is not None)
+        decision = self._permission.decide(exchange, bind, contribution.position, masked=self._masking is not None)
         self._permission.require(decision, bind)
-        if self._masking is not None:
-            self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
-        self._audit.write(
-            "contribution_released",
-            run=self._run,
-            round=bind.round,
-            attempt=bind.attempt,
-            position=contribution.position.hex(),
-            contributors=list(bind.sites),
-            manifest=self._manifest.digest.hex(),
-            stage=exchange.stage.name.lower(),
-            layers=len({tensor.layer for tensor in exchange.up}),
-            offered_layers=exchange.layers.hex(),
-            tensors=len(exchange.up),
-            scalars=_listed(exchange),
-            bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
-            first_chunk=bind.first_chunk,
-            clipped=contribution.clipped,
-            masked=self._masking is not None,
-        )
-        self._permission.take(exchange, bind, contribution.position)
+        with self._audit.store.transaction():
+            if self._masking is not None:
+                self._masking.freeze(contribution.position, bind, exchange.layout, contribution.digest)
+            self._permission.pay(contribution.position, contribution.noisy)
+            self._audit.write(
+                "contribution_released",
+                run=self._run,
+                round=bind.round,
+                attempt=bind.attempt,
+                position=contribution.position.hex(),
+                contributors=list(bind.sites),
+                manifest=self._manifest.digest.hex(),
+                stage=exchange.stage.name.lower(),
+                layers=len({tensor.layer for tensor in exchange.up}),
+                offered_layers=exchange.layers.hex(),
+                tensors=len(exchange.up),
+                scalars=_listed(exchange),
+                bytes=exchange.layout.total_bytes - exchange.layout.start(bind.first_chunk),
+                first_chunk=bind.first_chunk,
+                clipped=contribution.clipped,
+                masked=self._masking is not None,
+            )
+        self._permission.take(exchange, bind)
         return self._hand_out(contribution, bind)
 
     def _hand_out(self, contribution: Contribution, bind: Bind) -> Iterator[Chunk]:
@@ -159,7 +166,6 @@ class Gate:
             yield Chunk(bind.round, bind.attempt, index, body)
         at = {"run": self._run, "round": bind.round, "attempt": bind.attempt}
         self._audit.write_after("contribution_handed_over", **at, bytes=total, payload_blake3=sent.hexdigest())
-        self._permission.sent()
 
     def _bodies(self, contribution: Contribution, bind: Bind) -> Iterator[memoryview]:
         layout, buffer = contribution.exchange.layout, contribution.buffer
@@ -210,7 +216,8 @@ class Builder:
             what = "The trainer sent an update, but this site only evaluates."
             raise GateRefusal(what=what, reason=SiteReason.TRAINER_FAILED)
         weight, scalars = self._weigh(exchange, rows), self._scalars(exchange, payload, rows)
-        scalars = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)[: len(scalars)]
+        noisy = self._noisy([*scalars, *self._own_sums(exchange, payload)], noise)
+        scalars = noisy[: len(scalars)]
         buffer, digest, clipped = memoryview(bytearray(layout.total_bytes)), blake3(), 0
         for index in range(layout.chunks):
             body = layout.body(buffer, index)
@@ -226,7 +233,7 @@ class Builder:
         if clipped > self._plan.encoding.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values were outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
-        return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest())
+        return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
 
     def _encode(self, exchange: Exchange, values: Float32, weight: float, part: slice, out: Integers32) -> int:
         """Encode a part of the updates. Return how many of its values were clipped."""

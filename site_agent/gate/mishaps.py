@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
 
 from host.audit_log import AuditLog
 from host.clock_words import COMPARE_CLOCK, SET_CLOCK, at
-from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError, UnavailableError
+from protos.errors import OperatorError, ProtocolError, RefusedError, UnavailableError
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.wire.messages import CoordinatorReason, Farewell, MalformedMessage, SiteReason
 from site_agent.gate_socket import REFUSALS
 from site_agent.trainer_socket import Failed
-
-# The fault is of this site's disk. The run waits for the site to return with its state, and does not end for all.
-OF_THE_DISK: Final = frozenset({Reason.RECORD_UNREADABLE, Reason.RECORD_OLDER})
 
 
 class TrainerFailed(OperatorError):
@@ -59,12 +55,6 @@ def policy_refuses(study: str, reason: str, remedy: str) -> RefusedError:
 
 def masks_nothing(refused: MaskingRefused) -> OperatorError:
     """Return the error that this site refuses to mask a contribution, with a remedy for the operator."""
-    if refused.reason in OF_THE_DISK:
-        return ConfigurationError(
-            what=f"This site refuses to mask its contribution: {refused}.",
-            consequence="This site sends nothing. The study waits for this site.",
-            remedy="Restore this site's whole state folder from its newest backup, then start the agent again.",
-        )
     if refused.reason is Reason.OTHER_SETS:
         return ProtocolError(
             what=f"This site refuses to mask its contribution: {refused}.",

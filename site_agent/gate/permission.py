@@ -14,7 +14,7 @@ next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +28,6 @@ from protos.wire.messages import Bind, SiteReason
 from site_agent.gate.consent import Consent, ConsentEnded, refuse_replay
 from site_agent.gate.policy import forbidden_scalars, forbidden_tensors, refusals
 from site_agent.gate.privacy_ledger import PrivacyLedger
-from site_agent.gate.spent import Release, Spent
 from site_agent.hospital import Hospital, Policy
 
 _ENDED: Final = "the run has already ended at this site, so this site draws no more noise for this run"
@@ -90,13 +89,13 @@ def decide_plan(
         announced_at: an aware time; with it, a plan that is too old to be repeated is refused too.
 
     Raises:
-        RefusedError: a file of what was spent cannot be read.
+        StoreError: the log cannot be read.
     """
     forbidden = refusals(hospital.policy, plan, manifest, site=hospital.site, identity=identity)
     if announced_at is not None:
-        finished = audit.records("run_finished")
+        finished = audit.records("run_finished", run=plan.run_name)
         forbidden += _clauses(refuse_replay(hospital.state_path, plan, finished, announced_at))
-    spending = PrivacyLedger(hospital.state_path, audit)
+    spending = PrivacyLedger(audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
     if not pays or spending.has_paid(plan.run_name):
         return Decision(forbidden=forbidden)
@@ -114,7 +113,7 @@ class Permission:
         """
         self._run, self._plan, self._audit = run, plan, audit
         self._allowance, self._consent = allowance, consent
-        self._spending = None if plan.privacy is None else PrivacyLedger(consent.state, audit)
+        self._spending = None if plan.privacy is None else PrivacyLedger(audit)
 
     @property
     def has_noise(self) -> bool:
@@ -125,10 +124,19 @@ class Permission:
         """Decide whether the next chunk of an allowed contribution may still be sent. This check is fast."""
         return Decision(withdrawn=self._consent.why_not())
 
-    def decide(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Decision:
+    def decide(self, exchange: Exchange, bind: Bind, position: bytes, *, masked: bool) -> Decision:
         """Decide whether this site's contribution may be sent to a sum with these other sites."""
-        forbidden = self._allowance.reasons(exchange, bind, masked=masked)
-        return Decision(withdrawn=self._consent.why_not(), forbidden=tuple(forbidden))
+        forbidden = (*self._allowance.reasons(exchange, bind, masked=masked), *_clauses(self._overspends(position)))
+        return Decision(withdrawn=self._consent.why_not(), forbidden=forbidden)
+
+    def _overspends(self, position: bytes) -> str | None:
+        """Return why no noise may be sent for a step: the run has ended here, or no budget remains for one more."""
+        spending, run = self._spending, self._plan.run_name
+        if spending is None or spending.has_noise(run, position):
+            return None
+        if self._audit.records("run_finished", run=run):
+            return _ENDED
+        return None if spending.is_paid(self._plan) else spending.refuse(self._allowance.policy.privacy, self._plan)
 
     def require(self, decision: Decision, bind: Bind | None = None) -> None:
         """Check that there is no reason against sending. Otherwise record all reasons in the audit log and raise.
@@ -148,48 +156,25 @@ class Permission:
         raise PolicyForbids(what=what, reason=SiteReason.POLICY_FORBIDS)
 
     def with_noise(self, position: bytes, numbers: list[int]) -> list[int]:
-        """Return the numbers of a round with noise, after the cost in privacy budget was recorded.
-
-        Raises:
-            StoreError: the payment cannot be recorded.
-            PolicyForbids: the budget does not allow one more draw, or the run has ended here.
-        """
+        """Return the numbers of a round with noise. `pay` records their cost before they leave."""
         assert self._spending is not None
-        kept = self._spending.kept(self._plan.run_name, position)
-        if kept is not None:
-            return kept
-        self.require(Decision(forbidden=(_ENDED,) if self._allowance.has_ended else ()))
-        if not self._spending.is_paid(self._plan, position):
-            limits = self._allowance.policy.privacy
-            self.require(Decision(forbidden=_clauses(self._spending.refuse(limits, self._plan))))
-        return self._spending.pay(self._plan, position, numbers)
+        return self._spending.draw(self._plan, position, numbers)
+
+    def pay(self, position: bytes, noisy: Sequence[int]) -> None:
+        """Record the noisy numbers of a step and their cost in privacy budget. Raises StoreError."""
+        if self._spending is not None:
+            self._spending.pay(self._plan, position, noisy)
 
     def own_sums(self, position: bytes | None) -> bytes:
-        """Return the noisy sums of the private layers, added up over all steps before a step. See PrivacyLedger.
-
-        Raises:
-            RefusedError: the total was lost.
-        """
+        """Return the noisy sums of the private layers, added up over all steps before a step. See PrivacyLedger."""
         return b"" if self._spending is None else self._spending.own_sums(self._plan, position).tobytes()
 
-    def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Record that a contribution will be sent. This happens before the contribution is sent.
-
-        Raises:
-            StoreError: the release cannot be recorded; the contribution must not leave.
-        """
-        self._allowance.take(exchange, bind, position)
-
-    def sent(self) -> None:
-        """Sync the count of sent bytes to disk, after a contribution was sent. Raises StoreError: the disk failed."""
-        self._allowance.sent()
+    def take(self, exchange: Exchange, bind: Bind) -> None:
+        """Count a contribution that is recorded and will be sent."""
+        self._allowance.take(exchange, bind)
 
     def finish(self) -> None:
-        """Record that the run has ended. The noisy numbers of this run are then not sent again.
-
-        Raises:
-            StoreError: the end cannot be recorded.
-        """
+        """Delete the noisy numbers of a run that is finished. Raises StoreError."""
         if self._spending is not None:
             self._spending.forget_numbers(self._plan)
 
@@ -204,15 +189,10 @@ class Allowance:
         *,
         site: str,
         released: Iterable[Mapping[str, Any]],  # Any: every type that JSON has
-        spent: Spent | None = None,
     ) -> None:
-        """Count what has already left in this run.
-
-        `released` are the audit log's records of this run; `spent` counts too, because log files can be deleted.
-        """
+        """Count what has already left in this run. `released` are the audit log's records of its contributions."""
         self.policy, self._plan, self._site = policy, plan, site
-        self._spent = spent
-        self._bytes: dict[int, int] = {} if spent is None else spent.bytes_by_round
+        self._bytes: dict[int, int] = {}
         for facts in released:
             self._bytes[facts["round"]] = max(self._bytes.get(facts["round"], 0), facts["bytes"])
         self._total = sum(self._bytes.values())  # stored, because a run can have many thousand rounds
@@ -222,36 +202,11 @@ class Allowance:
         """Return whether this site trains under this plan, so that its updates can differ from zero."""
         return self._plan.tier_of(self._site) == "training"
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the run has already ended at this site."""
-        return self._spent is not None and self._spent.finished is not None
-
-    def take(self, exchange: Exchange, bind: Bind, position: bytes) -> None:
-        """Count a sent contribution. A round is counted once, even if its bytes are sent several times.
-
-        Raises:
-            StoreError: the release cannot be recorded; the contribution must not leave.
-        """
+    def take(self, exchange: Exchange, bind: Bind) -> None:
+        """Count a contribution. A round is counted once, even if its bytes are sent several times."""
         before = self._bytes.get(bind.round, 0)
         self._bytes[bind.round] = max(before, exchange.layout.total_bytes)
         self._total += self._bytes[bind.round] - before
-        if self._spent is not None:
-            stage, layers = exchange.stage.name.lower(), exchange.layers.hex()
-            release = Release(
-                round=bind.round,
-                attempt=bind.attempt,
-                position=position.hex(),
-                stage=stage,
-                offered_layers=layers,
-                masked=self._plan.secure_aggregation == "required",
-            )
-            self._spent.take(self._bytes[bind.round], release)
-
-    def sent(self) -> None:
-        """Sync the count to disk, after the contribution was sent. Raises StoreError: the disk failed."""
-        if self._spent is not None:
-            self._spent.sync()
 
     def reasons(self, exchange: Exchange, bind: Bind, *, masked: bool) -> Iterator[str]:
         """Yield a short text about every rule of the policy that a contribution breaks."""

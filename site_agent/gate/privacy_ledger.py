@@ -1,67 +1,69 @@
 """Records how much of the patients' privacy budget this site has spent for which noisy numbers.
 
-Each run has a file of payments below `privacy/` in the gate's folder, and a folder with the noisy numbers of each step.
-The rules:
+The payments are records of the audit log. The noisy numbers of each step are rows of the same store
+(host/record_store.py). The rules:
 
 * the first payment of a run is for all noisy sums of its plan, so no run ends halfway because a budget is spent;
-* under local noise the trainer has drawn the noise. Its first answer at a step is stored and sent;
+* under local noise the trainer has drawn the noise. Its first answer that is sent for a step is stored;
 * the total of the trainer's noisy sums of private layers is stored too. A step always uses the same total;
-* a payment is on disk, after the noisy numbers that it buys, and then in the audit log, before a byte leaves;
-* numbers that were paid for are sent again unchanged, so a restart neither draws other noise nor pays twice;
-* noise that is drawn a second time is paid for a second time, also in the same run: in full, as if for a whole run;
+* the noisy numbers and their payment are written in the transaction of the release, before a byte leaves;
+* numbers that were sent once are sent again unchanged, so a restart neither sends other noise nor pays twice;
+* noise for further steps than the plan has is paid for in full, as if for a whole run;
 * after the end of the run at this site nothing is drawn and nothing is paid (permission.py);
-* if something left that the file of payments does not record, the next draw is paid for again;
-* a payment counts if the files or the audit log record it, even if one of the two was lost or restored;
-* a private run that sent data without a known payment counts in full, as if it were paid today;
 * no payment is ever refunded. All runs of this state folder count, whatever the table's name was;
-* a declared restore means that payments may be missing. Then the budget of a year counts as spent.
+* a declared restore means that payments may be missing. Then the budget of a year counts as spent, and no earlier
+  payment covers a further step.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import fsum, inf
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from host.audit_log import RESTORED, AuditLog
-from host.durable import keep_record, on_disk
-from host.record_store import StoreError
-from protos.errors import ProtocolError, RefusedError
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
 from protos.plan.patient_privacy import Privacy
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
-from site_agent.gate.spent import Spent
 from site_agent.hospital import PrivacyLimits
-from site_agent.state_folders import gate_folder
 
 YEAR: Final = timedelta(days=365)
 _LARGEST_TOTAL: Final = 1 << 61  # of the sums of private layers, to which a step adds less than 2**62
 _ROUNDING: Final = 1.0 + 1e-6  # the relative error of an epsilon after conversion to a ratio and back
-
-
-Record = TypeVar("Record", bound=Document)
+_AFTER_ALL: Final = (1 << 63) - 1  # no row has this number
+_SPENT: Final = "privacy_spent"
+# The numbers of a finished run are deleted, because one site's sums have less noise than the sums of all.
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS noise (
+    number INTEGER PRIMARY KEY, run TEXT NOT NULL, position BLOB NOT NULL, payment TEXT NOT NULL, numbers BLOB NOT NULL,
+    UNIQUE (run, position)
+) STRICT;
+CREATE INDEX IF NOT EXISTS noise_by_payment ON noise (payment);
+CREATE TRIGGER IF NOT EXISTS noise_UPDATE BEFORE UPDATE ON noise
+BEGIN SELECT RAISE(ABORT, 'rows of noise are permanent'); END;
+CREATE TRIGGER IF NOT EXISTS noise_DELETE BEFORE DELETE ON noise
+WHEN NOT EXISTS (SELECT 1 FROM records WHERE event = 'run_finished' AND run = OLD.run)
+BEGIN SELECT RAISE(ABORT, 'the noise of a run is permanent until the run is finished'); END;
+"""
 
 
 class Payment(Document):
-    """The privacy cost of adding noise one time.
+    """The privacy cost of all noise of a run.
 
     Attributes:
-        identifier: names the payment in file and audit log.
+        identifier: names the payment; each row of noise has it.
         run, study, version: for which it was made.
         at: aware time, ISO 8601.
-        epsilon, delta: the plan's promise for everything that leaves with this draw.
+        epsilon, delta: the plan's promise for everything that leaves with this noise.
         sampling: the probability with which a patient takes part in a sum; None if all patients are in all sums.
     """
 
@@ -80,17 +82,6 @@ class Payment(Document):
         return ratio_of(self.epsilon, self.delta)
 
 
-class _Draw(Document):
-    """Noise for one step. `payment` is None if an earlier payment of the run covers this draw."""
-
-    payment: Payment | None
-    position: str
-
-
-class _Kept(Document):
-    draws: tuple[_Draw, ...]
-
-
 @dataclass(frozen=True)
 class Standing:
     """The spent epsilon of a study and of one year, at the policy's delta."""
@@ -99,52 +90,17 @@ class Standing:
     of_year: float
 
 
-def check_ledger(state: Path) -> None:
-    """Read all files of a site's ledger, without its audit log. Raises RefusedError if one of them cannot be read."""
-    for path in _files(state):
-        _draws(path)
-
-
-def _path(state: Path, run: str) -> Path:
-    return gate_folder(state) / "privacy" / f"{run}.json"
-
-
-def _files(state: Path) -> Iterable[Path]:
-    return sorted(_path(state, "").parent.glob("*.json"))
-
-
-def _draws(path: Path) -> tuple[_Draw, ...]:
-    kept = read_record(
-        path,
-        _Kept,
-        what=f"The file {path} with the spent privacy budget cannot be read.",
-        consequence="Nothing is sent for a study with a privacy budget.",
-    )
-    return () if kept is None else kept.draws
-
-
 class PrivacyLedger:
-    """Records the payments of one site."""
+    """Records the payments and the noise of one site, in the store of its audit log."""
 
-    def __init__(self, state: Path, audit: AuditLog, *, random_bytes: RandomBytes = os.urandom) -> None:
-        """Prepare the ledger in the site's state folder. `random_bytes` is the operating system's outside of tests."""
-        self._state, self._audit, self._random_bytes = state, audit, random_bytes
-        self._may_have_left: dict[str, set[str]] = {}  # steps of each run, so that a round does not read the whole log
+    def __init__(self, audit: AuditLog, *, random_bytes: RandomBytes = os.urandom) -> None:
+        """Prepare the table of noise. `random_bytes` is the operating system's outside of tests. Raises StoreError."""
+        audit.store.define(_SCHEMA)
+        self._audit, self._store, self._random_bytes = audit, audit.store, random_bytes
 
     def payments(self) -> tuple[Payment, ...]:
-        """Return every payment from the privacy budget that this site has recorded, the oldest first.
-
-        Raises:
-            RefusedError: a file cannot be read, so nobody knows what was spent.
-        """
-        draws = (draw for path in _files(self._state) for draw in _draws(path))
-        found = {draw.payment.identifier: draw.payment for draw in draws if draw.payment is not None}
-        for facts in self._audit.records("privacy_spent"):
-            payment = _logged(facts)
-            found.setdefault(payment.identifier, payment)
-        runs = {payment.run for payment in found.values()}
-        found |= {payment.identifier: payment for payment in self._unpaid(runs)}
-        return tuple(sorted(found.values(), key=lambda payment: payment.at))
+        """Return every payment from the privacy budget of this site, the oldest first. Raises StoreError."""
+        return tuple(_payment_in(facts) for facts in self._audit.records(_SPENT))
 
     def refuse(self, limits: PrivacyLimits | None, plan: Plan) -> str | None:
         """Return why the policy's limits leave no privacy budget for a plan. Return None if budget remains."""
@@ -152,12 +108,12 @@ class PrivacyLedger:
             return None
         if limits is None:
             return "the policy has no limits of epsilon (its key privacy)"
-        now = datetime.fromisoformat(self._audit.time())
+        now = self._audit.now()
         return self.why_spent(now) or overspends(limits, plan.study, plan.privacy, self.payments(), now)
 
     def spent_until(self) -> datetime | None:
         """Return until when the budget of a year counts as spent after a declared restore, or None without one."""
-        restored = self._restored()
+        restored = max((str(facts["time"]) for facts in self._audit.records(RESTORED)), default="")
         return datetime.fromisoformat(restored) + YEAR if restored else None
 
     def why_spent(self, now: datetime) -> str | None:
@@ -167,45 +123,39 @@ class PrivacyLedger:
             return None
         return f"an older state was restored here, so the whole epsilon of a year is treated as spent until {until:%F}"
 
-    def _restored(self) -> str:
-        return max((str(facts["time"]) for facts in self._audit.records(RESTORED)), default="")
-
     def has_paid(self, run: str) -> bool:
         """Return whether this site has recorded a privacy cost for this run."""
         return any(payment.run == run for payment in self.payments())
 
-    def kept(self, run: str, position: bytes) -> list[int] | None:
-        """Return the stored noisy numbers of a step whose privacy cost was recorded, or None."""
-        if all(draw.position != position.hex() for draw in _draws(self._path(run))):
-            return None  # the numbers may exist, but were not paid for
-        try:
-            return [int(number) for number in np.frombuffer(self._numbers(run, position).read_bytes(), "<i8")]
-        except FileNotFoundError:
-            return None
+    def has_noise(self, run: str, position: bytes) -> bool:
+        """Return whether the noisy numbers of a step were recorded."""
+        return bool(self._store.read("SELECT 1 FROM noise WHERE run = ? AND position = ?", run, position))
 
-    def is_paid(self, plan: Plan, position: bytes) -> bool:
-        """Return whether the recorded privacy cost of this run covers a step that has no noise yet.
+    def kept(self, run: str, position: bytes) -> list[int] | None:
+        """Return the recorded noisy numbers of a step, or None."""
+        found = self._store.read("SELECT numbers FROM noise WHERE run = ? AND position = ?", run, position)
+        return [int(number) for number in np.frombuffer(found[0][0], "<i8")] if found else None
+
+    def is_paid(self, plan: Plan) -> bool:
+        """Return whether a recorded payment of this run covers one more step."""
+        return self._covering(plan) is not None
+
+    def _covering(self, plan: Plan) -> str | None:
+        """Return the payment that covers one more step of a run, or None.
 
         A payment from before a declared restore covers nothing more, because the step may have left with other noise.
         """
-        draws, restored = _draws(self._path(plan.run_name)), self._restored()
-        payments = [(place, draw.payment) for place, draw in enumerate(draws) if draw.payment is not None]
-        paid = [place for place, payment in payments if payment.at >= restored]
-        known, here = {draw.position for draw in draws}, position.hex()
-        left = self._left(plan.run_name)
-        if not paid or here in known | left or not left <= known:
-            return False
-        return len(draws) - paid[-1] < plan.private_releases
+        newest = None
+        for facts in self._audit.records(RESTORED, _SPENT):
+            if facts["event"] == RESTORED:
+                newest = None
+            elif facts["run"] == plan.run_name:
+                newest = str(facts["identifier"])
+        ((steps,),) = self._store.read("SELECT count(*) FROM noise WHERE payment = ?", newest)
+        return newest if steps < plan.private_releases else None
 
-    def _left(self, run: str) -> set[str]:
-        """Return the steps of a run that may have left: those in the audit log, and those that were paid for since."""
-        if run not in self._may_have_left:
-            released = self._audit.records("contribution_released")
-            self._may_have_left[run] = {facts["position"] for facts in released if facts["run"] == run}
-        return self._may_have_left[run]
-
-    def pay(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
-        """Draw the noise that this site adds, record its privacy cost, and return the numbers with the noise.
+    def draw(self, plan: Plan, position: bytes, numbers: Sequence[int]) -> list[int]:
+        """Return a step's numbers with the noise that this site adds. Nothing is written (`pay`).
 
         Args:
             plan: with privacy, and masked.
@@ -213,27 +163,35 @@ class PrivacyLedger:
             numbers: this site's sums, in the order of the exchange, then the noisy sums of private layers.
 
         Returns:
-            the sums with noise, then the private layers' total after this step.
-
-        Raises:
-            StoreError: the payment cannot be recorded, so nothing may leave.
-            RefusedError: the total before this step was lost.
+            the sums with noise, then the private layers' total after this step. If the step was recorded, its numbers.
         """
-        assert plan.privacy is not None
+        kept = self.kept(plan.run_name, position)
+        if kept is not None:
+            return kept
         noisy = with_noise(plan, numbers, self._random_bytes)
         if plan.own_numbers:
             total = np.array(noisy[-plan.own_numbers :]) + self.own_sums(plan, position)
             noisy[-plan.own_numbers :] = np.clip(total, -_LARGEST_TOTAL, _LARGEST_TOTAL).tolist()
-        is_paid = self.is_paid(plan, position)
-        payment = None if is_paid else self._payment(plan, plan.privacy, secrets.token_hex(16))
-        path = self._path(plan.run_name)
-        draw = _Draw(payment=payment, position=position.hex())
-        self._replace(self._numbers(plan.run_name, position), np.array(noisy, "<i8").tobytes())
-        self._write(path, (*_draws(path), draw))
-        if payment is not None:
-            self._audit.write("privacy_spent", **payment.model_dump(exclude={"at"}))
-        self._left(plan.run_name).add(position.hex())
         return noisy
+
+    def pay(self, plan: Plan, position: bytes, noisy: Sequence[int]) -> None:
+        """Record the numbers of `draw`, and their privacy cost if no earlier payment of the run covers the step.
+
+        Raises:
+            StoreError: they cannot be recorded, so nothing may leave.
+        """
+        if self.has_noise(plan.run_name, position):
+            return
+        assert plan.privacy is not None
+        with self._store.transaction():
+            payment = self._covering(plan)
+            if payment is None:
+                payment = secrets.token_hex(16)
+                promise = {name: getattr(plan.privacy, name) for name in ("epsilon", "delta", "sampling")}
+                of = {"run": plan.run_name, "study": plan.study, "version": plan.version}
+                self._audit.write(_SPENT, identifier=payment, **of, **promise)
+            row = (plan.run_name, position, payment, np.array(noisy, "<i8").tobytes())
+            self._store.write("INSERT INTO noise (run, position, payment, numbers) VALUES (?, ?, ?, ?)", *row)
 
     def own_sums(self, plan: Plan, position: bytes | None) -> npt.NDArray[np.int64]:
         """Return the noisy sums of the private layers, added up over all steps before a step.
@@ -242,98 +200,26 @@ class PrivacyLedger:
 
         Returns:
             int64 of shape (numbers of private layers,).
-
-        Raises:
-            RefusedError: the numbers of the previous step were lost.
         """
-        drawn, training = self._drawn(plan.run_name), plan.private_training
-        if position is not None and position.hex() in drawn:
-            drawn = drawn[: drawn.index(position.hex())]
-        if training is None or not drawn or not plan.own_numbers:
+        if plan.private_training is None or not plan.own_numbers:
             return np.zeros(plan.own_numbers, np.int64)
-        kept = self.kept(plan.run_name, bytes.fromhex(drawn[-1]))
-        # Version 0.1 trained no private layers under privacy, so its rounds have no total.
-        if kept is None or len(kept) != len(training.names) + plan.own_numbers:
-            raise RefusedError(
-                what=f"The stored numbers of an earlier round of {plan.run_name} are missing in the gate's folder.",
-                consequence="This site cannot compute its private layers, so it sends nothing more of this run.",
-                remedy="Restore this site's state from a backup, or start a new version of the plan. A new version of "
-                "the plan spends privacy budget (epsilon) again.",
-            )
-        return np.array(kept[-plan.own_numbers :], np.int64)
+        here = self._store.read("SELECT number FROM noise WHERE run = ? AND position = ?", plan.run_name, position)
+        before = self._store.read(
+            "SELECT numbers FROM noise WHERE run = ? AND number < ? ORDER BY number DESC LIMIT 1",
+            plan.run_name, here[0][0] if here else _AFTER_ALL,
+        )  # fmt: skip
+        numbers = np.frombuffer(before[0][0], "<i8") if before else np.zeros(plan.own_numbers, np.int64)
+        return numbers[-plan.own_numbers :].astype(np.int64)
 
     def forget_numbers(self, plan: Plan) -> None:
         """Delete the noisy numbers of a finished run. The recorded privacy cost and the private layers' total remain.
 
         Raises:
-            StoreError: the file cannot be written.
+            StoreError: the disk cannot be written, or the audit log has no record that the run is finished.
         """
-        folder, drawn = self._path(plan.run_name).with_suffix(".numbers"), self._drawn(plan.run_name)
-        last = drawn[-1] if plan.own_numbers and drawn else ""  # a report may have to be made again
-        with _recorded():
-            for path in folder.glob("*"):
-                if path.name != last:
-                    path.unlink()
-            if folder.exists() and not last:
-                folder.rmdir()
-
-    def _drawn(self, run: str) -> list[str]:
-        """Return the steps of a run that have noise, in the sequence of their first draws."""
-        return list(dict.fromkeys(draw.position for draw in _draws(self._path(run))))
-
-    def _unpaid(self, paid: set[str]) -> Iterator[Payment]:
-        """Yield a payment for each private run that sent data, although files and log lack its payment.
-
-        A plan that this version cannot read is an error only if its run sent data.
-        """
-        left = {path.stem for path in (gate_folder(self._state) / "spent").glob("*.json")} - paid
-        for path in sorted((gate_folder(self._state) / "plans").glob("*.json")) if left else ():
-            try:
-                plan = plan_from_wire(path.read_bytes())
-            except ProtocolError as cause:  # a plan of another version, or a damaged file
-                run = next((run for run in left if run.endswith(f"-{path.stem[:12]}")), None)
-                if run is None:
-                    continue
-                raise RefusedError(
-                    what=f"The stored plan of the run {run} cannot be read, so the spent privacy budget is not known.",
-                    consequence="Nothing is sent for a study with a privacy budget.",
-                    remedy="Restore this site's state from a backup, and inform the data protection officer.",
-                ) from cause
-            if plan.privacy is not None and plan.run_name in left and Spent(self._state, plan.run_name).newest:
-                yield self._payment(plan, plan.privacy, f"lost {plan.run_name}")
-
-    def _payment(self, plan: Plan, privacy: Privacy, identifier: str) -> Payment:
-        return Payment(
-            identifier=identifier,
-            run=plan.run_name,
-            study=plan.study,
-            version=plan.version,
-            at=self._audit.time(),
-            epsilon=privacy.epsilon,
-            delta=privacy.delta,
-            sampling=privacy.sampling,
-        )
-
-    def _path(self, run: str) -> Path:
-        return _path(self._state, run)
-
-    def _numbers(self, run: str, position: bytes) -> Path:
-        return self._path(run).with_suffix(".numbers") / position.hex()
-
-    def _write(self, path: Path, draws: tuple[_Draw, ...]) -> None:
-        self._replace(path, _Kept(draws=draws).model_dump_json().encode())
-
-    def _replace(self, path: Path, content: bytes) -> None:
-        with _recorded():
-            keep_record(path, content)
-
-
-def _recorded() -> AbstractContextManager[None]:
-    return on_disk(
-        what="The privacy budget that this round spends cannot be recorded",
-        consequence="Nothing from this round was sent.",
-        kind=StoreError,
-    )
+        newest = self._store.read("SELECT max(number) FROM noise WHERE run = ?", plan.run_name)[0][0]
+        keeps = newest if plan.own_numbers else None  # a report may have to be made again
+        self._store.write("DELETE FROM noise WHERE run = ? AND number IS NOT ?", plan.run_name, keeps)
 
 
 def with_noise(plan: Plan, numbers: Sequence[int], random_bytes: RandomBytes = os.urandom) -> list[int]:
@@ -384,25 +270,6 @@ def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
     return fsum(cost.epsilon for cost in sampled) + (epsilon_of(together(ratios), rest) if ratios else 0.0)
 
 
-def _logged(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has
+def _payment_in(facts: Mapping[str, Any]) -> Payment:  # Any: every type that JSON has
     """Return the payment in a record of the audit log. Its time is the record's."""
-    known = {name: facts["time" if name == "at" else name] for name in Payment.model_fields if name != "sampling"}
-    return Payment.model_validate(known | {"sampling": facts.get("sampling")})
-
-
-def read_record(path: Path, kind: type[Record], *, what: str, consequence: str) -> Record | None:
-    """Return the content of a file of the privacy ledger. Return None if the file does not exist.
-
-    Raises:
-        RefusedError: the file cannot be read. `what` and `consequence` are the first sentences of the error.
-    """
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as cause:
-        raise RefusedError(
-            what=what,
-            consequence=consequence,
-            remedy="Restore this site's state from a backup, and inform the data protection officer.",
-        ) from cause
+    return Payment(at=facts["time"], **{name: facts[name] for name in Payment.model_fields if name != "at"})

@@ -17,9 +17,9 @@ def remedy_of_refusal(hospital: Hospital, plan: Plan, *, identity: str | None, a
 
     Args:
         identity: the fingerprint of this site's identity key, if it has one.
-        audit: this site's log, which has declared restores.
+        audit: this site's log, which has payments and declared restores.
     """
-    ledger = PrivacyLedger(hospital.state_path, audit)
+    ledger = PrivacyLedger(audit)
     pays = plan.privacy is not None and plan.tier_of(hospital.site) != "receiving"
     if pays and not ledger.has_paid(plan.run_name):
         until = ledger.spent_until()

@@ -11,11 +11,10 @@ A run begins in this order: the plan, the policy, the persons here, the trainer'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import structlog
@@ -35,7 +34,7 @@ from site_agent.approvals import keep_plan
 from site_agent.approvals_guard import guard_of
 from site_agent.gate.consent import Consent, ConsentEnded
 from site_agent.gate.door import unexpected_answer
-from site_agent.gate.mishaps import OF_THE_DISK, TrainerFailed, policy_refuses
+from site_agent.gate.mishaps import TrainerFailed, policy_refuses
 from site_agent.gate.permission import GateRefusal, decide_plan
 from site_agent.gate.remedies import remedy_of_refusal
 from site_agent.gate.site_masking import SiteMasking, masking_limits
@@ -130,7 +129,6 @@ class Admission:
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)
         structlog.get_logger().info("run_joined", run=run, method=method, rounds=plan.rounds)
-        released = self._audit.records("contribution_released")
         return Rounds(
             run=run,
             plan=plan,
@@ -139,10 +137,9 @@ class Admission:
             policy=self.hospital.policy,
             consent=consent,
             audit=self._audit,
-            masking=self._masking(run, plan, manifest, released),
+            masking=self._masking(run, plan, manifest),
             around=self._turns.around,
             saved=saved,
-            released=[facts for facts in released if facts["run"] == run],
         )
 
     async def prepare_trainer(self, plan: Plan, manifest: Manifest) -> tuple[int, ...]:
@@ -164,13 +161,7 @@ class Admission:
         except ValueError as cause:
             raise unexpected_answer() from cause
 
-    def _masking(
-        self,
-        run: str,
-        plan: Plan,
-        manifest: Manifest,
-        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
-    ) -> SiteMasking | None:
+    def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
         if plan.secure_aggregation == "off" or plan.tier_of(self.hospital.site) == "receiving":
             return None
         return SiteMasking(
@@ -179,9 +170,7 @@ class Admission:
             manifest=manifest,
             site=self.hospital.site,
             identity_key=self._identity_key,
-            state=self.hospital.state_path,
-            audit=self._audit,
-            released=released,
+            store=self._audit.store,
             **masking_limits(plan, self.hospital.policy),
         )
 
@@ -197,9 +186,8 @@ class Admission:
                 self._audit.write("coordinator_refused", reason=str(ended))
                 if run:
                     await self._turns.tell(Refusal(run, SiteReason.COORDINATOR_MISBEHAVED))
-            case MaskingRefused(reason=why):
-                tells = why not in OF_THE_DISK
-                await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended), tells=tells)
+            case MaskingRefused():
+                await self._refuse(run, SiteReason.MASKING_REFUSED, because=str(ended))
             case GateRefusal(reason=reason, tensor=tensor):
                 await self._refuse(run, reason, tensor)
             case ConsentEnded(because=because, run=withdrawn):
@@ -211,10 +199,8 @@ class Admission:
     def _named(self, tensor: str) -> str:
         return tensor if tensor in self._tensors else ""
 
-    async def _refuse(
-        self, run: str, reason: SiteReason, tensor: str = "", because: str = "", *, tells: bool = True
-    ) -> None:
+    async def _refuse(self, run: str, reason: SiteReason, tensor: str = "", because: str = "") -> None:
         facts = {"because": because} if because else {}
         self._audit.write("participation_ended", run=run, reason=reason.name.lower(), tensor=tensor, **facts)
-        if run and tells:
+        if run:
             await self._turns.tell(Refusal(run, reason, tensor))

@@ -1,24 +1,21 @@
 """Masks this site's contributions: agrees on keys with the other sites, and makes the masks of a round.
 
-Keys exist only in the memory of this process. A digest of the masked vector, its step and its set are on disk before a
-byte is sent. So neither a restart nor an earlier backup lets this site mask a step twice. The mathematics is in
-protos/masking/, and answered_sets.py there compares the plan with other plans. In addition, a ledger is refused if the
-audit log or spent.py has a newer release.
+Keys exist only in the memory of this process, so no restart and no earlier backup lets this site use a mask twice.
+masked_steps.py has the digests of the masked vectors on disk before a byte is sent. The mathematics is in
+protos/masking/, and answered_sets.py there compares the plan with other plans.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, TypedDict
+from collections.abc import Iterator
+from typing import Final, TypedDict
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from host.audit_log import AuditLog
-from host.durable import append_record, keep_record, on_disk
-from protos.errors import OperatorError
+from host.record_store import Store
 from protos.masking.answered_sets import answer_of, why_not_answered
 from protos.masking.key_session import (
     KeySessionSecret,
@@ -29,7 +26,6 @@ from protos.masking.key_session import (
     make_advert,
     transcript,
 )
-from protos.masking.ledger import Ledger, Mark, check_of
 from protos.masking.mask_context import check_contributors, encoding_name, round_context
 from protos.masking.mask_stream import Masker
 from protos.masking.masking_refusals import MaskingRefused, Reason, require
@@ -46,7 +42,7 @@ from protos.wire.messages import (
     KeySessionRoster,
     KeySessionSeal,
 )
-from site_agent.gate.earlier_runs import EarlierRuns, ledger_path, masked_releases
+from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.hospital import Policy
 
 _WORTH_BYTES: Final = 64 << 10  # the masks of a smaller chunk cost less than a pause of the gate
@@ -82,32 +78,20 @@ class SiteMasking:
         identity_key: Ed25519PrivateKey,
         quorum: int,
         smallest: int,
-        state: Path,
-        audit: AuditLog,
-        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
+        store: Store,
         uncounted_runs: tuple[str, ...] = (),
     ) -> None:
-        """Read the ledger of the run. `quorum` and `smallest` set are the stricter of plan and policy.
+        """Begin without keys. `quorum` and `smallest` set are the stricter of plan and policy.
 
-        `released` are all contributions that the audit log records now. The policy excludes `uncounted_runs` when sums
-        are compared.
-
-        Raises:
-            MaskingRefused: the ledger cannot be read, or `released` has a newer contribution.
+        `store` is the gate's. The policy excludes `uncounted_runs` when sums are compared.
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
-        self._identity_key, self._state, self._audit = identity_key, state, audit
-        self._path = ledger_path(state, run)
+        self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
-        self._ledger = Ledger(run, answer_of(plan).kinds)
-        if self._path.exists():
-            self._ledger = Ledger.from_text(self._path.read_text(), run)
-        masked = masked_releases(released)
-        for of, witnessed in masked:
-            if of == run:
-                self._ledger.refuse_if_older(witnessed)
-        self._limit(masked, quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
-        self._check = ""  # the checksum of the file on disk; empty until this process has written the whole file
+        self._answer = answer_of(plan)
+        self._steps = MaskedSteps(store, self._answer)
+        self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
+        self.limit(quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
         self._terms: KeySessionTerms | None = None
         self._secret: KeySessionSecret | None = None
         self._advert: KeyAdvert | None = None
@@ -119,33 +103,9 @@ class SiteMasking:
         self.key_session = 0
 
     def limit(self, *, quorum: int, smallest: int, uncounted_runs: tuple[str, ...]) -> None:
-        """Apply these limits for masking from now on. See the constructor.
-
-        Raises:
-            MaskingRefused: the ledger of another run cannot be read.
-        """
-        masked = masked_releases(self._audit.records("contribution_released"))
-        self._limit(masked, quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
-
-    def _limit(
-        self,
-        masked: Sequence[tuple[str, Mark]],
-        *,
-        quorum: int,
-        smallest: int,
-        uncounted_runs: tuple[str, ...],
-    ) -> None:
+        """Apply these limits for masking from now on. See the constructor."""
         self._quorum = quorum
-        others = EarlierRuns(self._state, masked, uncounted_runs).answered_beside(self._run)
-        self._why_not = why_not_answered(answer_of(self._plan), others, smallest)
-
-    def require_memory(self, step: int, attempt: int) -> None:
-        """Check that the masking ledger contains the newest contribution that the audit log records.
-
-        Raises:
-            MaskingRefused: the ledger is missing, or an older version was restored.
-        """
-        self._ledger.refuse_if_older(Mark(step, attempt))
+        self._why_not = why_not_answered(self._answer, self._steps.answered_beside(uncounted_runs), smallest)
 
     def open(self, message: KeySessionOpen) -> KeyAdvert:
         """Create this site's masking keys for a new key session, and delete the keys of the previous session.
@@ -201,7 +161,7 @@ class SiteMasking:
             self._secret.forget()
         self._secret, self._terms, self._advert, self._roster, self.key_session = None, None, None, (), 0
         self._prepared = None
-        self._ledger = self._ledger.void()
+        self._sent = None
 
     def prepare(self, position: bytes, bind: Bind, layout: Layout) -> None:
         """Compute the masks of the first chunk while the site waits for parameters or for its trainer.
@@ -223,11 +183,11 @@ class SiteMasking:
             MaskingRefused: the round may not be masked.
         """
         self._check_bind(bind)
-        if not self._is_open(self._context(position, bind, layout)):
-            self._ledger.permit(Mark(bind.round, bind.attempt), position)
+        if self._sent is None or self._sent[0] != self._context(position, bind, layout):
+            self._steps.permit(bind.round, bind.attempt, position)
 
     def freeze(self, position: bytes, bind: Bind, layout: Layout, vector: bytes) -> None:
-        """Record on disk which vector will be masked. Nothing may be sent before this function returns.
+        """Record which vector will be masked. Nothing may be sent before the transaction of the store is on disk.
 
         Args:
             position: digest of the inputs of the vector.
@@ -236,41 +196,20 @@ class SiteMasking:
 
         Raises:
             MaskingRefused: this vector may not be masked for this step and set.
-            OperatorError: the disk cannot be written.
+            StoreError: the disk cannot be written.
         """
         self._check_bind(bind)
         context = self._context(position, bind, layout)
-        if self._is_open(context):
-            self._ledger.check_resend(context, vector)
+        if self._sent is not None and self._sent[0] == context:  # the same bytes are sent again
+            require(hmac.compare_digest(self._sent[1], vector), Reason.OTHER_VECTOR)
             return
-        self._keep(self._ledger.freeze(Mark(bind.round, bind.attempt), position, context, vector), bind.round)
 
-    def forget_before(self, oldest: int) -> None:
-        """Close all rounds before `oldest` in the masking ledger, because the run can no longer return to them.
+        def masked() -> None:
+            self._sent = (context, vector)
 
-        Raises:
-            OperatorError: the disk cannot be written.
-        """
-        shorter = self._ledger.forget_before(oldest)
-        if shorter.oldest > self._ledger.oldest:
-            self._keep(shorter, None)
-
-    def _keep(self, ledger: Ledger, step: int | None) -> None:
-        """Write a ledger to disk: a line for the step that was just masked, or the whole ledger."""
-        with on_disk(
-            what="The next masked contribution of this site cannot be recorded",
-            consequence="Nothing from this round was sent.",
-            kind=OperatorError,
-        ):
-            if step is not None and self._check:
-                line, check = ledger.line_after(self._check, step)
-                self._check = ""  # if the line is written only in part, the next write replaces the file
-                append_record(self._path, line.encode())
-            else:
-                text = ledger.to_text()
-                keep_record(self._path, text.encode())
-                check = check_of(text)
-        self._ledger, self._check = ledger, check
+        with self._store.transaction():
+            self._steps.add(bind.round, bind.attempt, position, vector)
+            self._store.after(masked)
 
     def masked(self, position: bytes, bind: Bind, layout: Layout, buffer: memoryview) -> Iterator[memoryview]:
         """Yield those masked chunks of a recorded vector that the coordinator does not have."""
@@ -297,11 +236,6 @@ class SiteMasking:
         if self._why_not is not None:
             require(False, self._why_not)
         check_contributors(self._site, bind.sites, {advert.site for advert in self._roster}, self._quorum)
-
-    def _is_open(self, context: bytes) -> bool:
-        """Return whether this process froze exactly this vector, so that the same bytes are sent again."""
-        opened = self._ledger.open
-        return opened is not None and opened.context == context
 
     def _context(self, position: bytes, bind: Bind, layout: Layout) -> bytes:
         asked = (self._transcript, position, bind.attempt, bind.sites)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -46,7 +45,6 @@ from site_agent.gate.door import Contribution, Gate, payload_bytes, unexpected_a
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_masking import SiteMasking, masking_limits
-from site_agent.gate.spent import Spent
 from site_agent.hospital import Policy
 from site_agent.trainer_socket import Agreed, Conclude, Prepare, Train, Trained
 from site_agent.trainer_socket import Message as TrainerMessage
@@ -148,19 +146,15 @@ class Rounds:
         masking: SiteMasking | None,
         around: Surroundings,
         saved: tuple[int, ...],
-        released: Sequence[Mapping[str, Any]],  # Any: every type that JSON has
     ) -> None:
-        """Start the run.
+        """Start the run, or continue after the contributions that the audit log has.
 
-        `consent` has the decisions of persons here; `saved` are the states on the trainer's disk; `released` are the
-        contributions of this run that the audit log records now.
+        `consent` has the decisions of persons here; `saved` are the states on the trainer's disk.
         """
         self.run, self.plan, self.manifest, self.consent = run, plan, manifest, consent
         self._site, self._audit, self._masking, self._around = site, audit, masking, around
-        self._spent = Spent(consent.state, run)
-        self._allowance = Allowance(policy, plan, site=site, released=released, spent=self._spent)
-        if masking is not None and (newest := self._spent.newest) is not None:
-            masking.require_memory(newest.round, newest.attempt)
+        released = audit.records("contribution_released", run=run)
+        self._allowance = Allowance(policy, plan, site=site, released=released)
         # A site that only receives has no gate object, so nothing in this process can build a contribution.
         door = partial(Gate, run, plan, manifest, audit=audit, masking=masking)
         self._gate = None if self._receives else door(allowance=self._allowance, consent=consent)
@@ -173,8 +167,7 @@ class Rounds:
         self._position = b""  # of the newest complete download
         self._trains, self._log = asyncio.Lock(), structlog.get_logger()
         self._contribution: Contribution | None = None
-        made = (*released, *self._spent.beyond(released))
-        self._itinerary = Itinerary(run, plan, manifest, made, only_receives=self._receives)
+        self._itinerary = Itinerary(run, plan, manifest, released, only_receives=self._receives)
         self._saved, self.next_round = set(saved), None if saved else 0
         self._upload: asyncio.Task[None] | None = None
         self._training: Callable[[], Awaitable[None]] | None = None  # the newest one, not sent to the trainer yet
@@ -253,9 +246,9 @@ class Rounds:
                 self._audit.write("key_session_agreed", run=self.run, key_session=message.key_session, sites=sites)
 
     async def built(self, contribution: Contribution) -> None:
-        """Send a contribution that the gate has built."""
-        if contribution.position != self._position:
-            return  # of an earlier run or round
+        """Send a contribution that the gate has built, unless the step has one. Two could have different noise."""
+        if contribution.position != self._position or self._contribution is not None:
+            return  # of an earlier run or round, or of a trainer that was started again
         self._contribution = contribution
         if self._bind is not None:
             await self._contribute(self._bind)
@@ -265,10 +258,10 @@ class Rounds:
         self.is_concluded = True
         if self._offer is None:  # otherwise a coordinator that lost its newest state has offered a round again
             self._position, self._contribution = b"", None
-        self._spent.finish(datetime.fromisoformat(self._audit.time()))
-        if self._gate is not None:
-            self._gate.finish()
-        self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
+        with self._audit.store.transaction():
+            self._audit.write("run_finished", run=self.run, rounds=rounds, parameters_sha256=self._result_sha256)
+            if self._gate is not None:
+                self._gate.finish()
         self._log.info("run_finished", run=self.run)
 
     async def _begin_download(self, message: Offer | Finish) -> None:
@@ -313,10 +306,8 @@ class Rounds:
     def _accept_offer(self, offer: Offer) -> Exchange:
         before = self._itinerary.newest
         exchange = self._itinerary.accept(offer)
-        if self._masking is not None:
-            if self._masking.key_session == 0:
-                raise MalformedMessage("a round before the sites agreed on masking keys")
-            self._masking.forget_before(offer.oldest)
+        if self._masking is not None and self._masking.key_session == 0:
+            raise MalformedMessage("a round before the sites agreed on masking keys")
         if before is not None and offer.round < before:
             self._audit.write("run_went_back", run=self.run, round=offer.round, attempt=offer.attempt, before=before)
         self._stop_upload()

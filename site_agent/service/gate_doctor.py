@@ -14,9 +14,6 @@ from host.audit_log import fault_of
 from host.diagnosis import Finding, failure, fine, judge_directory, judge_disk, judge_secrets, warning
 from host.secret_files import NotRunning
 from pki.identity_key import identity_key_path
-from protos.errors import RefusedError
-from site_agent.gate.earlier_runs import check_ledgers
-from site_agent.gate.privacy_ledger import check_ledger
 from site_agent.hospital import Hospital
 from site_agent.service.status_socket import no_status, read_status
 from site_agent.state_folders import gate_folder, gate_store_path
@@ -30,21 +27,8 @@ async def examine(hospital: Hospital) -> list[Finding]:
     found += _policy(hospital)
     found += await _program(hospital)
     if gate_store_path(hospital.state_path).exists():
-        found += _audit(hospital)
-    return [*found, _records(hospital)]
-
-
-def _records(hospital: Hospital) -> Finding:
-    """Read what this site has masked, sent and spent, with the code that the gate uses."""
-    try:
-        number = check_ledgers(hospital.state_path, hospital.policy.uncounted_runs)
-        check_ledger(hospital.state_path)
-    except RefusedError as unreadable:
-        return failure("D424", unreadable.what, unreadable.remedy)
-    except OSError as cause:
-        remedy = "Run this command as root, or as the gate's user account."
-        return failure("D424", f"The records of what was sent cannot be read: {cause.strerror}.", remedy)
-    return fine("D424", f"{number} records of what this site has masked and sent can be read.")
+        found += _store(hospital)
+    return found
 
 
 def _policy(hospital: Hospital) -> list[Finding]:
@@ -82,7 +66,8 @@ def _trainer_socket(place: Path) -> Finding:
     return fine("D419", f"The trainer's socket is at {place}.")
 
 
-def _audit(hospital: Hospital) -> list[Finding]:
+def _store(hospital: Hospital) -> list[Finding]:
+    """Check the audit log, and the file with everything that this site has masked, sent and spent."""
     fault = fault_of(gate_store_path(hospital.state_path), hospital.site)
     if fault is not None:
         return [failure("D422", fault.what, fault.remedy)]

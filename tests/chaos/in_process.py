@@ -33,6 +33,7 @@ from site_agent.gate.loop import SiteGate
 from site_agent.hospital import Hospital
 from site_agent.trainer import before_rounds
 from site_agent.trainer.data.dataset import Dataset, Examples
+from site_agent.trainer.disk import RECORDS
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Outcome, Study
 from site_agent.trainer.worker import Worker
@@ -93,16 +94,11 @@ class Disk:
         place = path.relative_to(self._directory).parts if path.is_relative_to(self._directory) else ()
         if len(place) < 2:
             return
-        role = "coordinator" if place[0] == "coordinator" else "trainer" if "saves" in place else "agent"
+        is_trainers = "saves" in place or place[-1] == RECORDS
+        role = "coordinator" if place[0] == "coordinator" else "trainer" if is_trainers else "agent"
         owner = role if role == "coordinator" else f"{role} {place[0]}"
-        kind = next(
-            (
-                word
-                for word in ("sqlite", "snapshots", "saves", "audit", "masking", "record")
-                if word in "/".join(place)
-            ),
-            "other",
-        )
+        words = ("sqlite", "snapshots", "saves", "audit", "record")
+        kind = next((word for word in words if word in "/".join(place)), "other")
         self.points.append((owner, f"{role}: {point} {kind}"))
         self.reached(*self.points[-1])
 

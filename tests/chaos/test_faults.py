@@ -24,8 +24,11 @@ from coordinator.rounds.course import Course
 from coordinator.storage.history import store_path
 from coordinator.storage.snapshots import Snapshot, SnapshotRow, read_snapshot, write_snapshot
 from deploy.quickstart.ports import free_port
-from host.durable import MODELS_RESERVE_BYTES, RECORDS_RESERVE_BYTES, append_record, keep_record
+from host.audit_log import AuditLog
+from host.durable import MODELS_RESERVE_BYTES
 from protos.errors import OperatorError
+from protos.masking.answered_sets import Answer
+from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.trainer.disk import write_whole
 from tests.chaos import in_process
 from tests.chaos.disks import files_at_most, fill, read_only, small_disk
@@ -90,17 +93,23 @@ def snapshot(folder: Path) -> Writer:
     return Writer(write, read, MODELS_RESERVE_BYTES)
 
 
-def ledger(folder: Path) -> Writer:
-    """The record of what was masked, started from nothing."""
-    path = folder / "masking" / "run.json"
-    return Writer(lambda: _explained(lambda: keep_record(path, os.urandom(20_000))), path.read_bytes, 0)
+def release(folder: Path) -> Writer:
+    """A masked step and its record, in the gate's store."""
+    path = folder / "gate.sqlite"
 
+    def write() -> None:
+        with closing(AuditLog(path, site="a", now=now)) as log:
+            steps = MaskedSteps(log.store, Answer("run", frozenset()))
+            with log.store.transaction():
+                steps.add(log.head.count, 0, bytes(32), bytes(32))
+                log.write("contribution_released", words="x" * 300_000)
 
-def ledger_line(folder: Path) -> Writer:
-    """A line of the record of what was masked."""
-    path = folder / "run.json"
-    path.write_bytes(b"first\n")
-    return Writer(lambda: _explained(lambda: append_record(path, b"x" * 20_000)), lambda: b"first", 0)
+    def read() -> tuple[int, int]:
+        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as store:  # needs no space on the disk
+            counts = (store.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("masked", "records"))
+            return next(counts), next(counts)
+
+    return Writer(write, read, 0)
 
 
 def saved_state(folder: Path) -> Writer:
@@ -109,15 +118,8 @@ def saved_state(folder: Path) -> Writer:
     return Writer(lambda: write_whole(path, os.urandom(300_000)), path.read_bytes, MODELS_RESERVE_BYTES)
 
 
-def _explained(act: Callable[[], None]) -> None:
-    try:
-        act()
-    except OSError as cause:  # as the site's masking does
-        raise OperatorError(what=f"{cause.strerror}.", consequence="Nothing left.", remedy="Free space.") from cause
-
-
-FILES = [snapshot, ledger, ledger_line, saved_state]
-WRITERS = [decisions, *FILES]
+FILES = [snapshot, saved_state]
+WRITERS = [decisions, release, *FILES]
 
 
 @pytest.mark.parametrize("make", FILES)
@@ -127,7 +129,7 @@ def test_a_disk_that_fills_stops_the_write_and_leaves_what_was(tmp_path: Path, m
         writer = make(disk)
         writer.write()
         before = writer.read()
-        filler = fill(disk, leaving=max(writer.reserve, RECORDS_RESERVE_BYTES) - 4096)
+        filler = fill(disk, leaving=writer.reserve - 4096)
 
         with pytest.raises(OperatorError, match="MB free") as stopped:
             writer.write()

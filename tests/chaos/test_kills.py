@@ -40,8 +40,8 @@ POINTS = [
             "sync of record",
             "rename of record",
         ),
-        "agent": ("sync of masking", "rename of masking", "commit of audit"),
-        "trainer": ("sync of saves", "rename of saves"),
+        "agent": ("commit of audit",),
+        "trainer": ("sync of saves", "rename of saves", "commit of sqlite"),
     }.items()
     for what in writes
     for when in ("before", "after")

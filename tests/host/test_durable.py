@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from host.durable import keep_record, make_folder, replace_file
+from host.durable import make_folder, replace_file
 
 
 def test_a_file_is_replaced_with_a_private_one(tmp_path: Path) -> None:
@@ -55,18 +55,3 @@ def test_the_names_of_new_folders_outlast_a_power_cut(tmp_path: Path, monkeypatc
     make_folder(tmp_path / "runs" / "study")
 
     assert synced == {tmp_path.stat().st_ino, (tmp_path / "runs").stat().st_ino}
-
-
-def test_the_name_of_a_folder_that_a_killed_process_made_is_synced_with_its_first_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The folder is there, and no one knows if its name is on the disk. Later records need no further sync of it."""
-    synced: list[int] = []
-    (tmp_path / "spent").mkdir()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-
-    keep_record(tmp_path / "spent" / "first.json", b"1")
-    keep_record(tmp_path / "spent" / "second.json", b"2")
-
-    assert synced.count(tmp_path.stat().st_ino) == 1
-    assert synced.count((tmp_path / "spent").stat().st_ino) == 2

@@ -214,6 +214,15 @@ def test_a_reader_is_not_told_that_the_program_has_stopped(tmp_path: Path) -> No
     assert errors[0] != errors[1] == OF_A_SITE
 
 
+def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
+    """A run that it began would continue without what this version writes beside the audit log."""
+    with closing(sqlite3.connect(filled(tmp_path))) as store:
+        store.execute("PRAGMA user_version = 0")
+
+    with pytest.raises(StoreError):
+        opened(tmp_path)
+
+
 def test_a_full_store_writes_nothing_of_a_call(tmp_path: Path) -> None:
     """The records before stay, and the caller stops."""
     with closing(opened(tmp_path)) as log:

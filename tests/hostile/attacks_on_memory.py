@@ -5,9 +5,11 @@ The record of masking is on the site's disk before a byte is sent, and the keys 
 
 from __future__ import annotations
 
+import re
 import shutil
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,9 @@ from protos.plan.manifest import Manifest, manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Announcement, Bind, Chunk, Offer, Stage
 from protos.wire.positions import parameters_digest, position
+from site_agent.gate import masked_steps
 from site_agent.gate.door import Gate
 from site_agent.gate.itinerary import Itinerary
-from site_agent.state_folders import gate_folder
 from tests.federation import DEAD, Site, Vector, masked_plan, settle, sites_of, update_of
 from tests.hostile.attack import Attack, played
 from tests.hostile.masking_coordinator import (
@@ -40,7 +42,6 @@ from tests.hostile.masking_coordinator import (
     total,
 )
 from tests.hostile.masking_weakened import (
-    OF_SETS,
     with_any_run_name,
     without,
     without_a_memory,
@@ -49,44 +50,43 @@ from tests.rehearsal.study import offer
 
 
 @contextmanager
-def without_the_log() -> Iterator[None]:
-    """A site does not read its audit log before it masks."""
+def without_triggers() -> Iterator[None]:
+    """The tables of the gate's store can be changed, and a site does not read its audit log before it masks."""
     honest = Itinerary.__init__
 
     def begin(self: Itinerary, run: str, plan: Plan, manifest: Manifest, released: Any, **more: Any) -> None:
         honest(self, run, plan, manifest, (), **more)
 
-    with without(Reason.RECORD_OLDER, *OF_SETS) as patch:
+    schema = re.sub(r"CREATE TRIGGER.*?END;", "", masked_steps._SCHEMA, flags=re.DOTALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masked_steps, "_SCHEMA", schema)
         patch.setattr(Itinerary, "__init__", begin)
         yield
 
 
-def ledger_from_a_backup(weakened: bool, loss: str) -> bool:
-    """Restore yesterday's ledgers, or delete them, and repeat a step with parameters of dead units."""
+def deleted_rows(weakened: bool, act: str) -> bool:
+    """Delete or change what all sites masked in the newest step, and repeat the step with parameters of dead units."""
     plan = masked_plan("abcd")
 
     async def scene(folder: Path) -> bool:
         sites = await agreed(plan, folder)
-        await collect(sites, 0, 0, "abcd")
-        for site in sites:
-            shutil.copytree(gate_folder(site.directory) / "masking", site.directory / "backup")
-        assert all(await collect(sites, 1, 0, "abcd"))
+        for number in range(2):
+            assert all(await collect(sites, number, 0, "abcd"))
         for site in sites:
             await site.stop()
-            shutil.rmtree(gate_folder(site.directory) / "masking")
-            if loss == "restored":
-                shutil.copytree(site.directory / "backup", gate_folder(site.directory) / "masking")
+            with closing(sqlite3.connect(site.directory / "audit.jsonl", isolation_level=None)) as store:
+                try:
+                    store.execute(act)
+                except sqlite3.IntegrityError:
+                    assert not weakened
+                    return False
             site.start()
         await settle()
-        said = [await site.tell(Announcement(plan.run_name, plan.canonical)) for site in sites]
-        if not all(said):
-            assert said == [[], [], [], []]  # no refusal is sent, so the run does not end for this
-            assert all_refuse(sites, Reason.RECORD_OLDER, chunks=2)
-            return False
+        await enter(sites)
         await agree(sites, key_session=2)
         return _is_chosen(plan, [await ask_for(site, 1, 1, "abcd", _dead(plan)) for site in sites])
 
-    return played(scene, weakened, without_the_log)
+    return played(scene, weakened, without_triggers)
 
 
 def _dead(plan: Plan) -> Vector:
@@ -221,12 +221,15 @@ def updates(plan: Plan, upload: Sequence[Chunk]) -> np.ndarray[Any, np.dtype[np.
 ATTACKS = (
     *(
         Attack(
-            name=f"ledger-{loss}",
-            tries=f"the ledger is {loss} at all sites, and a step is repeated with dead units",
-            without="the comparison of the ledger with the audit log",
-            run=partial(ledger_from_a_backup, loss=loss),
+            name=f"masked-steps-{kind}",
+            tries=f"what was masked is {kind} in the stores of all sites, and a step is repeated with dead units",
+            without="the triggers that refuse changes",
+            run=partial(deleted_rows, act=act),
         )
-        for loss in ("restored", "deleted")
+        for kind, act in (
+            ("deleted", "DELETE FROM masked WHERE step = 1"),
+            ("moved", "UPDATE masked SET run = 'another' WHERE step = 1"),
+        )
     ),
     *(
         Attack(

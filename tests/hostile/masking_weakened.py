@@ -16,13 +16,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 import protos.masking.key_session
-import protos.masking.ledger
 import protos.masking.mask_context
 import protos.masking.mask_stream
+import site_agent.gate.masked_steps
 import site_agent.gate.site_masking
 import site_agent.gate.site_rounds
 from protos.fingerprints import fingerprint
-from protos.masking.ledger import Ledger, Mark, Masked, Open
 from protos.masking.masking_refusals import MaskingRefused, Reason
 from protos.plan.announced_plan import plan_from_wire
 from protos.plan.canonical import pack
@@ -30,17 +29,18 @@ from protos.plan.exchange import Exchange
 from protos.wire.messages import Announcement, Bind, Join, Offer
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.loop import SiteGate
+from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.gate.permission import Allowance
 from site_agent.gate.site_rounds import Rounds
 
 _CHECKING = (
     protos.masking.mask_context,
     protos.masking.key_session,
-    protos.masking.ledger,
     protos.masking.mask_stream,
+    site_agent.gate.masked_steps,
     site_agent.gate.site_masking,
 )
-# By these the ledger compares a sum with all others.
+# By these a site compares a sum with all others.
 OF_SETS = (Reason.OTHER_SETS, Reason.TOO_FEW_FOR_A_NUMBER)
 
 
@@ -111,15 +111,12 @@ def _of_any_sites(patch: pytest.MonkeyPatch) -> None:
 def without_a_memory() -> Iterator[None]:
     """A site masks for every request, as if it had never masked before."""
 
-    def freeze(self: Ledger, mark: Mark, position: bytes, context: bytes, vector: bytes) -> Ledger:
-        return replace(self, steps={mark.step: Masked(mark.attempt, position, vector)}, open=Open(context, vector))
-
     def accept(self: Any, offer: Offer) -> Exchange:
         return self._exchanges.of(offer.round, offer.stage, offer.layers)  # type: ignore[no-any-return]  # our own
 
     with without(Reason.BELOW_QUORUM) as patch:
-        patch.setattr(Ledger, "permit", lambda self, mark, position: None)
-        patch.setattr(Ledger, "freeze", freeze)
+        patch.setattr(MaskedSteps, "permit", lambda self, step, attempt, position: None)
+        patch.setattr(MaskedSteps, "add", lambda self, step, attempt, position, vector: None)
         patch.setattr(Itinerary, "accept", accept)
         _of_any_sites(patch)
         yield

@@ -264,7 +264,7 @@ def test_a_private_run_that_has_ended_spends_no_more_epsilon(tmp_path: Path, mom
             await restart(sites)
             await agree(sites)
         for number in range(2):
-            await site.tell(*offer(first + np.float32(number), number, 1))
+            await site.tell(*offer(first + np.float32(number), number, 1), Bind(number, 1, plan.site_names, 0))
         await asyncio.sleep(2 * SECONDS)
 
         assert [facts["epsilon"] for facts in site.records("privacy_spent")] == [1.0]

@@ -25,11 +25,10 @@ from site_agent.trainer_socket import Train, Trained
 from tests.federation import Site, clear_plan, masked_plan, settle
 from tests.hostile.masking_coordinator import agreed
 from tests.hostile.test_lying_coordinator import ALL, zeros
-from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.gates import NOON, policy_with, spawned
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import made_up_identities, offer, plan_with
 from tests.scripted import announced, offered
-from tests.site_agent.gate.test_spent import spawned
 
 PLAN = plan_with(made_up_identities(), parameters=10)
 ATTEMPTS = 20
@@ -112,7 +111,7 @@ def rounds_with(
     approve(state, PLAN, by="A. Jones", at=NOON)
     rounds = Rounds(
         run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site="a", policy=policy_with(), audit=audit,
-        consent=Consent(state, PLAN, approvers=1, now=lambda: NOON), masking=None, saved=(), released=(),
+        consent=Consent(state, PLAN, approvers=1, now=lambda: NOON), masking=None, saved=(),
         around=Surroundings(send=send, ask=ask, spawn=spawned, deliver=deliver),  # type: ignore[arg-type]
     )  # fmt: skip
     return rounds

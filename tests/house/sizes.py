@@ -34,7 +34,7 @@ AUDIT_ORDER: Final = {
     "the one door": ("site_agent.gate.door",),
     "the decision": (
         "site_agent.gate.permission", "site_agent.gate.policy", "site_agent.gate.consent", "site_agent.approvals",
-        "site_agent.approvals_guard", "site_agent.gate.spent", "site_agent.gate.privacy_ledger",
+        "site_agent.approvals_guard", "site_agent.gate.privacy_ledger",
         "site_agent.gate.itinerary", "site_agent.approving",
     ),
     "a round": (
@@ -45,7 +45,7 @@ AUDIT_ORDER: Final = {
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
         "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
     ),
-    "the masks": ("site_agent.gate.site_masking", "site_agent.gate.earlier_runs", "protos.masking"),
+    "the masks": ("site_agent.gate.site_masking", "site_agent.gate.masked_steps", "protos.masking"),
     "the audit log": ("host.record_store", "host.audit_log"),
     "how it starts": (
         "site_agent.service.joining", "site_agent.service.enrolling", "site_agent.gate.separation",
@@ -77,12 +77,12 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 55_500, "audited_lines": 7_600, "beside_a_round_lines": 21_300, "test_lines": 67_500,
+    "package_lines": 55_500, "audited_lines": 6_900, "beside_a_round_lines": 21_300, "test_lines": 67_500,
     "benchmark_lines": 7_300, "doc_words": 27_000, "plan_keys": 30,
-    "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 900, "protos.privacy": 400, "protos.numbers": 400,
+    "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 650, "protos.privacy": 400, "protos.numbers": 400,
     "protos": 200, "host": 2_950, "pki": 2_350, "coordinator.rounds": 2_150, "coordinator.storage": 1_050,
     "coordinator.network": 1_250, "coordinator.operations": 350, "coordinator.commands": 200, "coordinator": 650,
-    "site_agent.agent": 800, "site_agent.gate": 4_300, "site_agent.service": 1_050, "site_agent.trainer": 12_450,
+    "site_agent.agent": 800, "site_agent.gate": 3_850, "site_agent.service": 1_050, "site_agent.trainer": 12_450,
     "site_agent.desk": 9_450, "site_agent.commands": 1_350, "site_agent": 2_900, "global_layers": 400,
 }  # fmt: skip
 

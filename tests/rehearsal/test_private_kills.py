@@ -27,7 +27,7 @@ from protos.privacy.accounting import PRIVATE_SCALE
 from quickstart.federation import Rehearsal
 from quickstart.hospitals import uci_hospitals
 from tests.chaos.test_processes import Nursery, Services, run
-from tests.logged import lines_of
+from tests.logged import lines_of, noise_of
 from tests.rehearsal.programs import called, prepared_here
 from tests.rehearsal.test_private_training import privately
 
@@ -38,43 +38,31 @@ PROMISE = {"unit": "patient", "epsilon": EPSILON, "delta": 1e-5, "clip": 1.0, "p
 
 
 class Watched:
-    """What the gates' folders showed during a run, and the laws that hold at every moment."""
+    """What the gates' stores showed during a run, and the laws that hold at every moment."""
 
     def __init__(self, share: float = 0.3) -> None:
         """`share` of the gates are killed when their noise appears."""
         self._share = share
         self.sums: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # by hospital and position
         self._spent: dict[str, float] = {}
-        self._drawn: set[Path] = set()
+        self._drawn: set[tuple[str, str]] = set()
 
     def watch(self, services: Services) -> None:
         """Look at every gate. Some of them are killed as soon as their noise is on disk."""
         for hospital in services.rehearsal.hospitals:
             gate = services.rehearsal.folder / hospital.name / "state" / "gate"
-            new = set(gate.glob("privacy/*.numbers/*")) - self._drawn
+            noise = noise_of(gate / "gate.sqlite")
+            new = {(hospital.name, position) for position in noise} - self._drawn
             self._drawn |= new
             if new and len(services.killed) < MOST_KILLS and services.luck.random() < self._share:
                 services.kill(services.running[hospital.name].pid, f"{hospital.name} with new noise")
-            self._look(hospital.name, gate)
-
-    def _look(self, name: str, gate: Path) -> None:
-        draws = [draw for path in gate.glob("privacy/*.json") for draw in json.loads(path.read_text())["draws"]]
-        paid = {one["identifier"]: one["epsilon"] for one in (draw["payment"] for draw in draws) if one is not None}
-        paid |= {one["identifier"]: one["epsilon"] for one in records(gate, "privacy_spent")}
-        spent = sum(paid.values())
-        assert spent >= self._spent.get(name, 0.0), f"{name} has spent less than before"
-        self._spent[name] = spent
-        for draw in draws:
-            for path in gate.glob(f"privacy/*.numbers/{draw['position']}"):
-                self._keep(name, path)
-
-    def _keep(self, name: str, path: Path) -> None:
-        try:
-            numbers = np.frombuffer(path.read_bytes(), "<i8").astype(np.float64)
-        except FileNotFoundError:  # the run is over
-            return
-        kept = self.sums.setdefault((name, path.name), numbers)
-        assert (kept == numbers).all(), f"{name} has drawn other noise for a sum that was paid for"
+            spent = sum(one["epsilon"] for one in records(gate, "privacy_spent"))
+            assert spent >= self._spent.get(hospital.name, 0.0), f"{hospital.name} has spent less than before"
+            self._spent[hospital.name] = spent
+            for position, content in noise.items():
+                numbers = np.frombuffer(content, "<i8").astype(np.float64)
+                kept = self.sums.setdefault((hospital.name, position), numbers)
+                assert (kept == numbers).all(), f"{hospital.name} has sent other noise for a sum that was paid for"
 
 
 def records(gate: Path, event: str) -> list[dict[str, Any]]:

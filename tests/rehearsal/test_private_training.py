@@ -16,7 +16,7 @@ from quickstart.federation import Rehearsal, command, prepare
 from quickstart.hospitals import uci_hospitals
 from quickstart.plans import plan_of, studies_of
 from quickstart.programs import run_to_the_end
-from tests.logged import lines_of
+from tests.logged import lines_of, noise_of
 
 ROUNDS = 12
 LIMITS = {"largest_epsilon_per_study": 4.0, "largest_epsilon_per_year": 4.0, "delta": 1e-5}
@@ -83,7 +83,7 @@ def test_a_private_network_from_plan_to_report(tmp_path: Path) -> None:
 
 
 def _check_site(home: Path) -> None:
-    """One payment before twelve releases, no number but the gradient, an empty folder of numbers at the end."""
+    """One payment before twelve releases, no number but the gradient, and no stored noise at the end."""
     lines = lines_of(home / "state" / "gate" / "gate.sqlite")
     records: list[dict[str, Any]] = [json.loads(line)["facts"] for line in lines]
     events = [record["event"] for record in records]
@@ -94,7 +94,7 @@ def _check_site(home: Path) -> None:
     assert all(name.startswith("private gradient: ") for record in released for name in record["scalars"])
     assert {record["tensors"] for record in released} == {0}
     assert {record["bytes"] for record in released} == {8 + 8 * len(released[0]["scalars"])}
-    assert not list((home / "state" / "gate" / "privacy").glob("*.numbers"))
+    assert noise_of(home / "state" / "gate" / "gate.sqlite") == {}
     (report,) = (home / "state" / "reports").glob("*.json")
     row = "row, because the contract has no patient column"
     assert json.loads(report.read_text())["privacy"] == {"epsilon": 4.0, "delta": 1e-5, "clip": 1.0, "unit": row}

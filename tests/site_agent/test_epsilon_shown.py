@@ -64,7 +64,7 @@ def test_a_payment_is_in_the_audit_log_and_in_the_site_s_status(tmp_path: Path) 
     training = PLAN.private_training
     assert training is not None
 
-    PrivacyLedger(tmp_path, log).pay(PLAN, bytes(32), [0] * len(training.names))
+    PrivacyLedger(log).pay(PLAN, bytes(32), [0] * len(training.names))
     (record,) = log.records("privacy_spent")
     log.close()
 

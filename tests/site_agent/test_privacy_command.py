@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def spent(state: Path, plan: Plan) -> None:
     """The plan pays."""
     log = AuditLog(gate_store_path(state), site="a", now=lambda: NOW)
-    PrivacyLedger(state, log).pay(plan, bytes(32), [0] * 100)
+    PrivacyLedger(log).pay(plan, bytes(32), [0] * 100)
     log.close()
 
 

@@ -20,9 +20,8 @@ from site_agent.gate.site_masking import SiteMasking, masking_limits
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.gate_socket import WINDOW, Sent
 from site_agent.hospital import Policy
-from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
 from tests.rehearsal.study import made_up_identities, plan_with
-from tests.site_agent.gate.test_spent import nothing, spawned
 
 CHANGES = {"smallest_sites": 4, "smallest_training_rows": 30}
 
@@ -32,28 +31,13 @@ def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> R
     manifest = manifest_of(plan)
     masking = SiteMasking(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", identity_key=Ed25519PrivateKey.generate(),
-        state=folder, audit=audit, released=(), **masking_limits(plan, policy),
+        store=audit.store, **masking_limits(plan, policy),
     )  # fmt: skip
     return Rounds(
         run=plan.run_name, plan=plan, manifest=manifest, site="a", policy=policy, audit=audit, masking=masking,
-        consent=Consent(folder, plan, approvers=1, now=lambda: NOON), saved=(), released=(),
+        consent=Consent(folder, plan, approvers=1, now=lambda: NOON), saved=(),
         around=Surroundings(send=nothing, ask=nothing, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
     )  # fmt: skip
-
-
-def test_a_run_starts_without_another_reading_of_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large log takes seconds to read. Masks and rounds share one list of the contributions that were sent."""
-    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
-    log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
-    read = list[str]()
-    monkeypatch.setattr(log, "records", lambda *events: (read.extend(events), iter(()))[1])
-    rounds = rounds_under(plan, policy_with(secure_aggregation="required"), tmp_path, log)
-    at_the_start = list(read)
-
-    rounds.follow(policy_with(secure_aggregation="required"))
-
-    assert (at_the_start, read) == ([], ["contribution_released"])
-    log.close()
 
 
 @pytest.mark.parametrize("key", CHANGES)

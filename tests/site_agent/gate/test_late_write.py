@@ -14,9 +14,8 @@ from protos.plan.manifest import manifest_of
 from protos.wire.messages import MOST_CHUNKS_AT_ONCE, MOST_TOGETHER_BYTES, Bind
 from site_agent.gate.consent import Consent
 from site_agent.gate.site_rounds import Rounds, Surroundings
-from tests.rehearsal.gates import NOON, policy_with
+from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
 from tests.rehearsal.study import made_up_identities, plan_with
-from tests.site_agent.gate.test_spent import nothing, spawned
 
 # So many sites that a large upload begins with a word of its own, which is the write that fails here.
 NAMES = [f"site-{number:02}" for number in range(MOST_CHUNKS_AT_ONCE + 1)]
@@ -37,7 +36,7 @@ def test_the_write_of_an_ended_stream_fails_in_silence(tmp_path: Path, *, has_en
         rounds = Rounds(
             run=PLAN.run_name, plan=PLAN, manifest=manifest_of(PLAN), site=NAMES[0], policy=policy_with(),
             consent=Consent(tmp_path, PLAN, approvers=1, now=lambda: NOON), audit=audit, masking=None,
-            around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(), released=(),
+            around=Surroundings(send=fails, ask=nothing, spawn=spawned, deliver=nothing), saved=(),
         )  # fmt: skip
         bind = Bind(0, 0, tuple(NAMES), 0)
         contribution = SimpleNamespace(buffer=bytes(MOST_TOGETHER_BYTES + 1))

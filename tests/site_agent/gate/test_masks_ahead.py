@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from host.audit_log import AuditLog
-from protos.fingerprints import fingerprint
+from host.record_store import Store
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
-from protos.plan.manifest import manifest_of
-from protos.wire.messages import Bind, KeySessionOpen, KeySessionRoster, KeySessionSeal
+from protos.wire.messages import Bind
 from site_agent.gate.site_masking import SiteMasking
 from tests.for_each import for_each
-from tests.rehearsal.gates import NOON
+from tests.rehearsal.gates import keys_of, sealed
 from tests.rehearsal.study import plan_with
 
 NAMES = ("a", "b", "c", "d")
@@ -25,24 +22,12 @@ POSITION = bytes(range(32))
 @pytest.fixture
 def masking(tmp_path: Path) -> Iterator[SiteMasking]:
     """The masks of site a, after all sites agreed on keys."""
-    keys = {name: Ed25519PrivateKey.generate() for name in NAMES}
-    identities = {name: fingerprint(key.public_key().public_bytes_raw()) for name, key in keys.items()}
-    changes = {"secure_aggregation": "required"}
-    plan = plan_with(identities, changes=changes)
-    logs = {name: AuditLog(tmp_path / name / "audit.log", site=name, now=lambda: NOON) for name in NAMES}
-    sites = {
-        name: SiteMasking(
-            run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=name, identity_key=keys[name],
-            quorum=3, smallest=3, state=tmp_path / name, audit=logs[name], released=(),
-        )
-        for name in NAMES
-    }  # fmt: skip
-    adverts = tuple(site.open(KeySessionOpen(1, NAMES)) for site in sites.values())
-    told = tuple(site.check(KeySessionRoster(1, adverts)) for site in sites.values())
-    sites["a"].seal(KeySessionSeal(1, told))
-    yield sites["a"]
-    for log in logs.values():
-        log.close()
+    keys, identities = keys_of(NAMES)
+    plan = plan_with(identities, changes={"secure_aggregation": "required"})
+    stores = {name: Store(tmp_path / name / "gate.sqlite") for name in NAMES}
+    yield sealed(plan, keys, stores)
+    for store in stores.values():
+        store.close()
 
 
 def bind_of(*sites: str, attempt: int = 0, first_chunk: int = 0) -> Bind:

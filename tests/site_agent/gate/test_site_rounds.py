@@ -20,8 +20,7 @@ from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_rounds import Rounds, Surroundings
 from site_agent.trainer_socket import Agreed, Conclude
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
-from tests.rehearsal.gates import NOON, policy_with
-from tests.site_agent.gate.test_spent import nothing, spawned
+from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
 
 LAYERS = bytes(32)
 
@@ -44,7 +43,7 @@ def rounds_of(plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[C
     masking = None if plan.secure_aggregation == "off" else object()  # is not come to
     return Rounds(
         run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=site, policy=policy_with(), audit=audit,
-        consent=Consent(state, plan, approvers=1, now=lambda: NOON), masking=masking, saved=(), released=(),  # type: ignore[arg-type]
+        consent=Consent(state, plan, approvers=1, now=lambda: NOON), masking=masking, saved=(),  # type: ignore[arg-type]
         around=Surroundings(send=nothing, ask=ask, spawn=spawned, deliver=nothing),  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -59,7 +58,7 @@ async def finish(rounds: Rounds) -> None:
 def test_a_trainer_receives_the_total_of_its_private_layers_with_the_result(tmp_path: Path, audit: AuditLog) -> None:
     """The numbers of the federation come first. The noisy sums that the gate keeps for this site follow them."""
     plan = private_network_plan(rounds=4, hidden=(2,), method={"name": "fedper"}, outputs=None)
-    ledger, manifest = PrivacyLedger(tmp_path, audit), manifest_of(plan)
+    ledger, manifest = PrivacyLedger(audit), manifest_of(plan)
     ledger.pay(plan, bytes(32), [0] * len(plan.private_training.names if plan.private_training else ()) + [7, 8, 9])
 
     asked: list[Conclude] = []

@@ -1,0 +1,97 @@
+"""Records which vectors this site has masked, so that no step is answered in two ways, and the sums that it answered.
+
+Two vectors in one context have the same masks, so their difference is visible at once. These rows prevent this, and do
+not rely on what the coordinator or another site remembers. They are in the gate's store (host/record_store.py) and are
+written in the transaction of the release, before a byte leaves. Source: docs/privacy.md, "The rules of each gate". The
+rules:
+
+* attempts at a step only increase, also after a restart or a new key session;
+* a new step comes after every step that was masked;
+* a masked step is repeated only for the same received bytes, with the identical vector and under a new context;
+* a sum of one plan can be subtracted from a sum of another. So every run for which this site ever masked counts,
+  whatever its study is called. Only the hospital's policy excludes a run, by its name (`uncounted_runs`);
+* no row is changed or deleted. Contexts and keys are never on disk.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterable
+from typing import Final
+
+from host.record_store import Store, append_only
+from protos.masking.answered_sets import Answer
+from protos.masking.masking_refusals import Reason, require
+
+_SCHEMA: Final = f"""
+CREATE TABLE IF NOT EXISTS answered (run TEXT PRIMARY KEY, kinds TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS masked (
+    run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, position BLOB NOT NULL, vector BLOB NOT NULL,
+    PRIMARY KEY (run, step, attempt)
+) STRICT;
+{append_only("answered")}{append_only("masked")}"""
+_DIGEST_BYTES: Final = 32
+
+
+class MaskedSteps:
+    """The vectors that a site has masked in one run, and the sums that it answered in others."""
+
+    def __init__(self, store: Store, answer: Answer) -> None:
+        """Prepare the tables in the gate's store. `answer` has the contributors of this run. Raises StoreError."""
+        store.define(_SCHEMA)
+        self._store, self._answer = store, answer
+
+    def permit(self, step: int, attempt: int, position: bytes) -> bytes | None:
+        """Decide whether the site may mask a vector for this attempt at a step. Nothing is written.
+
+        Args:
+            position: digest of run, step and everything that was sent for the step, 32 bytes.
+
+        Returns:
+            The digest of the vector that was masked for this step before, and must be sent again. None for a new step.
+
+        Raises:
+            MaskingRefused: this request can never be permitted.
+        """
+        run = self._answer.run
+        newest = "SELECT attempt, position, vector FROM masked WHERE run = ? AND step = ? ORDER BY attempt DESC LIMIT 1"
+        for last_attempt, last_position, vector in self._store.read(newest, run, step):
+            require(attempt > last_attempt, Reason.NOT_INCREASING)
+            require(hmac.compare_digest(position, last_position), Reason.OTHER_POSITION)
+            return bytes(vector)
+        later = self._store.read("SELECT 1 FROM masked WHERE run = ? AND step > ? LIMIT 1", run, step)
+        require(not later, Reason.NOT_INCREASING)
+        return None
+
+    def add(self, step: int, attempt: int, position: bytes, vector: bytes) -> None:
+        """Record the vector that will be masked. Nothing may be sent before the transaction is on disk.
+
+        Args:
+            position: as in `permit`.
+            vector: digest of the whole encoded vector before masking, 32 bytes.
+
+        Raises:
+            MaskingRefused: the step is not permitted, or not with this vector. Then the site must not mask.
+            StoreError: the row cannot be written.
+        """
+        if {len(position), len(vector)} != {_DIGEST_BYTES}:
+            raise ValueError("a position and a vector's digest have 32 bytes")
+        before = self.permit(step, attempt, position)
+        require(before is None or hmac.compare_digest(before, vector), Reason.OTHER_VECTOR)
+        kinds = json.dumps({kind: sorted(sites) for kind, sites in self._answer.kinds}, sort_keys=True)
+        with self._store.transaction():
+            self._store.write("INSERT OR IGNORE INTO answered VALUES (?, ?)", self._answer.run, kinds)
+            self._store.write(
+                "INSERT INTO masked VALUES (?, ?, ?, ?, ?)", self._answer.run, step, attempt, position, vector
+            )
+
+    def answered_beside(self, uncounted: Iterable[str]) -> list[Answer]:
+        """Return the sums that this site answered in other runs, except the runs that the policy excludes."""
+        excluded = {self._answer.run, *uncounted}
+        found = self._store.read("SELECT run, kinds FROM answered ORDER BY run")
+        return [
+            Answer(run, frozenset((kind, frozenset(sites)) for kind, sites in json.loads(kinds).items()))
+            for run, kinds in found
+            if run not in excluded
+        ]
