@@ -17,6 +17,7 @@ import structlog
 import yaml
 
 from host.log_report import in_words
+from host.record_store import StoreDamaged
 from protos.plan.plan import Plan
 from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.site_cli import main
@@ -359,7 +360,7 @@ def test_a_broken_log_keeps_nobody_in_a_study(site: Site) -> None:
         store.execute("DROP TRIGGER records_UPDATE")
         store.execute("UPDATE records SET line = replace(line, 'A. Jones', 'B. Jones')")
 
-    assert site("withdraw", "--by", "B. Smith") == 1
+    assert site("withdraw", "--by", "B. Smith") == StoreDamaged.exit_status
     assert site.why_not(plan) is not None
 
 

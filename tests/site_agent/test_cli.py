@@ -18,6 +18,7 @@ import pytest
 import structlog
 import yaml
 
+from host.record_store import StoreDamaged
 from protos.plan.plan import Plan
 from site_agent.site_cli import main
 from tests.logged import lines_of
@@ -341,10 +342,10 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
         store.execute("DROP TRIGGER records_UPDATE")
         store.execute("UPDATE records SET line = replace(line, 'A. Jones', 'B. Jones')")
 
-    assert site_agent("audit", "verify", "--config", config) == 1
+    assert site_agent("audit", "verify", "--config", config) == StoreDamaged.exit_status
     assert "record 0" in site_agent.err
     assert_three_sentences(site_agent.err)
-    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "C", "--yes") == 1
+    assert site_agent("approve", "--config", config, "--plan", folder / "plan.yaml", "--by", "C", "--yes") == 78
 
 
 @pytest.mark.parametrize(
