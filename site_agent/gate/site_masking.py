@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from host.record_store import Store
-from protos.masking.answered_sets import answer_of, why_not_answered
+from protos.masking.answered_sets import Answer, answer_of, why_not_answered
 from protos.masking.key_session import (
     KeySessionSecret,
     KeySessionTerms,
@@ -88,7 +88,7 @@ class SiteMasking:
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
         self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
-        self._answer = answer_of(plan)
+        self._answer = Answer(run, answer_of(plan).kinds)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it
         self.limit(quorum=quorum, smallest=smallest, uncounted_runs=uncounted_runs)
