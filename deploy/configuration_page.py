@@ -15,7 +15,7 @@ from typing import Any, Final
 HOUSE: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HOUSE))
 
-from coordinator.configuration import CoordinatorConfiguration  # noqa: E402
+from coordinator.commands.configuration import CoordinatorConfiguration  # noqa: E402
 from site_agent.hospital import Hospital  # noqa: E402
 
 _END: Final = """## Paths of secrets, from the environment

@@ -10,7 +10,8 @@ a new invitation. The rules:
 
 Several processes can use one file at once, each with its own `Register`. A `Register` must not be used across a fork.
 Times are aware, from the caller, and stored in whole seconds. The file is in write-ahead mode, mode 0600, and synced at
-every change, so a confirmed revocation survives a power cut.
+every change, so a confirmed revocation survives a power cut. It is in the authority's folder and not in the
+coordinator's store, because the office invites and revokes sites also where no coordinator has run.
 """
 
 from __future__ import annotations

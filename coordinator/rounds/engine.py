@@ -1,8 +1,10 @@
 """Runs the rounds: reacts to messages of sites, changes the state of the run, and sends messages to the sites.
 
-Everything runs on one event loop and never waits, so each event is handled as a whole. Runs follow one another in the
-order of the configuration, and sites stay connected in between. An interrupted run continues where its records end: at
-its result, or in a wait until all sites are back. A run that is over is never repeated.
+Everything runs on one event loop and never waits, so each event is handled as a whole. A message to a site is sent only
+after the decision is on disk. A message that fits no run of this coordinator is refused. A message about an attempt or
+agreement that has ended is ignored. Runs follow one another in the order of the configuration, and sites stay connected
+in between. An interrupted run continues where its records end: at its result, or in a wait until all sites are back. A
+run that is over is never repeated.
 """
 
 from __future__ import annotations
@@ -13,63 +15,87 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, assert_never
+from itertools import groupby
+from typing import Any, Protocol, assert_never
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
-from coordinator.rounds.hearing import (
-    awaits_chunk,
-    has_what_it_needs,
-    hear_chunk,
-    hear_of_keys,
-    refuse_identity,
-    refuse_join,
-)
-from coordinator.rounds.performing import Peer, Performer
+from coordinator.rounds.course import news
 from coordinator.rounds.phases import (
     Attempt,
+    CloseRound,
     Collecting,
     Declined,
+    Effect,
+    EndRun,
     Event,
     Finishing,
     Gathering,
     Interrupted,
     Joined,
     Left,
+    OfferRound,
+    OpenKeySession,
     Over,
+    SealKeySession,
+    SendResult,
+    SendRoster,
+    Sites,
     TimePassed,
     TookResult,
+    VoidRound,
     WasResumed,
     WasStopped,
     WentBack,
+    Working,
 )
 from coordinator.rounds.round import advance
-from coordinator.rounds.run import Run, new_run, terms_of
-from coordinator.rounds.run_standing import Around, status_facts
+from coordinator.rounds.run import Run, awaits_chunk, hear_chunk, hear_of_keys, new_run, terms_of
+from coordinator.rounds.run_status import Around, status_facts
 from coordinator.storage.ending import Ending
 from coordinator.storage.history import history_of
 from coordinator.storage.run_record import write_record
 from coordinator.storage.run_store import RunStore
 from host.audit_log import AuditLog
 from protos.errors import OperatorError
-from protos.plan.manifest import Starts, manifest_of
+from protos.plan.manifest import Manifest, Starts, manifest_of
 from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.wire.messages import (
     Announcement,
+    Bind,
     Chunk,
+    CoordinatorMessage,
     CoordinatorReason,
     Done,
     Hello,
     Join,
     KeyAdvert,
     KeySessionAcknowledgement,
+    KeySessionOpen,
+    KeySessionRoster,
+    KeySessionSeal,
     MalformedMessage,
     Ready,
     Refusal,
     SiteMessage,
     SiteReason,
 )
+
+
+class Peer(Protocol):
+    """Sends messages on one site's open stream."""
+
+    def send(self, message: CoordinatorMessage) -> None:
+        """Add a message to the queue of this site's messages."""
+
+    def send_parameters(self, parameters: npt.NDArray[np.float32], round_number: int, attempt: int) -> None:
+        """Send parameters to the site in chunks. Each chunk is read from the vector just before it is sent."""
+
+    def end(self, reason: CoordinatorReason, detail: str) -> None:
+        """Send the site the reason for the end of the connection, then end the connection."""
 
 
 class Engine:
@@ -104,7 +130,7 @@ class Engine:
         self._store: RunStore | None = None
         self._held: dict[str, Join] = {}
         self.ending, self._contacts = Ending(log, identity_of, revoked), dict[str, float]()
-        self._performer = Performer(self._peers, self._joined, self._log)
+        self._outbox: list[Callable[[], None]] = []  # messages that are sent after the decisions are on disk
         self.failure: OperatorError | None = None
         self.outcomes: list[Over] = []
         self.finished = asyncio.Event()
@@ -261,7 +287,12 @@ class Engine:
     def _tell_all_over(self) -> None:
         """Inform each connected site that all runs have ended. Other sites are informed when they connect."""
         if self._run is None and self.finished.is_set() and self.failure is None:
-            self._guarded(partial(self.ending.tell, self._peers))
+            self._guarded(self._send_end)
+
+    def _send_end(self) -> None:
+        self.ending.record(self._peers)
+        for peer in list(self._peers.values()):
+            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
 
     def _begin(self, run: Run, store: RunStore) -> None:
         """Announce a run for the first time, or continue it from its records."""
@@ -276,7 +307,7 @@ class Engine:
         store.note("run_taken_up")
         store.commit()
         run.terms = replace(terms, is_paused=history.is_paused)
-        run.state = interrupted_state(run, store, self._clock())
+        run.state = _interrupted_state(run, store, self._clock())
         self._log.info("run_taken_up", run=run.name, round=max(history.past) + 1, snapshots=store.rounds)
 
     def _announce(self, site: str, run: Run) -> None:
@@ -305,7 +336,7 @@ class Engine:
             self._refuse(self._store, "run_ahead", site, why)
             return
         self._store.joined(site, join)
-        is_current = has_what_it_needs(run, self._store, site, join)
+        is_current = _has_what_it_needs(run, self._store, site, join)
         if not is_current and not self._store.can_return(site):
             why = "the coordinator and this site have no saved state of this run in common"
             self._refuse(self._store, "site_state_refused", site, why)
@@ -357,16 +388,104 @@ class Engine:
             return
         try:
             run.state, effects = advance(run.terms, run.state, event, self._clock())
-            over = self._performer.perform(run, store, effects)
+            over = self._perform_all(run, store, effects)
             if over is not None:
                 self._end(run, store, over)
             elif isinstance(run.state, Interrupted) and run.state.returns and not run.terms.is_paused:
-                self._happened(go_back(run, store, self._joined))
+                self._happened(_go_back(run, store, self._joined))
         except OperatorError as failure:
             self._fail(failure)
         if self._run is run:
             self._schedule()
             self._hear_held(run)
+
+    def _perform_all(self, run: Run, store: RunStore, effects: tuple[Effect, ...]) -> Over | None:
+        """Carry out decisions in this sequence, then send the messages. Return how the run ended, or None.
+
+        The decisions are on disk before the messages are sent.
+
+        Raises:
+            OperatorError: a decision could not be written to the disk; nothing was sent.
+        """
+        over = None
+        self._outbox.clear()
+        for effect in effects:
+            if isinstance(effect, EndRun):
+                over = effect.over
+            else:
+                self._perform(run, store, effect)
+        state = run.state
+        if isinstance(state, Working) and not run.terms.sites <= state.attempt.present:
+            run.times.disturbed()
+        store.commit()
+        for act in self._outbox:
+            act()
+        return over
+
+    def _perform(self, run: Run, store: RunStore, effect: Effect) -> None:
+        names = run.plan.site_names
+        match effect:
+            case OpenKeySession(key_session=key_session):
+                run.adverts.clear()
+                run.acknowledgements.clear()
+                store.note("key_session_opened", key_session=key_session, sites=list(names))
+                self._send(run.terms.sites, KeySessionOpen(key_session, names))
+            case SendRoster(key_session=key_session):
+                self._send(run.terms.sites, KeySessionRoster(key_session, tuple(run.adverts[site] for site in names)))
+            case SealKeySession(key_session=key_session):
+                entries = tuple(run.acknowledgements[site] for site in names)
+                self._send(run.terms.sites, KeySessionSeal(key_session, entries))
+            case OfferRound():
+                self._offer(run, store, effect)
+            case CloseRound(round=number):
+                self._close(run, store, number)
+            case VoidRound():
+                self._void(run, store, effect)
+            case SendResult(sites=sites):
+                finish, values = run.result()
+                self._send(sites, finish)
+                self._send_parameters(sites, values, run.rounds_made, 0)
+            case EndRun():
+                raise ValueError("ended by the caller")
+            case _:
+                assert_never(effect)
+
+    def _offer(self, run: Run, store: RunStore, effect: OfferRound) -> None:
+        offer, sites = store.offer(effect.round, effect.attempt), effect.sites
+        run.times.offered(offer.round, effect.attempt)
+        if not effect.resumes:
+            run.begin_sum(offer.round, run.plan.site_names)
+        self._send(sites, offer)
+        self._send_parameters(sites, run.offered(offer.round).values, offer.round, effect.attempt)
+        arrived = run.running_sum.arrived
+        for first, some in groupby(sorted(sites, key=arrived), arrived):  # usually one message for all
+            self._send(frozenset(some), Bind(offer.round, effect.attempt, run.plan.site_names, first))
+
+    def _close(self, run: Run, store: RunStore, number: int) -> None:
+        before = run.course
+        store.before_change()
+        run.close_round(number)
+        run.times.closed()
+        store.closed(number)
+        self._log.info("round_closed", run=run.name, round=run.rounds_made, contributors=len(run.terms.sites))
+        for event, facts in news(run.manifest, before, run.course):
+            self._log.info(event, run=run.name, **facts)
+
+    def _void(self, run: Run, store: RunStore, void: VoidRound) -> None:
+        facts = {"round": void.round, "attempt": void.attempt, "missing": sorted(void.missing)}
+        self._log.warning("round_void", run=run.name, **facts | {"round": void.round + 1})
+        store.note("round_void", **facts)
+        for site in sorted(void.missing & self._joined):
+            self._joined.discard(site)
+            end = self._peers[site].end
+            self._outbox.append(partial(end, CoordinatorReason.REPLACED, "the round's deadline passed; connect again"))
+
+    def _send(self, sites: Sites, message: CoordinatorMessage) -> None:
+        self._outbox += [partial(self._peers[site].send, message) for site in sorted(sites & self._joined)]
+
+    def _send_parameters(self, sites: Sites, values: npt.NDArray[np.float32], number: int, attempt: int) -> None:
+        for site in sorted(sites & self._joined):
+            self._outbox.append(partial(self._peers[site].send_parameters, values, number, attempt))
 
     def _hear_held(self, run: Run) -> None:
         """When the round is over, add sites again that sent a whole contribution and then reconnected."""
@@ -415,14 +534,43 @@ class Engine:
         self._happened(TimePassed())
 
 
-def interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Interrupted:
-    """Return the state from which the coordinator continues a run after a restart. No site is connected yet.
+def refuse_identity(plan: Plan, site: str, identity_fingerprint: str | None) -> str | None:
+    """Return why a site may not take part in the run of a plan. Return None if the site may take part.
 
-    Args:
-        run: new, with its current terms.
-        store: the state on disk; at least one round was offered.
-        now: seconds of the caller's monotonic clock.
+    A certificate alone is not enough: the plan lists each site by the fingerprint of its identity key, and the register
+    must have that key under the site's name.
     """
+    listed = {entry.name: entry.identity for entry in plan.sites}
+    if site not in listed:
+        return f"the plan {plan.study} does not list {site}"
+    if listed[site] != identity_fingerprint:
+        return f"the plan {plan.study} lists {site} with another identity key"
+    return None
+
+
+def refuse_join(plan: Plan, manifest: Manifest, join: Join) -> str | None:
+    """Return why the agreement that a site sent does not match the plan. Return None if the agreement matches."""
+    if join.plan_digest != plan.digest:
+        return "the site agreed to another plan"
+    if join.manifest_digest != manifest.digest:
+        return "the tensors that the site would send differ from the plan"
+    return None
+
+
+def _has_what_it_needs(run: Run, store: RunStore, site: str, join: Join) -> bool:
+    """Return whether a joining site has the state in memory or on disk from which it continues the run.
+
+    A site that has sent its whole contribution continues with the next round.
+    """
+    state = run.state
+    if not isinstance(state, Working):
+        return True
+    has_sent = isinstance(state, Collecting) and site in state.complete
+    return store.is_current(join, state.attempt.round + has_sent)
+
+
+def _interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Interrupted:
+    """Return the state from which a run with an offered round continues after a restart. No site is connected yet."""
     number = max(store.history.past)
     session, nobody = store.history.key_session, frozenset[str]()
     attempt = Attempt(round=number, number=store.history.past[number], present=nobody, key_session=session)
@@ -432,12 +580,8 @@ def interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Inte
     return Interrupted(attempt=attempt, returns=True)
 
 
-def go_back(run: Run, store: RunStore, joined: Collection[str]) -> WentBack | None:
-    """As soon as all sites are connected, return to the newest round that coordinator and sites have on disk.
-
-    Raises:
-        UnavailableError: the snapshot cannot be read any more, or a decision cannot be written to the disk.
-    """
+def _go_back(run: Run, store: RunStore, joined: Collection[str]) -> WentBack | None:
+    """As soon as all sites are connected, return to the newest round that coordinator and sites have on disk."""
     number = store.find_return(joined)
     if number is None:
         return None

@@ -1,31 +1,26 @@
 """Measures how long rounds take. Interrupted rounds are not measured.
 
-A round's time is measured from the offer of the attempt that closes the round. Times that an earlier process measured
-are read from the audit log. A round that was disturbed is not measured: a site disconnected, the coordinator ended, or
-the run returned to an earlier round.
+A round's time is measured from the offer of the attempt that closes the round. A round that was disturbed is not
+measured: a site disconnected, or the run returned to an earlier round. A restarted program measures again.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 # The pace is estimated from this number of newest rounds.
 NEWEST: Final = 20
-_DISTURBS: Final = frozenset(
-    {"run_taken_up", "run_back", "site_left", "round_void", "state_restored", "run_announced", "run_over"}
-)
 
 
 class RoundTimes:
     """Measures the newest rounds of an active run."""
 
-    def __init__(self, clock: Callable[[], float], newest: Iterable[float] = ()) -> None:
-        """Start with the times of earlier rounds, in seconds. `clock` returns monotonic seconds."""
-        self._clock, self._seconds = clock, deque(newest, NEWEST)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start without a round. `clock` returns monotonic seconds."""
+        self._clock, self._seconds = clock, deque[float](maxlen=NEWEST)
         self._attempt: tuple[int, int] | None = None
         self._began: float | None = None
 
@@ -58,25 +53,3 @@ class RoundTimes:
         if self._began is not None:
             self._seconds.append(self.under_way)
         self._attempt = self._began = None
-
-
-class RecordedTimes:
-    """Computes the times of rounds from the records of a run."""
-
-    def __init__(self) -> None:
-        self.newest: deque[float] = deque(maxlen=NEWEST)
-        self._offered: dict[int, datetime] = {}
-
-    def take(self, record: Mapping[str, Any]) -> float | None:  # Any: every type that JSON has
-        """Return how many seconds a round lasted if this record ends it. Return None if the round was interrupted."""
-        event, seconds = record["event"], None
-        if event == "round_offered":
-            self._offered[record["round"]] = datetime.fromisoformat(record["time"])
-        elif event in _DISTURBS:
-            self._offered.clear()
-        elif event == "round_closed" and (began := self._offered.pop(record["round"], None)) is not None:
-            seconds = (datetime.fromisoformat(record["time"]) - began).total_seconds()
-            if seconds >= 0:  # if the clock was set back, the time is unknown
-                self.newest.append(seconds)
-                return seconds
-        return None

@@ -25,7 +25,20 @@ from coordinator.rounds.course import (
     layers_of_result,
     rounds_of,
 )
-from coordinator.rounds.phases import Collecting, State, Terms
+from coordinator.rounds.phases import (
+    Acknowledged,
+    Advertised,
+    Agreeing,
+    Collecting,
+    Completed,
+    Event,
+    FoundCorrupted,
+    Gathering,
+    Interrupted,
+    Over,
+    State,
+    Terms,
+)
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.storage.snapshots import Snapshot
 from protos.numbers.fixed_point import FixedPoint
@@ -38,7 +51,7 @@ from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import price_in_words
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
 from protos.plan.weighting import RowWeights
-from protos.wire.messages import Finish, KeyAdvert, KeySessionAcknowledgement, Offer, Stage
+from protos.wire.messages import Chunk, Finish, KeyAdvert, KeySessionAcknowledgement, MalformedMessage, Offer, Stage
 from protos.wire.positions import parameters_digest
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -153,7 +166,8 @@ class Run:
 
     def close_round(self, round_number: int) -> None:
         """Compute new shared parameters from the complete sum by the server rule. Decide how the run continues."""
-        exchange = self.offered(round_number).exchange
+        assert self._offered is not None
+        exchange = self._offered.exchange
         sums = self._sums(exchange)
         if exchange.stage is Stage.TRAINING:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
@@ -162,9 +176,7 @@ class Run:
         self.course = follow(self.plan, self.course, round_number, sums)
         if self.plan.prior is not None:
             self.course = announce(self.plan.prior, self.course, round_number, sums, self.values)
-        rounds = rounds_of(self.plan, self.course)
-        if rounds != self.terms.rounds:
-            self.terms = replace(self.terms, rounds=rounds)
+        self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
     def result(self) -> tuple[Finish, Float32]:
@@ -279,3 +291,47 @@ def terms_of(plan: Plan) -> Terms:
         is_masked=plan.secure_aggregation == "required",
         deadlines=plan.deadlines,
     )
+
+
+def hear_of_keys(run: Run, site: str, message: KeyAdvert | KeySessionAcknowledgement) -> Event | None:
+    """Store a site's message about masking keys. Only the other sites can check what the message contains.
+
+    Raises:
+        MalformedMessage: the message has another site's name.
+    """
+    state = run.state
+    if message.site != site:
+        raise MalformedMessage("a key or an acknowledgement in another site's name")
+    if not isinstance(state, Agreeing) or message.key_session != state.attempt.key_session:
+        return None  # an agreement that was restarted in the meantime
+    if isinstance(message, KeyAdvert):
+        run.adverts.setdefault(site, message)
+        return Advertised(site, message.key_session)
+    run.acknowledgements.setdefault(site, message)
+    return Acknowledged(site, message.key_session)
+
+
+def awaits_chunk(run: Run, site: str) -> bool:
+    """Return whether the next chunk of a site's contribution belongs to the sum of the current attempt."""
+    return isinstance(run.state, Collecting) and run.running_sum.awaits(site)
+
+
+def hear_chunk(run: Run, site: str, chunk: Chunk) -> Event | None:
+    """Add a chunk of a site's contribution to the sum of the current attempt at the round.
+
+    Raises:
+        MalformedMessage: this attempt collects no chunks, or the chunk is not the site's next one.
+    """
+    state, at = run.state, (chunk.round, chunk.attempt)
+    if isinstance(state, Gathering | Over):
+        raise MalformedMessage("a chunk of a round that is not collecting")
+    current = (state.attempt.round, state.attempt.number)
+    if not isinstance(state, Collecting) or at != current:
+        was_made = chunk.attempt <= run.terms.past.get(chunk.round, -1)
+        if at < current or was_made or (at == current and isinstance(state, Interrupted)):
+            return None  # the chunk belongs to an attempt that became void before the chunk arrived
+        raise MalformedMessage("a chunk of a round that is not collecting")
+    if not run.running_sum.add(site, chunk.index, chunk.body):
+        return None
+    is_corrupted = run.running_sum.is_complete and not run.is_consistent
+    return FoundCorrupted() if is_corrupted else Completed(site)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from coordinator.rounds.performing import Peer
 from host.audit_log import AuditLog
 from protos.plan.plan import Plan
-from protos.wire.messages import CoordinatorReason
 
 INFORMED: Final = "end_sent"
 
@@ -69,21 +67,15 @@ class Ending:
         """Return the sites that were not informed that all studies are over. Empty while a study is active."""
         return [] if self.under_way.is_set() else self.awaited
 
-    def tell(self, peers: Mapping[str, Peer]) -> None:
-        """Tell these sites that all studies are over, then end their connections.
-
-        Raises:
-            StoreError: it cannot be recorded, so no site was told.
-        """
+    def record(self, connected: Iterable[str]) -> None:
+        """Record that these sites will now be informed. Raises StoreError: then no site must be informed."""
         self.under_way.clear()
-        known = {*peers, *self._gone}
+        known = {*connected, *self._gone}
         news = {run: (sites & known) - self._informed[run] for run, sites in self._sites.items()}
         records = [{"event": INFORMED, "run": run, "sites": sorted(sites)} for run, sites in news.items() if sites]
         if records:
             self._log.write_all(records)
         for run, sites in news.items():
             self._informed[run] |= sites
-        for peer in list(peers.values()):
-            peer.end(CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over")
         if not self.awaited:
             self.all_heard.set()

@@ -7,15 +7,13 @@ the same state.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from coordinator.rounds.round_times import RecordedTimes
 from host.audit_log import RESTORED, AuditLog, Facts
 
 # The records that an operator may need later. All other events are the normal course of a run.
@@ -49,9 +47,9 @@ class History:
         revoked: sites that the federation office has removed and that have not joined again.
         is_paused: a person has paused the run.
         over: how the run ended.
+        began: the time of the first record, in UTC.
         counts: how often each event was recorded.
         happenings: the newest records for an operator.
-        times: how long the newest rounds took.
     """
 
     def __init__(self) -> None:
@@ -64,9 +62,9 @@ class History:
         self.revoked: set[str] = set()
         self.is_paused = False
         self.over: Facts | None = None
+        self.began = ""
         self.counts: Counter[str] = Counter()
         self.happenings: list[Facts] = []
-        self.times = RecordedTimes()
 
     @property
     def is_over(self) -> bool:
@@ -79,15 +77,21 @@ class History:
         return "" if self.over is None else str(self.over["reason"])
 
     @property
+    def standing(self) -> str:
+        """Return the state of the run in a few words."""
+        if self.over is not None:
+            return "complete" if self.over["complete"] else f"ended: {self.reason}"
+        return "paused" if self.is_paused else "under way" if self.has_begun else "gathering"
+
+    @property
     def has_begun(self) -> bool:
         """Return whether the coordinator has offered any round of this run to sites."""
         return bool(self.past)
 
     def take(self, record: Facts) -> None:
         """Update the state of the run by one of its records. They must be applied in their order."""
-        event = record["event"]
+        event, self.began = record["event"], self.began or record["time"]
         self.counts[event] += 1
-        self.times.take(record)
         if event in _HAPPENINGS:
             self.happenings = [*self.happenings[1 - _MOST_HAPPENINGS :], record]
         match event:
@@ -161,46 +165,13 @@ def history_of(log: AuditLog, run: str) -> History:
     return history
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownRun:
-    """One run: its name, its state, and the counts of its records. `began` is in UTC, from the first one."""
-
-    name: str
-    standing: str
-    began: str
-    rounds_made: int
-    void_attempts: int
-    returns: int
-    restarts: int
-
-
-def known_runs(state: Path) -> list[KnownRun]:
+def known_runs(state: Path) -> dict[str, History]:
     """Return all runs in the state directory, oldest first. Raises StoreError: a record was changed or damaged."""
     if not store_path(state).exists():
-        return []
-    histories, began = dict[str, History](), dict[str, str]()
+        return {}
+    found = defaultdict[str, History](History)
     with closing(AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC), exists=True)) as log:
         for _, record in log.checked():
-            if (run := record.get("run")) is not None:
-                began.setdefault(run, str(record["time"]))
-                histories.setdefault(run, History()).take(record)
-    return [
-        KnownRun(
-            name=run,
-            standing=_standing(history),
-            began=began[run],
-            rounds_made=history.rounds_made,
-            void_attempts=history.counts["round_void"],
-            returns=history.counts["run_back"],
-            restarts=history.counts["run_taken_up"],
-        )
-        for run, history in histories.items()
-    ]
-
-
-def _standing(history: History) -> str:
-    if history.over is not None:
-        return "complete" if history.over["complete"] else f"ended: {history.reason}"
-    if history.is_paused:
-        return "paused"
-    return "under way" if history.has_begun else "gathering"
+            if "run" in record:
+                found[record["run"]].take(record)
+    return dict(found)

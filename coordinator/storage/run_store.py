@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from coordinator.rounds.phases import Attempt, Over
+from coordinator.rounds.phases import Over
 from coordinator.rounds.round_times import RoundTimes
 from coordinator.rounds.run import Run
 from coordinator.storage.history import History
@@ -43,7 +43,7 @@ from protos.plan.exchange import stage_at
 from protos.wire.messages import Join, Offer, Stage
 
 LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS snapshots (
     run TEXT NOT NULL, round INTEGER NOT NULL, course TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (run, round)
 ) STRICT;
@@ -79,9 +79,9 @@ class RunStore:
         self._decisions: list[Facts] = []
         self._written: list[SnapshotRow] = []  # on disk, and not named in the store yet
         self.history = history
-        run.times = RoundTimes(clock, history.times.newest)
+        run.times = RoundTimes(clock)
         self.holds: dict[str, set[int]] = {}  # by site the rounds from which it can continue
-        log.store.define(_SCHEMA)
+        log.store.define(SCHEMA)
         rows = self._rows()
         whole = [row.round for row in rows if read_snapshot(folder, row) is not None]
         # The rounds to which the run can return. Round 0 is included until enough snapshots exist.
@@ -130,23 +130,23 @@ class RunStore:
             "DELETE FROM snapshots WHERE run = ? AND NOT round BETWEEN ? AND ?", run, self.rounds[0], self.rounds[-1]
         )
 
-    def offer(self, attempt: Attempt) -> Offer:
+    def offer(self, number: int, attempt: int) -> Offer:
         """Return the message that offers an attempt at a round to sites. Add a new attempt to the decisions.
 
         Raises:
             UnavailableError: a repeated round would send other bytes than before.
         """
         self._settle(waits=False)
-        offered, number = self._run.offered(attempt.round).offer, attempt.round
+        offered = self._run.offered(number).offer
         digest = offered.parameters_digest.hex()
         if self.history.digests.get(number, digest) != digest:
             raise _differs(number)
         if self._saving[0] != number:
-            self._saving = (number, self._is_due(attempt))
-        if self.history.past.get(number) != attempt.number:
+            self._saving = (number, self._is_due(number))
+        if self.history.past.get(number) != attempt:
             sites = list(self._run.plan.site_names)
-            self.note("round_offered", round=number, attempt=attempt.number, sites=sites, parameters=digest)
-        return replace(offered, attempt=attempt.number, saves=self._saving[1], oldest=self.oldest)
+            self.note("round_offered", round=number, attempt=attempt, sites=sites, parameters=digest)
+        return replace(offered, attempt=attempt, saves=self._saving[1], oldest=self.oldest)
 
     def before_change(self) -> None:
         """Prepare for new values of the run. If a snapshot still reads the old values, the run gets other memory."""
@@ -271,15 +271,15 @@ class RunStore:
         self.rounds = [*self.rounds, row.round][-KEPT:]
         self.history.forget_before(self.oldest)
 
-    def _is_due(self, attempt: Attempt) -> bool:
+    def _is_due(self, number: int) -> bool:
         """Return whether a snapshot is due after a round."""
         run, every = self._run, self._run.plan.snapshots
-        following = stage_at(run.plan, attempt.round + 1, run.course.training_rounds)
-        if attempt.round == 0 or following is not Stage.TRAINING:
+        following = stage_at(run.plan, number + 1, run.course.training_rounds)
+        if number == 0 or following is not Stage.TRAINING:
             return True
         if self._writing is not None:
             return False  # the snapshot after this round is written later
-        if every.every_rounds is not None and attempt.round + 1 - self.rounds[-1] >= every.every_rounds:
+        if every.every_rounds is not None and number + 1 - self.rounds[-1] >= every.every_rounds:
             return True
         # We assume that this round takes as long as the last round.
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)

@@ -12,8 +12,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from coordinator.configuration import read_configuration
-from coordinator.serve import read_status
+from coordinator.commands.configuration import read_configuration
+from coordinator.network.control_socket import ask, status_path
 from protos.errors import OperatorError, UnavailableError
 from quickstart.federation import PROGRAMS, Rehearsal
 
@@ -69,7 +69,7 @@ def _status(rehearsal: Rehearsal) -> dict[str, Any] | None:
     """Return the output of `coordinator status --json`, or None while the coordinator does not answer."""
     configuration = read_configuration(rehearsal.folder / "coordinator.yaml")
     try:
-        answer = asyncio.run(read_status(configuration))
+        answer = asyncio.run(ask(status_path(Path(configuration.state))))
     except UnavailableError:
         return None
     return json.loads(answer) if answer else None

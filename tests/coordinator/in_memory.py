@@ -86,7 +86,7 @@ class Stage:
 async def a_run_whose_end_is_heard_by(state: Path, plan: Plan, informed: str) -> None:
     """Run the plan to its end. Only these sites are still there when the coordinator informs all of the end."""
     stage = Stage(state, plan)
-    stage.engine.ending.tell = lambda _: None  # type: ignore[method-assign]  # this one coordinator
+    stage.engine.ending.record = lambda _: None  # type: ignore[method-assign]  # this one coordinator
     stage.engine.start()
     for name in "abc":
         stage.connect(BehavingSite(name))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.network.service import refuse_hello
-from coordinator.rounds.hearing import refuse_identity, refuse_join
+from coordinator.rounds.engine import refuse_identity, refuse_join
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
 from tests.for_each import for_each

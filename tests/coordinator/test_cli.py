@@ -17,7 +17,7 @@ import pytest
 import structlog
 import yaml
 
-from coordinator.coordinator_cli import main
+from coordinator.commands.coordinator_cli import main
 from protos.plan.manifest import manifest_of
 from tests.protos.privacy.private_plans import local_plan, private_network_plan
 from tests.rehearsal.federation import Office
@@ -239,7 +239,7 @@ def test_status_tells_what_the_sums_have_decided(
     async def read_status(_: object) -> bytes:
         return json.dumps(answer).encode()
 
-    monkeypatch.setattr("coordinator.serve.read_status", read_status)
+    monkeypatch.setattr("coordinator.commands.coordinator_cli.ask", read_status)
 
     assert coordinator("status", "--config", folder / "coordinator.yaml") == 0
     text = " ".join(coordinator.out.split())
@@ -257,7 +257,7 @@ def test_a_coordinator_runs_with_pythons_collector(
         found.append(gc.isenabled())
         return True
 
-    monkeypatch.setattr("coordinator.serve.serve", run)
+    monkeypatch.setattr("coordinator.commands.serve.serve", run)
     status = coordinator("start", "--config", folder / "coordinator.yaml")
     gc.unfreeze()  # the other tests' objects
 

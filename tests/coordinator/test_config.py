@@ -10,7 +10,7 @@ from time import monotonic as time
 import pytest
 import yaml
 
-from coordinator.configuration import read_configuration, read_plans
+from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.rounds.engine import Engine
 from host.starting_files import starting_values
 from protos.errors import ConfigurationError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.serve import _until_over
+from coordinator.commands.serve import _until_over
 from host.record_store import StoreError
 from protos.wire.messages import CoordinatorReason
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from coordinator.coordinator_cli import cli
+from coordinator.commands.coordinator_cli import cli
 from coordinator.rounds.engine import Engine
 from protos.plan.plan import Plan
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by, coordinator_log
@@ -125,8 +126,9 @@ def test_the_status_says_it_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     play(scene())
 
-    monkeypatch.setattr("coordinator.serve.read_status", answered)
-    monkeypatch.setattr("coordinator.coordinator_cli.read_configuration", lambda _: None)
+    monkeypatch.setattr("coordinator.commands.coordinator_cli.ask", answered)
+    settings = SimpleNamespace(state=tmp_path)
+    monkeypatch.setattr("coordinator.commands.coordinator_cli.read_configuration", lambda _: settings)
     (tmp_path / "coordinator.yaml").touch()
 
     shown = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "coordinator.yaml")]).output

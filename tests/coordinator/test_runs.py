@@ -22,6 +22,12 @@ from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import MEAN, plan_with
 
 
+def standing_in(state: Path) -> str:
+    """The state of the only run, as `coordinator runs` shows it."""
+    (run,) = known_runs(state).values()
+    return run.standing
+
+
 def connected(stage: Stage) -> list[BehavingSite]:
     """The three sites, each with a stream."""
     sites = [BehavingSite(name) for name in "abc"]
@@ -45,12 +51,12 @@ def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> No
         stage.deliver()
 
         assert [offer.round for offer in sites[0].offers] == [0]
-        assert known_runs(tmp_path)[0].standing == "paused"
+        assert standing_in(tmp_path) == "paused"
         assert stage.engine.pause(pauses=False)
         stage.deliver()
         assert [offer.round for offer in sites[0].offers] == [0, 1, 2]
         np.testing.assert_array_equal(stage.vector(plan), np.full(10, 3 * MEAN, np.float32))
-        (run,) = known_runs(tmp_path)
+        (run,) = known_runs(tmp_path).values()
         assert (run.standing, run.rounds_made) == ("complete", 3)
 
     play(scene())
@@ -145,7 +151,7 @@ def test_words_over_the_socket_do_what_they_say(tmp_path: Path) -> None:
 
         (record,) = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/record.json")]
         assert record["reason"] == "it was stopped by a person"
-        assert known_runs(tmp_path)[0].standing == "ended: it was stopped by a person"
+        assert standing_in(tmp_path) == "ended: it was stopped by a person"
         server.close()
 
     asyncio.run(scene())

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from coordinator.commands.serve import REGISTER_POLL_SECONDS
 from coordinator.network.control_socket import short_path
-from coordinator.serve import REGISTER_POLL_SECONDS
 from deploy.quickstart.ports import free_port
 from host.address_checks import taken_addresses
 from protos.errors import UnavailableError

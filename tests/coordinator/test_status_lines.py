@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator.operations.status_lines import print_status, shown, span
+from coordinator.commands.status_lines import print_status, shown, span
 from coordinator.rounds.round_times import RoundTimes
-from coordinator.rounds.run_standing import pace_facts
+from coordinator.rounds.run_status import pace_facts
 from host.progress_line import drawn_on
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage
 from tests.rehearsal.made_up_time import play

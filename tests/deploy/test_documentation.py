@@ -16,7 +16,7 @@ import click
 import pytest
 from pydantic import TypeAdapter
 
-from coordinator.coordinator_cli import cli as coordinator
+from coordinator.commands.coordinator_cli import cli as coordinator
 from pki.pki_cli import commands as pki
 from protos.plan.architecture import Part
 from protos.plan.ingredients import Method, Parts

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from coordinator.configuration import CoordinatorConfiguration, read_configuration
+from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration
 from protos.plan.documents import parse_document, read_document
 from protos.plan.plan import Plan
 from site_agent.hospital import Hospital, read_hospital

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
-from coordinator.operations.coordinator_metrics import CoordinatorCollector
+from coordinator.commands.coordinator_metrics import CoordinatorCollector
 from site_agent.service.site_metrics import SiteCollector
 from tests.rehearsal.federation import Office
 

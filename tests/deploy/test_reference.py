@@ -11,8 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coordinator.configuration import AUTHORITY_VARIABLE, read_configuration
-from coordinator.coordinator_cli import cli as coordinator
+from coordinator.commands.configuration import AUTHORITY_VARIABLE, read_configuration
+from coordinator.commands.coordinator_cli import cli as coordinator
 from host.command_line import finish
 from pki.pki_cli import commands as pki
 from site_agent.hospital import INVITATION_VARIABLE, read_hospital

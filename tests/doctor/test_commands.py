@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinator.coordinator_cli import cli as coordinator
+from coordinator.commands.coordinator_cli import cli as coordinator
 from host.clock_words import at
 from pki.names import SiteName
 from pki.site_keys import SiteKeys

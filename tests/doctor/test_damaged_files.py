@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator.coordinator_cli import cli as coordinator
+from coordinator.commands.coordinator_cli import cli as coordinator
 from coordinator.network.control_socket import unix_server
 from coordinator.storage.history import store_path
 from host import computer_checks

@@ -9,7 +9,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from coordinator.coordinator_cli import cli as coordinator
+from coordinator.commands.coordinator_cli import cli as coordinator
 from coordinator.network import control_socket
 from host.secret_files import hold_directory, holder_of
 from protos.errors import OperatorError, UnavailableError

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel
 
-from coordinator.configuration import CoordinatorConfiguration
+from coordinator.commands.configuration import CoordinatorConfiguration
 from coordinator.rounds.aggregation import RunningSum
 from coordinator.rounds.course import Course
 from coordinator.storage.snapshots import Snapshot, SnapshotRow, read_snapshot, write_snapshot

@@ -63,7 +63,9 @@ def _commands(folder: Path) -> set[str]:
     """The commands of `site-agent --help`, from the packages in this folder."""
     # An editable installation would find in the checkout what was deleted here.
     program = "import sys; sys.meta_path = [each for each in sys.meta_path if 'Editable' not in str(each)]; "
-    program += "import coordinator.coordinator_cli, pki.pki_cli, site_agent.site_cli as one; print(*one.cli.commands)"
+    program += (
+        "import coordinator.commands.coordinator_cli, pki.pki_cli, site_agent.site_cli as one; print(*one.cli.commands)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,

@@ -40,7 +40,7 @@ def test_imports_point_downwards() -> None:
 @pytest.mark.parametrize(
     ("modules", "blocked"),
     [
-        (("coordinator.__main__", "coordinator.serve", "pki.__main__"), (*HEAVY, "rich")),
+        (("coordinator.__main__", "coordinator.commands.serve", "pki.__main__"), (*HEAVY, "rich")),
         (("site_agent.__main__", "site_agent.service.joining", "site_agent.agent.__main__"), (*HEAVY, "rich")),
         (("site_agent.trainer_process", "site_agent.trainer.worker"), ("grpc", "coordinator", "rich")),
     ],

@@ -17,7 +17,7 @@ import click
 import pytest
 import structlog
 
-import coordinator.coordinator_cli
+import coordinator.commands.coordinator_cli
 import pki.pki_cli
 import quickstart.federation
 import site_agent.site_cli
@@ -27,7 +27,7 @@ from quickstart.federation import Rehearsal
 PROGRAMS = Path(sys.executable).parent
 END_SECONDS = 20.0
 COMMANDS: dict[str, click.Command] = {
-    "coordinator": coordinator.coordinator_cli.cli,
+    "coordinator": coordinator.commands.coordinator_cli.cli,
     "pki": pki.pki_cli.commands,
     "site-agent": site_agent.site_cli.cli,
 }

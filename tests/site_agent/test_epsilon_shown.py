@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coordinator.operations.status_lines import status_lines
+from coordinator.commands.status_lines import status_lines
 from global_layers.one_process import Collection
 from host import log_report
 from host.audit_log import AuditLog

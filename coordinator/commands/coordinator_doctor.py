@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
+from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
 from coordinator.network.control_socket import ask, status_path
 from coordinator.storage.history import store_path
 from host import address_checks, computer_checks, secret_files

@@ -25,12 +25,12 @@ from typing import Any, Final
 import sdnotify
 import structlog
 
-from coordinator.configuration import CoordinatorConfiguration, read_configuration, read_plans
-from coordinator.network.control_socket import ask, control_path, control_server, status_path, unix_server
+from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration, read_plans
+from coordinator.commands.coordinator_metrics import CoordinatorCollector
+from coordinator.network.control_socket import control_path, control_server, status_path, unix_server
 from coordinator.network.coordinator_upkeep import SiteUpkeep
 from coordinator.network.enrolment_calls import Membership
 from coordinator.network.service import FederationService, enrolment_server, federation_server
-from coordinator.operations.coordinator_metrics import CoordinatorCollector
 from coordinator.rounds.engine import Engine
 from coordinator.storage.history import store_path
 from host.address_checks import taken_addresses
@@ -261,15 +261,6 @@ async def _status_server(parts: _Parts, state: Path) -> asyncio.Server:
         writer.close()
 
     return await unix_server(status_path(state), answer, "status socket")
-
-
-async def read_status(configuration: CoordinatorConfiguration) -> bytes:
-    """Return the status of the running coordinator as JSON.
-
-    Raises:
-        UnavailableError: no coordinator is running, or it does not answer.
-    """
-    return await ask(status_path(Path(configuration.state)))
 
 
 def make_state_directory(configuration: CoordinatorConfiguration) -> Path:

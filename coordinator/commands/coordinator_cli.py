@@ -1,4 +1,4 @@
-"""Implements the commands `coordinator start`, `check`, `status`, `runs`, `pause`, `resume` and `stop`.
+"""Implements the commands of the program `coordinator`.
 
 An operator never sees a traceback: every failure is three sentences on standard error and a documented exit status.
 `check` and `status` start nothing and change nothing.
@@ -10,20 +10,23 @@ import asyncio
 import json
 import os
 import sys
-from dataclasses import asdict
+from contextlib import closing
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from coordinator.commands.coordinator_audit import audit, restored
-from coordinator.commands.operator_commands import config_option, doctor
-from coordinator.configuration import read_configuration, read_plans
-from coordinator.network.control_socket import tell
-from coordinator.storage.history import known_runs
-from host.command_line import finish, json_option
+from coordinator.commands.configuration import read_configuration, read_plans
+from coordinator.commands.coordinator_doctor import config_option, doctor
+from coordinator.network.control_socket import ask, status_path, tell
+from coordinator.storage.history import known_runs, store_path
+from host.audit_log import AuditLog
+from host.command_line import account, by_option, finish, json_option, person
+from host.log_commands import LogProgram, LogSource
 from host.log_lines import set_up_log
+from host.secret_files import hold_directory
 from pki.authority import Authority
 from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
@@ -53,13 +56,13 @@ def start(path: Path) -> None:
     configuration = read_configuration(path)
     plans = read_plans(configuration)
 
-    from coordinator.serve import serve  # gRPC is loaded only if it is needed
+    from coordinator.commands.serve import serve  # gRPC is loaded only if it is needed
 
     displays = []
     if sys.stderr.isatty():  # a service shows no progress bar, so it does not load the library
         from rich.console import Console
 
-        from coordinator.operations.status_lines import shown
+        from coordinator.commands.status_lines import shown
         from host.progress_line import drawn_on
 
         draw = drawn_on(Console(stderr=True))
@@ -128,17 +131,13 @@ def status(path: Path, as_json: bool) -> None:
 
     Example: coordinator status --config coordinator.yaml --json
     """
-    configuration = read_configuration(path)
-
-    from coordinator.serve import read_status
-
-    answer: dict[str, Any] = json.loads(asyncio.run(read_status(configuration)))
+    answer: dict[str, Any] = json.loads(asyncio.run(ask(status_path(Path(read_configuration(path).state)))))
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:
         from rich.console import Console
 
-        from coordinator.operations.status_lines import print_status
+        from coordinator.commands.status_lines import print_status
 
         print_status(answer, Console())
 
@@ -151,30 +150,33 @@ def runs(path: Path, as_json: bool) -> None:
 
     Example: coordinator runs --config coordinator.yaml
     """
-    found = known_runs(Path(read_configuration(path).state))
+    found: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "standing": history.standing,
+            "rounds_made": history.rounds_made,
+            "void_attempts": history.counts["round_void"],
+            "returns": history.counts["run_back"],
+            "restarts": history.counts["run_taken_up"],
+            "began": history.began,
+        }
+        for name, history in known_runs(Path(read_configuration(path).state)).items()
+    ]
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], indent=2))
+        click.echo(json.dumps(found, indent=2))
         return
 
     from rich.console import Console
     from rich.table import Column, Table
 
-    from coordinator.operations.status_lines import print_wide
+    from coordinator.commands.status_lines import print_wide
 
     # Other commands need the whole name, so it is never cut off.
-    widest = max((len(run.name) for run in found), default=0)
-    table = Table(
-        Column("run", no_wrap=True, min_width=widest),
-        "standing",
-        "rounds made",
-        "void attempts",
-        "returns",
-        "restarts",
-        Column("began (UTC)", no_wrap=True, min_width=16),
-    )
+    widest = max((len(run["name"]) for run in found), default=0)
+    name, began = Column("run", no_wrap=True, min_width=widest), Column("began (UTC)", no_wrap=True, min_width=16)
+    table = Table(name, "standing", "rounds made", "void attempts", "returns", "restarts", began)
     for run in found:
-        counts = (run.rounds_made, run.void_attempts, run.returns, run.restarts)
-        table.add_row(run.name, run.standing, *map(str, counts), run.began[:16].replace("T", " "))
+        table.add_row(*map(str, (run | {"began": run["began"][:16].replace("T", " ")}).values()))
     print_wide(table, widest, Console())
 
 
@@ -210,8 +212,31 @@ def stop(path: Path) -> None:
     click.echo(f"{asyncio.run(tell(Path(read_configuration(path).state), 'stop'))} has ended.")
 
 
-cli.add_command(audit)
-cli.add_command(restored)
+def _source_of(path: Path) -> LogSource:
+    return LogSource(store_path(Path(read_configuration(path).state)), None)
+
+
+_log = LogProgram(command="coordinator", file="coordinator.yaml", source_of=_source_of)
+cli.add_command(_log.group("Check, read and export the log of all that the coordinator decided and sent."))
+
+
+@cli.command()
+@config_option
+@by_option
+@click.option("--because", required=True, help="Reason in a few words, written to the audit log.")
+def restored(path: Path, by: str, because: str) -> None:
+    """Declare that an older copy of the coordinator's state folder is in use. All sites see this declaration, and
+    accept the older log.
+
+    Example: coordinator restored --config coordinator.yaml --by "Anna Jones" --because "disk failed"
+    """
+    state, by, because = Path(read_configuration(path).state), person(by), person(because, "--because")
+    hold_directory(state, "coordinator")
+    with closing(AuditLog(store_path(state), site=None, now=lambda: datetime.now(UTC))) as log:
+        log.declare_restored(by=by, because=because, account=account())
+    click.echo("Recorded. Unfinished runs continue with much higher numbers of attempts and key sessions.")
+
+
 cli.add_command(doctor)
 
 

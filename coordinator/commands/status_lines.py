@@ -11,7 +11,6 @@ from rich.table import Column, Table
 
 _FEW_DAYS: Final = 7.0
 _MOST_NAMES: Final = 3
-
 _OTHER_COLUMNS: Final = 80  # characters besides the names
 
 
