@@ -271,7 +271,7 @@ class Engine:
         self.ending.follow(plan)
         history = history_of(self._audit, plan.run_name)
         if history.is_over:
-            self._log.info("run_is_over_already", run=plan.run_name, reason=history.reason)
+            self._log.info("run_is_over_already", run=plan.run_name, standing=history.standing)
             self._next_run()
             return
         run = new_run(plan, terms_of(plan), Gathering(), manifest_of(plan, self._starts(plan)))

@@ -72,15 +72,10 @@ class History:
         return self.over is not None and (self.over["complete"] or self.has_begun or self.counts["run_stopped"] > 0)
 
     @property
-    def reason(self) -> str:
-        """Return the reason for the end of the run."""
-        return "" if self.over is None else str(self.over["reason"])
-
-    @property
     def standing(self) -> str:
         """Return the state of the run in a few words."""
         if self.over is not None:
-            return "complete" if self.over["complete"] else f"ended: {self.reason}"
+            return "complete" if self.over["complete"] else f"ended: {self.over['reason']}"
         return "paused" if self.is_paused else "under way" if self.has_begun else "gathering"
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Final
 
@@ -38,12 +38,13 @@ from coordinator.storage.snapshots import (
     write_snapshot,
 )
 from host.audit_log import AuditLog, Facts
+from host.record_store import StoreError
 from protos.errors import OperatorError, UnavailableError
 from protos.plan.exchange import stage_at
 from protos.wire.messages import Join, Offer, Stage
 
 LARGE_BYTES: Final = 4 << 20  # writing a smaller snapshot is faster than starting another thread
-SCHEMA: Final = """
+_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS snapshots (
     run TEXT NOT NULL, round INTEGER NOT NULL, course TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (run, round)
 ) STRICT;
@@ -76,12 +77,13 @@ class RunStore:
         """
         self._log, self._folder, self._run, self._clock, self._aside = log, folder, run, clock, aside
         self._writing: tuple[Future[SnapshotRow], Future[None]] | None = None  # its bytes are read, and it is on disk
+        self._failure: StoreError | None = None
         self._decisions: list[Facts] = []
         self._written: list[SnapshotRow] = []  # on disk, and not named in the store yet
         self.history = history
         run.times = RoundTimes(clock)
         self.holds: dict[str, set[int]] = {}  # by site the rounds from which it can continue
-        log.store.define(SCHEMA)
+        log.store.define(_SCHEMA)
         rows = self._rows()
         whole = [row.round for row in rows if read_snapshot(folder, row) is not None]
         # The rounds to which the run can return. Round 0 is included until enough snapshots exist.
@@ -106,29 +108,29 @@ class RunStore:
         """Write the added decisions and the rows of new snapshots in one transaction, and sync it.
 
         Raises:
-            StoreError: nothing was written. The decisions must not take effect.
+            StoreError: nothing was written, now or at an earlier call. The decisions must not take effect.
             UnavailableError: a file that is no longer needed cannot be deleted.
         """
+        if self._failure is not None:
+            raise self._failure
         if not self._decisions and self.rounds == self._named:
             return
-        decisions, self._decisions = self._decisions, []  # after a failure they are never written
-        with self._log.store.transaction():
-            self._log.write_all(decisions)
-            if self.rounds != self._named:
-                self._name_snapshots()
-        if self.rounds != self._named:
-            earlier = {*self._named, *(row.round for row in self._written)}
-            self._written.clear()
-            self._named = self.rounds
-            delete_snapshots(self._folder, earlier - set(self.rounds))
-
-    def _name_snapshots(self) -> None:
-        run, store = self._run.name, self._log.store
-        for row in self._written:
-            store.write("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", run, row.round, row.course, row.digest)
-        store.write(
-            "DELETE FROM snapshots WHERE run = ? AND NOT round BETWEEN ? AND ?", run, self.rounds[0], self.rounds[-1]
-        )
+        run, write, rounds = self._run.name, self._log.store.write, self.rounds
+        first, last = rounds[0], rounds[-1]
+        try:
+            with self._log.store.transaction():
+                self._log.write_all(self._decisions)
+                for row in self._written:
+                    write("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", run, *astuple(row))
+                if rounds != self._named:
+                    write("DELETE FROM snapshots WHERE run = ? AND NOT round BETWEEN ? AND ?", run, first, last)
+        except StoreError as failure:
+            self._failure = failure
+            raise
+        self._decisions.clear()
+        earlier = {*self._named, *(row.round for row in self._written)}
+        self._written, self._named = [], rounds
+        delete_snapshots(self._folder, earlier - set(rounds))
 
     def offer(self, number: int, attempt: int) -> Offer:
         """Return the message that offers an attempt at a round to sites. Add a new attempt to the decisions.

@@ -36,7 +36,8 @@ def status_in_round(tmp_path: Path, made: int) -> dict[str, Any]:
                 stage._deliver_one(stream)
         run = stage.engine._run
         assert run is not None
-        run.times = RoundTimes(asyncio.get_running_loop().time, [60.0] * made)
+        run.times = RoundTimes(asyncio.get_running_loop().time)
+        run.times._seconds.extend([60.0] * made)
         for name in "abc":
             stage.engine.saw(name)
         await asyncio.sleep(90)
