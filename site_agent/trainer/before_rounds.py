@@ -114,13 +114,6 @@ def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]
     return numbers_of_table(plan, table, hospital.policy.smallest_cell, folder)
 
 
-def require_receivable(hospital: Hospital, plan: Plan) -> None:
-    """Check before a run that this site, whose table has no outcomes, can use the resulting model."""
-    from site_agent.trainer.prior import receivable
-
-    receivable.require_receivable(hospital, plan)
-
-
 def _rows_of(hospital: Hospital, plan: Plan) -> tuple[Table, SplitRows]:
     """Return the hospital's table and its split into training, validation and test rows.
 

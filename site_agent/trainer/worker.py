@@ -134,7 +134,7 @@ class Worker:
         except ConnectionError:
             return None
         except MalformedMessage as malformed:
-            return _tell(_refused(malformed))
+            return _failed(_refused(malformed))
 
     def _answer_with_pulse(self, question: Message) -> Message:
         """Answer a request. For all requests except training, the watchdog waits longer."""
@@ -160,9 +160,9 @@ class Worker:
                 case _:
                     assert_never(question)
         except MalformedMessage as malformed:
-            return _tell(_refused(malformed))
+            return _failed(_refused(malformed))
         except Exception as error:
-            return _tell(_explained(error))
+            return _failed(_explained(error))
 
     def _prepare(self, run: str, plan: Plan) -> Prepared:
         from site_agent.trainer.data.contract import require_answer
@@ -197,8 +197,10 @@ class Worker:
 
     def _prepare_to_receive(self, run: str, plan: Plan, approved: str) -> Prepared:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""
+        from site_agent.trainer.prior.receivable import require_receivable
+
         assert plan.prior is not None
-        before_rounds.require_receivable(self._hospital, plan)
+        require_receivable(self._hospital, plan)
         self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
         self._log.info("model_awaited", run=run)
         return Prepared(approved)
@@ -403,7 +405,7 @@ def _print_lines(error: OperatorError) -> None:
     print(error.lines("site-trainer"), file=sys.stderr, flush=True)
 
 
-def _tell(error: OperatorError) -> Failed:
+def _failed(error: OperatorError) -> Failed:
     _print_lines(error)
     return Failed(_reason(error), error.exit_status, error.tensor if isinstance(error, ModuleDiffers) else "")
 
@@ -435,9 +437,9 @@ def _refused(malformed: MalformedMessage) -> ProtocolError:
 
 
 def _explained(error: Exception) -> OperatorError:
-    told = explained(error)
-    if isinstance(told, DefectError) and "torch" in sys.modules:  # only a training library raises errors of a card
+    failure = explained(error)
+    if isinstance(failure, DefectError) and "torch" in sys.modules:  # only a training library raises errors of a card
         from site_agent.trainer.arithmetic import card_memory_error
 
-        return card_memory_error(error) or told
-    return told
+        return card_memory_error(error) or failure
+    return failure

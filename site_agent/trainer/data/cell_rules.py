@@ -106,11 +106,6 @@ class NumberRule:
 
     def read(self, cell: str, decimal: str = ".") -> float | Flaw:
         """Return the number in a cell of a table. Return NaN if the cell has a mark for a missing value."""
-        value = self.number(cell, decimal)
-        return value if isinstance(value, Flaw) or math.isnan(value) or self.low <= value <= self.high else self.outside
-
-    def number(self, cell: str, decimal: str = ".") -> float | Flaw:
-        """Return the number in a cell as `read` does, also if it is beyond the limits."""
         text = cell.strip()
         if text in self.words:
             return self.missing
@@ -122,7 +117,9 @@ class NumberRule:
         if value in self.numbers:
             return self.missing
         # Squares of larger numbers would overflow when the spread of the column is computed.
-        return value if abs(value) <= LARGEST_MAGNITUDE else TOO_LARGE
+        if abs(value) > LARGEST_MAGNITUDE:
+            return TOO_LARGE
+        return value if self.low <= value <= self.high else self.outside
 
 
 class CodeRule:

@@ -182,7 +182,7 @@ def survey_new_rows(
 
     With a header the columns of target, patient, group and ignored can be absent, without a header only the target. A
     single row is enough. A missing feature is NaN in every row, and is reported as a mistake without row numbers.
-    Columns that the contract does not name are kept unchanged. The outcome is read only with `has_outcome`.
+    Columns that the contract does not name are stored unchanged. The outcome is read only with `has_outcome`.
 
     Raises:
         DataError: the source cannot be read at all.
@@ -338,9 +338,9 @@ class _Reading:
     def _take(self, block: Block, width: int, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]) -> None:
         self._take_damage(block, width, positions)
         rows, dates = block.rows, self.dates
-        kept = self._kept(block, positions, parsers)
-        self.rows.append(rows[kept])
-        self.dropped += rows[~kept].tolist()
+        is_used = self._used_rows(block, positions, parsers)
+        self.rows.append(rows[is_used])
+        self.dropped += rows[~is_used].tolist()
         days = {name: parsers[name](block.columns[positions[name]]) for name in parsers if name in dates}
         # If an optional date is missing, every interval from it is unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
@@ -357,7 +357,7 @@ class _Reading:
                 parsed = days[name] if name in days else parse(block.columns[positions[name]])
             for words, places in parsed.flaws.items():
                 found = np.asarray(places, dtype=np.int64)
-                found = found[kept[found]]
+                found = found[is_used[found]]
                 if not len(found):
                     continue
                 self.mistakes.add(words, rows[found].tolist(), column=name)
@@ -365,15 +365,15 @@ class _Reading:
                     cells = block.columns[positions[name]]
                     self.cells |= {(name, int(rows[place])): cells[place] for place in places}
             if name in self.parsed:
-                self.parsed[name].append(parsed.values[kept])
+                self.parsed[name].append(parsed.values[is_used])
         patient = self.contract.patient
         if patient and patient.name in positions:
             cells = block.columns[positions[patient.name]]
-            self.patients += [cells[place].strip() for place in np.flatnonzero(kept)]
+            self.patients += [cells[place].strip() for place in np.flatnonzero(is_used)]
         for name, place in self.other_places.items():
             self.others[name] += block.columns[place]
-        self._take_terms(block, positions, kept)
-        self._take_images(block, positions, kept)
+        self._take_terms(block, positions, is_used)
+        self._take_images(block, positions, is_used)
 
     def _take_damage(self, block: Block, width: int, positions: Mapping[str, int]) -> None:
         if block.ragged:
@@ -384,31 +384,31 @@ class _Reading:
             if place in columns:
                 self.mistakes.add(cell.words, [row], column=columns[place])
 
-    def _take_terms(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
-        used = np.flatnonzero(kept)
+    def _take_terms(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
+        used = np.flatnonzero(is_used)
         self.terms.reserve(sum(map(len, self.rows)))
         for column in self.contract.terms:
             if column.name in positions:
                 cells = block.columns[positions[column.name]]
                 self.terms.take(column.name, [cells[place] for place in used], block.rows[used], self.mistakes)
 
-    def _take_images(self, block: Block, positions: Mapping[str, int], kept: npt.NDArray[np.bool_]) -> None:
-        used = np.flatnonzero(kept)
+    def _take_images(self, block: Block, positions: Mapping[str, int], is_used: npt.NDArray[np.bool_]) -> None:
+        used = np.flatnonzero(is_used)
         for name, folder in self.folders.items():
             cells = block.columns[positions[name]]
             for words, places in folder.read([cells[place] for place in used]).items():
                 found = used[list(places)]
                 self.mistakes.add(words, block.rows[found].tolist(), column=name)
 
-    def _kept(
+    def _used_rows(
         self, block: Block, positions: Mapping[str, int], parsers: Mapping[str, BlockParser]
     ) -> npt.NDArray[np.bool_]:
         """Return which rows of a block are used. The contract can require that rows without an outcome are skipped."""
-        kept = np.ones(len(block.rows), dtype=bool)
+        is_used = np.ones(len(block.rows), dtype=bool)
         if self.drops:
             name = self.contract.target.name
-            kept[list(parsers[name](block.columns[positions[name]]).flaws.get(MISSING.words, ()))] = False
-        return kept
+            is_used[list(parsers[name](block.columns[positions[name]]).flaws.get(MISSING.words, ()))] = False
+        return is_used
 
     def _finish(self, positions: Mapping[str, int]) -> Table:
         # Columns are joined one after another, so that only one column is in memory twice.
