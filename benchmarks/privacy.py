@@ -40,7 +40,8 @@ from benchmarks.private_audit import (
 from benchmarks.private_networks import declared, network_plan_of, network_step_ratio, print_networks
 from benchmarks.private_prior_audit import audited_prior, wide_content
 from protos.plan.noisy_results import noisy_fit_under
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.private_prior import PrivateSums
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -79,20 +80,20 @@ def private_plan(tables: Mapping[str, Table], epsilon: float, without: Sequence[
     """Return a private plan with these tables' concepts, except for those in `without`, that promises `epsilon`."""
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
     content["concepts"] = [one for one in declared(content["concepts"]) if one["name"] not in without]
-    plain = Plan.model_validate_json(json.dumps(content))
-    assert plain.prior is not None
-    clip = sqrt(len(plain.prior.columns) + 1) / 2
-    content["method"]["ridge"] = RIDGE
-    content["secure_aggregation"] = "required"
+    plain = plan_from_json(json.dumps(content))
+    assert isinstance(plain, PriorPlan)
+    clip = sqrt(len(plain.columns) + 1) / 2
+    content["ridge"] = RIDGE
+    content["masking"]["required"] = True
     content["privacy"] = {"unit": "patient", "epsilon": epsilon, "delta": DELTA, "clip": clip}
-    return Plan.model_validate_json(json.dumps(content))
+    return plan_from_json(json.dumps(content))
 
 
 def sums_of(plan: Plan) -> PrivateSums:
     """Return the description of a plan's private sums."""
-    assert plan.prior is not None
-    assert plan.prior.private is not None
-    return plan.prior.private
+    assert isinstance(plan, PriorPlan)
+    assert plan.private is not None
+    return plan.private
 
 
 def split_at(tables: Mapping[str, Table], plan: Plan, seed: int) -> Split:
@@ -178,7 +179,7 @@ def print_audits(tables: Mapping[str, Table], runs: int) -> tuple[float, float]:
         _print_bounds(f"network, {kind.get('noise', 'shared')} noise", epsilon, found)
     for epsilon in (CLAIM, 4.0):
         content = wide_content(json.loads(private_plan(tables, epsilon).canonical))
-        plan = Plan.model_validate_json(json.dumps(content))
+        plan = plan_from_json(json.dumps(content))
         pairs = [audited_prior([plan, with_a_share_of_the_noise(plan, 0.5)]) for _ in range(max(1, runs // 2))]
         found = [(honest.bound(DELTA), halved.bound(DELTA)) for honest, halved in pairs]
         _print_bounds("federated-prior", epsilon, found)

@@ -27,7 +27,7 @@ from scipy.stats import binom
 
 from protos.plan.architecture import DenseNetwork, network_tensors
 from protos.plan.noisy_results import mean_change
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.plan.private_training import WIDEST
 from protos.privacy.accounting import epsilon_of
 from protos.privacy.discrete_gaussian import RandomBytes
@@ -91,7 +91,7 @@ def canary_plan(
         "architecture": {"name": "dense", "hidden": [NEURONS_OF_A_PLAN]},
         "privacy": content["privacy"] | {"patients": neurons * (WIDEST - neurons) // 2} | promise,
     }
-    return Plan.model_validate_json(json.dumps(content | changes))
+    return plan_from_json(json.dumps(content | changes))
 
 
 def with_a_share_of_the_noise(plan: Plan, share: float) -> Plan:
@@ -100,7 +100,7 @@ def with_a_share_of_the_noise(plan: Plan, share: float) -> Plan:
     assert promise is not None
     content = json.loads(plan.canonical)
     content["privacy"]["epsilon"] = epsilon_of(promise.ratio / share, promise.delta)
-    return Plan.model_validate_json(json.dumps(content))
+    return plan_from_json(json.dumps(content))
 
 
 def audited_training(

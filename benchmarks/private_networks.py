@@ -26,7 +26,7 @@ from global_layers.one_process import Collection, Part
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.plan.server_rules import apply_rule
 from protos.privacy.accounting import share_variance
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -87,17 +87,18 @@ def network_plan_of(
     content: dict[str, Any] = json.loads(plan_of_tables(tables, 3).canonical)
     content["concepts"] = declared(content["concepts"])
     kept = {key: content[key] for key in ("study", "version", "sites", "concepts")}
-    return Plan.model_validate_json(
+    return plan_from_json(
         json.dumps(
             kept
             | {
+                "kind": "network",
                 "method": {"name": "fedavg"},
                 "architecture": {"name": "dense", "hidden": hidden},
                 "outputs": 1,
                 "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},
                 "optimiser": {"name": "sgd", "learning_rate": rate_of(epsilon) if rate is None else rate},
                 "weighting": {"name": "equal"},
-                "seed": 0,
+                "start": {"name": "equal", "seed": 0},
                 "checkpoint": "latest",
                 "privacy": {
                     "unit": "patient", "epsilon": epsilon, "delta": DELTA, "clip": clip, "patients": PATIENTS,
@@ -237,7 +238,7 @@ def network_step_ratio(
     """Return the ratio of processor seconds: a private round of all clinics to a plain full-batch round of the plan."""
     private = network_plan_of(tables, 1.0, hidden=hidden, rounds=repeats, bits=bits)
     content = json.loads(private.canonical) | {"privacy": None}
-    plans = private, Plan.model_validate_json(json.dumps(content))
+    plans = private, plan_from_json(json.dumps(content))
     federations = [(Collection(plan), network_studies(plan, tables, 0)) for plan in plans]
     numbers = count()
 

@@ -15,7 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 from global_layers.frames import FEWEST_SITES, tables_of
 from global_layers.one_process import run_rounds
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import Plan, plan_from_json
+from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
@@ -98,8 +100,8 @@ def _best_local(member: _Member, site: str, seed: int) -> float:
 def _of_prior(
     members: Mapping[str, _Member], concepts: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, dict[str, float]]:
-    method = {"name": _PRIOR, "fewest_sites": FEWEST_SITES, "rows_per_unknown": 1.0}
-    plan = _plan(members, seed, method=method, concepts=concepts)
+    plan = _plan(members, kind="prior", concepts=concepts, fewest_sites=FEWEST_SITES, rows_per_unknown=1.0)
+    assert isinstance(plan, PriorPlan)
     studies = {
         name: PriorStudy(plan, member.dataset, member.table, member.rows, site=name) for name, member in members.items()
     }
@@ -121,32 +123,32 @@ def _joined(study: PriorStudy, known: KnownByOthers, model: JoinedModel, member:
 
 def _of_networks(members: Mapping[str, _Member], method: str, rounds: int, seed: int) -> dict[str, float]:
     own = {name: member.dataset.columns for name, member in members.items()}
-    columns = list(dict.fromkeys(column for recorded in own.values() for column in recorded))
-    partly = [
-        {"column": column, "recorded_by": recorders}
-        for column in columns
-        if len(recorders := [name for name, recorded in own.items() if column in recorded]) < len(members)
+    columns = [
+        {"name": column, "recorded_by": [name for name, recorded in own.items() if column in recorded]}
+        for column in dict.fromkeys(column for recorded in own.values() for column in recorded)
     ]
     plan = _plan(
         members,
-        seed,
+        kind="network",
+        start={"name": "equal", "seed": seed},
         method={"name": method},
         architecture={"name": "global-layers-network", "latent": _LATENT, "gate": False, "input_normalisation": False},
         optimiser={"name": "adamw", "learning_rate": 0.001, "weight_decay": 0.0001},
         schedule={"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 5},
         weighting={"name": "equal"},
         checkpoint="local",
-        **({} if method == "global-layers" else {"columns": columns, "partly_recorded": partly, "outputs": 1}),
+        **({} if method == "global-layers" else {"columns": columns, "outputs": 1}),
     )
+    assert isinstance(plan, NetworkPlan)
     studies = {name: Study(plan, member.dataset, seeds=Seeds.published(seed, name)) for name, member in members.items()}
     run_rounds(plan, studies)
     return {name: member.auroc(studies[name].conclude().test_outputs[:, 0]) for name, member in members.items()}
 
 
-def _plan(members: Mapping[str, object], seed: int, **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
+def _plan(members: Mapping[str, object], **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
     sites = [
         {"name": name, "identity": "-".join([f"aa{_LETTERS[place // 32]}{_LETTERS[place % 32]}"] * 8)}
         for place, name in enumerate(members)
     ]
-    content = {"study": "simulation", "version": 1, "seed": seed, "sites": sites}
-    return Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "off"} | keys))
+    content = {"study": "simulation", "version": 1, "sites": sites}
+    return plan_from_json(json.dumps(content | {"masking": {"required": False}} | keys))

@@ -22,6 +22,7 @@ import numpy as np
 from protos.errors import ConfigurationError
 from protos.plan.architecture import TensorSpec
 from protos.plan.manifest import Starts, starting_tensors
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 
 _LARGEST_HEADER_BYTES: Final = 1 << 20
@@ -36,7 +37,7 @@ def starting_values(folder: Path, plan: Plan) -> Starts:
     Raises:
         ConfigurationError: the file is missing, too large, a different one, or does not fit the plan.
     """
-    if plan.starting_file is None:
+    if not isinstance(plan, NetworkPlan) or plan.starting_file is None:
         return {}
     tensors = starting_tensors(plan)
     path = folder / f"{plan.starting_file.sha256}.safetensors"

@@ -20,10 +20,9 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from host.durable import make_folder, replace_file
 from protos.errors import ProtocolError, RefusedError
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import Document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from site_agent.state_folders import approvals_folder, gate_folder
 
 MOST_UNAPPROVED: Final = 100  # stored plans

@@ -16,7 +16,7 @@ from protos.errors import ConfigurationError
 from protos.plan.documents import Address, Document, LocalAddress, PathText, did_you_mean, read_document
 from protos.plan.methods import METHOD_NAMES
 from protos.plan.patient_privacy import LARGEST_DELTA, LARGEST_EPSILON, SMALLEST_DELTA
-from protos.plan.plan import Name
+from protos.plan.plan_head import Name
 
 
 def _known(name: str) -> str:

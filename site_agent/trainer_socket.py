@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from protos.errors import OperatorError
-from protos.plan.plan import LARGEST_PLAN_BYTES
+from protos.plan.plan_head import LARGEST_PLAN_BYTES
 from protos.wire.messages import SiteReason
 from site_agent.framed_messages import AHEAD_BYTES, HEADER, FramedSocket, Framing, widen
 

@@ -29,11 +29,10 @@ from host.audit_log import AuditLog
 from protos.errors import UnavailableError
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import ROWS, manifest_of, slices_of
 from protos.plan.methods import METHOD_NAMES
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.codec import decode_coordinator_message
 from protos.wire.messages import (
     MOST_SAVED,
@@ -76,15 +75,15 @@ def identity_of(site: str) -> str:
 
 
 def masked_plan(sites: Iterable[str], *, rounds: int = 3, parameters: int = 10, **changes: Any) -> Plan:
-    """A plan with masking; `changes` replaces whole keys."""
+    """A plan with masking and these changes."""
     names = sorted(sites)
-    keys = {"secure_aggregation": "required"} | changes
+    keys = {"masking": {"required": True}} | changes
     return plan_with({name: identity_of(name) for name in names}, rounds=rounds, parameters=parameters, changes=keys)
 
 
 def clear_plan(sites: Iterable[str] = "abc", **changes: Any) -> Plan:
     """The same in the clear."""
-    return masked_plan(sites, **({"secure_aggregation": "off"} | changes))
+    return masked_plan(sites, **({"masking": {"required": False}} | changes))
 
 
 def update_of(site: str, number: int, parameters: Vector) -> Vector:
@@ -120,7 +119,7 @@ def measured_by(site: str, number: int, exchange: Exchange) -> dict[str, int]:
 def encoded(plan: Plan, update: Vector, weight: float = 1.0) -> Integers:
     """An update as the integers that the gate makes of it."""
     out = np.empty(update.size, np.int32)
-    FixedPoint(plan.encoding.clipping_range, len(plan.sites)).encode(update, weight, out)
+    FixedPoint(plan.masking.clipping_range, len(plan.sites)).encode(update, weight, out)
     return out
 
 

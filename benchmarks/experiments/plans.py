@@ -9,13 +9,15 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_json
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
-def experiment_plan(sites: Iterable[str], seed: int, **keys: Any) -> Plan:  # Any: keys of a plan, checked by it
-    """Return a plan of these sites with the keys that a researcher writes.
+def experiment_plan(
+    sites: Iterable[str], seed: int, *, start: str = "equal", **keys: Any
+) -> Any:  # Any: keys of a plan, checked by it; the plan
+    """Return a plan of these sites with the keys that a researcher writes, by default a network plan.
 
     Raises:
         pydantic.ValidationError: a key is wrong, or the keys do not fit one another.
@@ -25,5 +27,7 @@ def experiment_plan(sites: Iterable[str], seed: int, **keys: Any) -> Plan:  # An
         {"name": name, "identity": "-".join([f"aa{_LETTERS[number // 32]}{_LETTERS[number % 32]}"] * 8)}
         for number, name in enumerate(names)
     ]
-    content = {"study": "experiment", "version": 1, "seed": seed, "sites": listed}
-    return Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "off"} | keys))
+    content: dict[str, Any] = {"study": "experiment", "version": 1, "sites": listed, "masking": {"required": False}}
+    if "kind" not in keys:
+        content |= {"kind": "network", "start": {"name": start, "seed": seed}}
+    return plan_from_json(json.dumps(content | keys))

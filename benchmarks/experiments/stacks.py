@@ -65,7 +65,7 @@ def federate_stack(
         OperatorError: a plan does not fit a site.
     """
     plan = plans[0]
-    if not can_stack(plan) or any(other.model_copy(update={"seed": plan.seed}) != plan for other in plans):
+    if not can_stack(plan) or any(other.model_copy(update={"start": plan.start}) != plan for other in plans):
         raise ValueError("plans that differ in their seed alone, and exchange the same layers")
     collections = [Collection(each) for each in plans]
     members = {name: StackedSite(plans, name, datasets) for name, datasets in sites.items()}
@@ -128,7 +128,7 @@ class StackedSite:
             return np.empty((copies, 0), np.float32), self._scalars(copies, is_due=True)
         plan, numbers = self._plan, self._training.flat.federated_values.shape[-1]
         values, controls = received[:, :numbers], received[:, numbers:]
-        if plan.start == "equal" or number > 0:
+        if plan.start.name == "equal" or number > 0:
             self._take_in(values)
         self._choice.follow(best)
         if is_measured(plan, number) and plan.checkpoint != "latest":  # the last model is measured at the end

@@ -24,7 +24,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.experiments.statistics import corrected_error
 from global_layers.one_process import run_rounds
 from protos.numbers.newton_sums import NewtonSums
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.joining_models import fit_own_models
 from site_agent.desk.results.prior_report import joined_with
@@ -62,12 +62,14 @@ def plan_of_tables(tables: Mapping[str, Table], fewest: int) -> Plan:
     content = {
         "study": "measured",
         "version": 1,
-        "method": {"name": "federated-prior", "fewest_sites": fewest, "rows_per_unknown": 1.0},
+        "kind": "prior",
+        "fewest_sites": fewest,
+        "rows_per_unknown": 1.0,
         "concepts": concepts,
         "sites": [{"name": name, "identity": "-".join([f"aaa{name[0]}"] * 8)} for name in tables],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
     }
-    return Plan.model_validate_json(json.dumps(content))
+    return plan_from_json(json.dumps(content))
 
 
 def split_of(table: Table, rows: int, seed: int) -> SplitRows:
@@ -157,7 +159,7 @@ def _scores(study: PriorStudy, known: KnownByOthers, model: JoinedModel) -> dict
 def _refitted(known: KnownByOthers, others: Sequence[PriorStudy]) -> Numbers:
     """Return the coefficients of the other sites alone, fitted until convergence with the same standardisation."""
     coefficients = known.others
-    ridge = others[0].prior.method.ridge
+    ridge = others[0].prior.ridge
     for _ in range(25):
         sums = [
             own_sums(

@@ -18,7 +18,7 @@ from pki.identity_key import identity_fingerprint, make_identity_key
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
 from pki.site_keys import SiteKeys
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.agent.connection import Credentials
 from site_agent.approving import approve
 from site_agent.hospital import Hospital
@@ -58,7 +58,7 @@ def write_run(setting: Setting, identities: dict[str, str], **changes: object) -
     """
     listed = {name: identities[name] for name in setting.site_names}
     document = plan_document(setting, setting.parameters, listed) | changes
-    plan = Plan.model_validate_json(json.dumps(document))
+    plan = plan_from_json(json.dumps(document))
     (setting.folder / "run-plan.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     configuration = coordinator_document(setting) | {"state": "run-state", "plans": ["run-plan.yaml"]}
     (setting.folder / "run.yaml").write_text(yaml.safe_dump(configuration, sort_keys=False))

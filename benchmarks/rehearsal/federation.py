@@ -172,6 +172,7 @@ def plan_document(setting: Setting, parameters: int, identities: dict[str, str])
         for start in range(0, parameters, LARGEST_TENSOR)
     ]
     return {
+        "kind": "network",
         "study": setting.study,
         "version": 1,
         "method": {"name": "fedavg"},
@@ -183,7 +184,7 @@ def plan_document(setting: Setting, parameters: int, identities: dict[str, str])
         },
         "optimiser": {"name": "sgd", "learning_rate": 1.0},
         "weighting": {"name": "equal"},
-        "seed": 0,
+        "start": {"name": "equal", "seed": 0},
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "secure_aggregation": "required" if setting.is_masked else "off",
+        "masking": {"required": setting.is_masked},
     }

@@ -27,10 +27,9 @@ from host.audit_log import AuditLog
 from pki.identity_key import read_identity_key
 from protos.numbers.chunk_layout import Layout
 from protos.numbers.fixed_point import FixedPoint
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import (
     MOST_CHUNKS_AT_ONCE,
     MOST_TOGETHER_BYTES,
@@ -104,7 +103,7 @@ class Bodies:
     """The chunks of a contribution that adds one to every parameter. All chunks except the last are equal."""
 
     def __init__(self, plan: Plan, layout: Layout) -> None:
-        self._encoding = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+        self._encoding = FixedPoint(plan.masking.clipping_range, len(plan.sites))
         self.layout = layout
         self._first, self._last = (self._made(index) for index in (0, layout.chunks - 1))
 

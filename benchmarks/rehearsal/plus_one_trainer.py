@@ -13,9 +13,8 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import LARGEST_PLAN_BYTES
+from protos.plan.plan import LARGEST_PLAN_BYTES, plan_from_wire
 from site_agent.trainer_socket import Agreed, Check, Conclude, Message, Prepare, Prepared, Train, Trained, TrainerEnd
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from host.starting_files import starting_values
 from protos.plan.documents import Address, Document, LocalAddress, PathText, read_document
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, read_plan
 
 # Many commands read this file while the coordinator runs, and most of them start nothing.
 _CONSEQUENCE = "The command did nothing. A running coordinator keeps its settings."
@@ -69,7 +69,7 @@ def read_plans(configuration: CoordinatorConfiguration) -> tuple[Plan, ...]:
     Raises:
         ConfigurationError: a plan or its starting file is wrong. The error lists every mistake.
     """
-    plans = tuple(read_document(Path(plan), Plan, consequence=_CONSEQUENCE) for plan in configuration.plans)
+    plans = tuple(read_plan(Path(plan), consequence=_CONSEQUENCE) for plan in configuration.plans)
     for plan in plans:
         starting_values(Path(configuration.starting_files), plan)
     return plans

@@ -31,7 +31,6 @@ from pki.authority import Authority
 from pki.register import Register, SiteState
 from protos.errors import ConfigurationError
 from protos.plan.manifest import manifest_of
-from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.plan.privacy_in_words import bits_in_words, how_private, price_in_words
 
@@ -82,13 +81,11 @@ def check(path: Path) -> None:
     configuration = read_configuration(path)
     for plan in read_plans(configuration):
         manifest = manifest_of(plan)
-        click.echo(
-            f"{plan.study} version {plan.version}: {' + '.join(method_names(plan.method))}, {plan.rounds} rounds"
-        )
+        click.echo(f"{plan.study} version {plan.version}: {plan.method_in_words}, {plan.rounds} rounds")
         click.echo(f"  plan      {plan.digest.hex()}")
         if plan.privacy is not None:
             click.echo(f"  privacy   {price_in_words(plan.privacy, plan.private_sums)}")
-            for sentence in how_private(plan.method, plan.privacy):
+            for sentence in how_private(plan):
                 click.echo(f"            {sentence}")
             if (trained := plan.private_training) is not None:
                 click.echo(f"            {bits_in_words(trained)}")

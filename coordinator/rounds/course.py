@@ -25,7 +25,6 @@ from pydantic import ConfigDict, TypeAdapter
 from protos.numbers.newton_sums import OutOfBound, has_converged
 from protos.numbers.round_sums import Sums
 from protos.plan.exchange import pack_layers, stage_at
-from protos.plan.federated_statistics import summed
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.manifest import (
     LARGEST_LOSS,
@@ -34,9 +33,12 @@ from protos.plan.manifest import (
     Manifest,
     largest_weight,
 )
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import noisy_fit, noisy_statistics
 from protos.plan.plan import Plan
-from protos.plan.prior_sums import AnnouncedSums, Prior, place_sums
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import AnnouncedSums, place_sums
+from protos.plan.statistics_plan import StatisticsPlan, summed
 from protos.wire.messages import Stage
 
 Float32: TypeAlias = npt.NDArray[np.float32]
@@ -111,16 +113,15 @@ def follow(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
         case Stage.PROBE:
             return _choose_layers(plan, course, sums)
         case Stage.STATISTICS:
-            if plan.statistics is None:
+            if not isinstance(plan, StatisticsPlan):
                 return course
-            if plan.private_statistics is not None:
-                return replace(
-                    course, statistics=noisy_statistics(plan.private_statistics, sums.scalars, sums.contributors)
-                )
-            return replace(course, statistics=summed(plan.statistics, sums.scalars))
+            if plan.privacy is not None:
+                return replace(course, statistics=noisy_statistics(plan, sums.scalars, sums.contributors))
+            return replace(course, statistics=summed(plan, sums.scalars))
         case Stage.NEWTON | Stage.GUARD:
             return course
         case stage:
+            assert isinstance(plan, NetworkPlan)
             after = _measure(plan, course, round_number, sums)
             return after if stage is Stage.VALIDATION else _end_early(plan, course, after, round_number, sums)
 
@@ -137,7 +138,7 @@ def _choose_layers(plan: Plan, course: Course, sums: Sums) -> Course:
     return replace(course, sensitivities=found, chosen=tuple(layer < last for layer in range(len(found) - 1)))
 
 
-def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Course:
+def _measure(plan: NetworkPlan, course: Course, round_number: int, sums: Sums) -> Course:
     weight = sums.scalars.get("validation weight", 0) / largest_weight(plan)
     if not weight:
         return course
@@ -148,7 +149,7 @@ def _measure(plan: Plan, course: Course, round_number: int, sums: Sums) -> Cours
     return replace(course, curve=(*course.curve, here), best=here if is_better else course.best)
 
 
-def _end_early(plan: Plan, before: Course, after: Course, round_number: int, sums: Sums) -> Course:
+def _end_early(plan: NetworkPlan, before: Course, after: Course, round_number: int, sums: Sums) -> Course:
     stopping, was_measured = plan.early_stopping, after.curve != before.curve
     if stopping is None or not was_measured or before.training_rounds is not None:
         return after
@@ -171,7 +172,7 @@ def news(manifest: Manifest, before: Course, after: Course) -> Iterator[tuple[st
         yield "training_ends_early", {"training_rounds": after.training_rounds}
 
 
-def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
+def announce(prior: PriorPlan, course: Course, round_number: int, sums: Sums, values: Float32) -> Course:
     """Write the sums of a round into the vector that sites receive. Return the decisions after this round.
 
     Args:
@@ -179,16 +180,16 @@ def announce(prior: Prior, course: Course, round_number: int, sums: Sums, values
         round_number: from 0.
         values: float32 of the announced tensor's size, changed in place.
     """
-    made = prior.newton_rounds if course.training_rounds is None else course.training_rounds
+    made = prior.training_rounds if course.training_rounds is None else course.training_rounds
     stage, integers = sums.exchange.stage, [sums.scalars[scalar.name] for scalar in sums.exchange.scalars]
     place_sums(values, prior.place(round_number, made), integers)
-    is_last = round_number == prior.newton_rounds
+    is_last = round_number == prior.training_rounds
     if stage is not Stage.NEWTON or is_last or not _has_ended(prior, round_number, values):
         return course
     return replace(course, training_rounds=round_number)
 
 
-def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
+def _has_ended(prior: PriorPlan, round_number: int, values: Float32) -> bool:
     """Return whether the last Newton step changed no coefficient.
 
     Impossible sums do not end the rounds here, because every site refuses them.
@@ -200,7 +201,7 @@ def _has_ended(prior: Prior, round_number: int, values: Float32) -> bool:
     return has_converged(path[-2], path[-1])
 
 
-def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
+def fitted(prior: PriorPlan, course: Course, values: Float32, rounds_made: int) -> dict[str, Float32]:
     """Return the fitted regression as named float32 arrays (outputs, columns): coefficients and standard errors.
 
     A run that ended early has the values after its last Newton round. Before the first Newton round the result is
@@ -210,14 +211,14 @@ def fitted(prior: Prior, course: Course, values: Float32, rounds_made: int) -> d
         return {}
     found = AnnouncedSums(prior, values)
     if prior.private is not None:
-        slopes, deviations = noisy_fit(prior.private, found.terms, prior.method.ridge)
+        slopes, deviations = noisy_fit(prior.private, found.terms, prior.ridge)
         return {"coefficients": slopes.astype(np.float32), "standard_errors": deviations.astype(np.float32)}
-    most = prior.newton_rounds if course.training_rounds is None else course.training_rounds
+    most = prior.training_rounds if course.training_rounds is None else course.training_rounds
     # Sums that were never sent to sites are zeros, and a Newton step cannot be computed from zeros.
     made = min(most, rounds_made - 1)
     try:
         coefficients = found.coefficients(made)[-1]
-        errors = found.newton(made).standard_errors(prior.method.ridge)
+        errors = found.newton(made).standard_errors(prior.ridge)
     except OutOfBound:  # honest sites cannot have sent these sums
         return {}
     return {"coefficients": coefficients.astype(np.float32), "standard_errors": errors.astype(np.float32)}

@@ -61,7 +61,6 @@ from coordinator.storage.run_store import RunStore
 from host.audit_log import AuditLog
 from protos.errors import OperatorError
 from protos.plan.manifest import Manifest, Starts, manifest_of
-from protos.plan.methods import method_names
 from protos.plan.plan import Plan
 from protos.wire.messages import (
     Announcement,
@@ -302,7 +301,7 @@ class Engine:
         if not history.has_begun:
             store.note("run_announced", plan=run.plan.digest.hex())
             store.commit()
-            self._log.info("run_announced", run=run.name, method=method_names(run.plan.method), rounds=terms.rounds)
+            self._log.info("run_announced", run=run.name, method=run.plan.method_names, rounds=terms.rounds)
             return
         store.note("run_taken_up")
         store.commit()
@@ -575,7 +574,7 @@ def _interrupted_state(run: Run, store: RunStore, now: float) -> Finishing | Int
     session, nobody = store.history.key_session, frozenset[str]()
     attempt = Attempt(round=number, number=store.history.past[number], present=nobody, key_session=session)
     if store.is_at_result():
-        made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.plan.deadlines.contribute_seconds
+        made, deadline = replace(attempt, round=run.rounds_made, number=0), now + run.plan.timing.contribute_seconds
         return Finishing(attempt=made, done=frozenset(store.history.done), deadline=deadline)
     return Interrupted(attempt=attempt, returns=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from protos.plan.schedules import Deadlines
+from protos.plan.schedules import Timing
 from protos.wire.messages import SiteReason
 
 Sites: TypeAlias = frozenset[str]
@@ -40,7 +40,7 @@ class Terms:
     rounds: int
     seconds: float
     is_masked: bool
-    deadlines: Deadlines
+    deadlines: Timing
     past: Mapping[int, int] = field(default_factory=dict)
     is_paused: bool = False
     first_attempt: int = 0

@@ -46,8 +46,9 @@ from protos.numbers.round_sums import Sums
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, stage_at
 from protos.plan.manifest import ROWS, Manifest, manifest_of
-from protos.plan.methods import method_names
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import price_in_words
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule, spans
 from protos.plan.weighting import RowWeights
@@ -115,15 +116,15 @@ class Run:
     @property
     def _fewest_rows(self) -> int:
         """Return the smallest number of rows that this round's training sites can have together under the plan."""
-        weighting = self.plan.weighting
+        weighting = self.plan.site_weights
         return self._training_contributors * weighting.fewest_rows if isinstance(weighting, RowWeights) else 0
 
     def _is_in_range(self, sums: Sums) -> bool:
         """Return whether every summed number is within the clipping range times the sum of the weights."""
         if not sums.updates.size:
             return True
-        fixed_point = FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
-        most = fixed_point.most(sums.weight(self.plan.weighting), sums.contributors)
+        fixed_point = FixedPoint(self.plan.masking.clipping_range, len(self.plan.sites))
+        most = fixed_point.most(sums.weight(self.plan.site_weights), sums.contributors)
         return -most <= int(sums.updates.min()) and int(sums.updates.max()) <= most
 
     def offered(self, round_number: int) -> Offered:
@@ -169,13 +170,13 @@ class Run:
         assert self._offered is not None
         exchange = self._offered.exchange
         sums = self._sums(exchange)
-        if exchange.stage is Stage.TRAINING:
+        if isinstance(self.plan, NetworkPlan) and exchange.stage is Stage.TRAINING:
             apply_rule(self.plan, self.manifest, sums, self.parameters, self.rule_state)
             if exchange.has_controls:
                 self.values[self.manifest.parameters :] = self.rule_state["control"]
         self.course = follow(self.plan, self.course, round_number, sums)
-        if self.plan.prior is not None:
-            self.course = announce(self.plan.prior, self.course, round_number, sums, self.values)
+        if isinstance(self.plan, PriorPlan):
+            self.course = announce(self.plan, self.course, round_number, sums, self.values)
         self.terms = replace(self.terms, rounds=rounds_of(self.plan, self.course))
         self.rounds_made += 1
 
@@ -189,8 +190,8 @@ class Run:
     def views(self) -> dict[str, Float32]:
         """Return the shared parameters as named arrays, without copying them."""
         views = self.manifest.views(self.parameters)
-        if self.plan.prior is not None:
-            return fitted(self.plan.prior, self.course, self.values, self.rounds_made)
+        if isinstance(self.plan, PriorPlan):
+            return fitted(self.plan, self.course, self.values, self.rounds_made)
         return {tensor.name: views[tensor.name] for tensor in self.exchanges.result(layers_of_result(self.course))}
 
     def facts(self) -> dict[str, Any]:  # Any: every type that JSON has
@@ -202,14 +203,14 @@ class Run:
             "version": self.plan.version,
             "plan_digest": self.plan.digest.hex(),
             "manifest_digest": self.manifest.digest.hex(),
-            "method": " + ".join(method_names(self.plan.method)),
+            "method": self.plan.method_in_words,
             "seed": self.plan.seed,
-            "masked": self.plan.secure_aggregation == "required",
+            "masked": self.plan.masking.required,
             "privacy": None if promise is None else price_in_words(promise, self.plan.private_sums),
             "phase": _phase(self.state),
             "rounds": self.terms.rounds,
             "rounds_made": self.rounds_made,
-            "training_rounds": 0 if self.plan.statistics else course.training_rounds or self.plan.training_rounds,
+            "training_rounds": course.training_rounds or self.plan.training_rounds,
             "parameters": self.manifest.parameters,
             "median_round_seconds": self.times.median,
             "chosen_layers": list(compress(layers, course.chosen)) if course.chosen else None,
@@ -233,7 +234,7 @@ class Run:
     def _sent(self, tensors: tuple[TensorSpec, ...], *, has_controls: bool) -> Float32:
         """Return the parameters of these tensors as one vector: a copy only if some of the manifest's are absent."""
         count = self.manifest.parameters
-        if self.plan.prior is not None:
+        if isinstance(self.plan, PriorPlan):
             return self.values
         if len(tensors) == len(self.manifest.tensors):
             return self.values if has_controls else self.values[:count]
@@ -249,7 +250,7 @@ def new_run(plan: Plan, terms: Terms, state: State, manifest: Manifest | None = 
     """
     manifest, method = manifest or manifest_of(plan), plan.ingredients
     count = manifest.parameters * (2 if method.has_controls else 1)
-    values = np.zeros(count if plan.prior is None else plan.prior.tensor.number_count, np.float32)
+    values = np.zeros(plan.tensor.number_count if isinstance(plan, PriorPlan) else count, np.float32)
     values[: manifest.parameters] = manifest.initial_parameters(plan.seed)
     return Run(
         name=plan.run_name,
@@ -283,13 +284,14 @@ def _phase(state: State) -> str:
 
 def terms_of(plan: Plan) -> Terms:
     """Return the parts of a plan that decide how its run proceeds."""
+    is_quick = isinstance(plan, NetworkPlan) and plan.schedule.aggregate == "every-batch"
     return Terms(
         sites=frozenset(plan.site_names),
         receivers=plan.receiving_sites,
         rounds=plan.rounds,
-        seconds=plan.deadlines.contribute_seconds * (1 if plan.schedule.aggregate == "every-batch" else 2),
-        is_masked=plan.secure_aggregation == "required",
-        deadlines=plan.deadlines,
+        seconds=plan.timing.contribute_seconds * (1 if is_quick else 2),
+        is_masked=plan.masking.required,
+        deadlines=plan.timing,
     )
 
 

@@ -275,17 +275,17 @@ class RunStore:
 
     def _is_due(self, number: int) -> bool:
         """Return whether a snapshot is due after a round."""
-        run, every = self._run, self._run.plan.snapshots
+        run, every = self._run, self._run.plan.timing
         following = stage_at(run.plan, number + 1, run.course.training_rounds)
         if number == 0 or following is not Stage.TRAINING:
             return True
         if self._writing is not None:
             return False  # the snapshot after this round is written later
-        if every.every_rounds is not None and number + 1 - self.rounds[-1] >= every.every_rounds:
+        if every.save_every_rounds is not None and number + 1 - self.rounds[-1] >= every.save_every_rounds:
             return True
         # We assume that this round takes as long as the last round.
         expected = self._clock() - self._saved_at + (run.times.newest[-1] if run.times.newest else 0.0)
-        return every.every_seconds is not None and expected >= every.every_seconds
+        return every.save_every_seconds is not None and expected >= every.save_every_seconds
 
     def _rows(self) -> list[SnapshotRow]:
         wanted = "SELECT round, course, digest FROM snapshots WHERE run = ? ORDER BY round"

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from protos.plan.documents import parse_document
 from protos.plan.methods import METHOD_NAMES
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_yaml
 from quickstart.hospitals import HospitalData
 from quickstart.plans import Study, plan_of, studies_of
 from quickstart.ports import free_port
@@ -100,7 +99,7 @@ def _check_plans(rehearsal: Rehearsal) -> None:
     identities = {name: "-".join([f"aaa{letters[number]}"] * 8) for number, name in enumerate(names)}
     for study in rehearsal.studies:
         raw = yaml.safe_dump(_plan(rehearsal, study, identities)).encode()
-        parse_document(raw, Plan, source=f"the plan of {study.label}", consequence="No program was started.")
+        plan_from_yaml(raw, source=f"the plan of {study.label}", consequence="No program was started.")
 
 
 def command(*words: object) -> str:
@@ -137,9 +136,11 @@ def _hospital(rehearsal: Rehearsal, hospital: HospitalData) -> dict[str, object]
 
 
 def _plan(rehearsal: Rehearsal, study: Study, identities: dict[str, str]) -> dict[str, object]:
-    return plan_of(study, rehearsal.hospitals, latent=rehearsal.latent, is_masked=rehearsal.is_masked) | {
-        "schedule": {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5},
-        "seed": rehearsal.seed,
+    plan = plan_of(study, rehearsal.hospitals, latent=rehearsal.latent, is_masked=rehearsal.is_masked)
+    if plan["kind"] == "network":
+        plan["schedule"] = {"aggregate": "every-epoch", "epochs": rehearsal.rounds, "batches_per_epoch": 5}
+        plan["start"] = {"name": "equal", "seed": rehearsal.seed}
+    return plan | {
         "sites": [{"name": name, "identity": identity} for name, identity in sorted(identities.items())],
-        "secure_aggregation": "required" if rehearsal.is_masked else "off",
+        "masking": {"required": rehearsal.is_masked},
     }

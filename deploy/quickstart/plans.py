@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from protos.plan.architecture import Architecture, Part
+from protos.plan.augmentation import ImageSize
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, parse_document
 from protos.plan.ingredients import (
@@ -22,8 +23,7 @@ from protos.plan.ingredients import (
     Method,
     Parts,
 )
-from protos.plan.methods import MethodChoice, described, method_names
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.methods import Composition, SingleMethod, method_names
 from quickstart.hospitals import HospitalData
 from site_agent.trainer.data.contract import read_contract
 
@@ -32,8 +32,17 @@ _FEWEST_SITES = 3
 _LONGEST_STUDY = 40  # largest number of letters in a plan's study
 
 
+class Prior(Document):
+    """The choice of a prior plan in the place of a method of networks."""
+
+    name: Literal["federated-prior"]
+
+
+Choice: TypeAlias = Annotated[Composition | SingleMethod | Prior, Field(discriminator="name")]
+
+
 class _Asked(Document):
-    method: MethodChoice
+    method: Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +51,10 @@ class Study:
 
     label: str
     name: str
-    choice: MethodChoice
+    choice: Choice
 
 
-def choice_of(words: str) -> MethodChoice:
+def choice_of(words: str) -> Choice:
     """Return the method choice from a name, from names joined by +, or from a plan's `method`.
 
     Raises:
@@ -65,7 +74,8 @@ def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
     choices = list(dict.fromkeys(choice_of(words) for words in methods))
     studies: list[Study] = []
     for number, choice in enumerate(choices, start=1):
-        name, label = f"quickstart-{'-'.join(method_names(choice))}", described(choice)
+        names = [choice.name] if isinstance(choice, Prior) else method_names(choice)
+        name, label = f"quickstart-{'-'.join(names)}", " + ".join(names)
         if len(name) > _LONGEST_STUDY or any(study.name == name for study in studies):
             name = f"{name[: _LONGEST_STUDY - 4]}-{number}"
         if any(study.label == label for study in studies):
@@ -77,26 +87,27 @@ def studies_of(methods: Sequence[str]) -> tuple[Study, ...]:
 def plan_of(
     study: Study, hospitals: Sequence[HospitalData], *, latent: int, is_masked: bool
 ) -> dict[str, Any]:  # Any: YAML
-    """Return a researcher's plan for a method and these hospitals, without sites, schedule, seed and masking.
+    """Return a researcher's plan for a method and these hospitals, without sites, schedule, start and masking.
 
     Hospitals with different columns are aligned by name. CHFL shares the first half of each hospital's columns. The
     others stay private.
     """
-    method, names = study.choice.method(), method_names(study.choice)
-    if names == ("federated-prior",):
+    if isinstance(study.choice, Prior):
         return _prior_plan(study, hospitals)
+    method = study.choice.method()
     contract = read_contract(hospitals[0].contract)
     image, target = contract.image, contract.target
     network = _network(method, latent) if image is None else _image_network(method, image.image, latent)
     agreed = agreed_sizes(method, TypeAdapter(Architecture).validate_json(json.dumps(network)))
     has_columns = isinstance(method.procedure, ColumnByColumn)
     plan: dict[str, Any] = {
+        "kind": "network",
         "study": study.name,
         "version": 1,
         "method": study.choice.model_dump(mode="json"),
         "architecture": network,
         "optimiser": {"name": "adamw", "learning_rate": 0.001 if image is None else 0.003, "weight_decay": 0.0001},
-        "weighting": {"name": "rows", "largest_rows": 1024} if names == ("fedavg",) else {"name": "equal"},
+        "weighting": {"name": "rows", "largest_rows": 1024} if study.choice.name == "fedavg" else {"name": "equal"},
         "checkpoint": "local",
     }
     if isinstance(method.procedure, ControlVariates):
@@ -122,8 +133,9 @@ def _prior_plan(study: Study, hospitals: Sequence[HospitalData]) -> dict[str, An
         sites = sorted(name for name, known in recorded.items() if concept["name"] in known)
         if len(sites) >= _FEWEST_SITES:
             concepts.append(concept | {"recorded_by": sites})
-    method = {"fewest_sites": _FEWEST_SITES} | study.choice.model_dump(mode="json", exclude_unset=True)
-    return {"study": study.name, "version": 1, "method": method, "concepts": concepts}
+    return {
+        "kind": "prior", "study": study.name, "version": 1, "concepts": concepts, "fewest_sites": _FEWEST_SITES,
+    }  # fmt: skip
 
 
 def _network(method: Method, latent: int) -> dict[str, Any]:
@@ -161,6 +173,8 @@ def _columns(hospitals: Sequence[HospitalData], share: float, *, is_masked: bool
     }
     fewest = min(_FEWEST_SITES, len(hospitals)) if is_masked else 1
     used = [name for name, sites in recorded.items() if len(sites) >= fewest] or list(recorded)
-    partly = [{"column": name, "recorded_by": recorded[name]} for name in used if len(recorded[name]) < len(hospitals)]
-    found = {"columns": used, "partly_recorded": partly}
-    return found | {"unused_columns": [name for name in recorded if name not in used]}
+    columns: list[Any] = [
+        name if len(sites) == len(hospitals) else {"name": name, "recorded_by": sites if name in used else []}
+        for name, sites in recorded.items()
+    ]
+    return {"columns": columns}

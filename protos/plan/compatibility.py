@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from protos.plan.architecture import (
@@ -39,33 +38,13 @@ from protos.plan.ingredients import (
     PrivateFirst,
     SensitivePrefix,
 )
+from protos.plan.learning_rates import ConstantRate
 from protos.plan.networks.convolutional_networks import flat_width
+from protos.plan.optimisers import Optimiser, is_plain_descent
+from protos.plan.schedules import Schedule
+from protos.plan.weighting import Weighting
 
 Size: TypeAlias = Literal["columns", "outputs"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """The parts of a plan that restrict which methods the plan can use.
-
-    Attributes:
-        is_plain_descent: the optimiser steps by rate times gradient, without other terms.
-        has_constant_rate: the learning rate never changes.
-        has_equal_weights: every site has the same weight.
-        has_whole_epochs: every round ends with an epoch at every site.
-        training_rounds: the number of aggregations in the schedule.
-        ends_early: training can end before the last round of the schedule.
-        measures: the choice of a checkpoint or the end of training depends on measurements of all sites.
-    """
-
-    architecture: Architecture
-    is_plain_descent: bool
-    has_constant_rate: bool
-    has_equal_weights: bool
-    has_whole_epochs: bool
-    training_rounds: int
-    ends_early: bool
-    measures: bool
 
 
 def missing_parts(method: Method, architecture: Architecture) -> tuple[Part, ...]:
@@ -96,14 +75,30 @@ def agreed_sizes(method: Method, architecture: Architecture) -> frozenset[Size]:
     return frozenset(key for key, found in others.items() if found != usual)
 
 
-def why_impossible(method: Method, conditions: Conditions) -> tuple[str, ...]:
-    """Return every reason why a method is impossible in a plan with these conditions, each as a short text."""
-    checks = (_of_network, _of_private, _of_procedure, _of_controls, _of_penalties, _of_nothing)
-    return tuple(dict.fromkeys(reason for check in checks for reason in check(method, conditions)))
+def why_impossible(
+    method: Method,
+    network: Architecture,
+    schedule: Schedule,
+    optimiser: Optimiser,
+    weighting: Weighting,
+    *,
+    measures: bool,
+) -> tuple[str, ...]:
+    """Return every reason why a method is impossible in a plan with these settings, each as a short text.
+
+    Args:
+        measures: the choice of a checkpoint or the end of training depends on measurements of all sites.
+    """
+    reasons = [*_of_network(method, network), *_of_private(method, network), *_of_procedure(method, schedule)]
+    reasons += [*_of_controls(method, optimiser, weighting), *_of_penalties(method, network)]
+    if isinstance(method.federated, Nothing) and measures:
+        reasons.append(
+            "with this method each site trains alone, so the plan cannot have early_stopping or checkpoint: global"
+        )
+    return tuple(dict.fromkeys(reasons))
 
 
-def _of_network(method: Method, conditions: Conditions) -> Iterator[str]:
-    network = conditions.architecture
+def _of_network(method: Method, network: Architecture) -> Iterator[str]:
     if isinstance(network, ColumnsNetwork) and isinstance(method.federated, Everything):
         yield (
             "in the network columns each site has layers of its own (the unique column), so a method cannot share "
@@ -157,9 +152,9 @@ def _of_named_layers(names: tuple[str, ...], network: Architecture) -> Iterator[
         yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
-def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
+def _of_private(method: Method, network: Architecture) -> Iterator[str]:
     """Yield the reasons why a method for private layers would keep no layer private, and so would equal FedAvg."""
-    network, federated, parts = conditions.architecture, method.federated, method.federated_parts
+    federated, parts = method.federated, method.federated_parts
     tensors = network_tensors(network, columns=2, outputs=1, common=1)
     if isinstance(federated, AllButNormalisation) and not any(tensor.is_normalisation for tensor in tensors):
         yield (
@@ -172,11 +167,11 @@ def _of_private(method: Method, conditions: Conditions) -> Iterator[str]:
         yield f"the method would share all layers of the network {network.name}, so no layer would stay private"
 
 
-def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
+def _of_procedure(method: Method, schedule: Schedule) -> Iterator[str]:
     has_private = not isinstance(method.federated, Everything)
     if isinstance(method.procedure, PrivateFirst | FederatedOnly) and not has_private:
         yield "the method trains private and shared parameters separately, but no parameter of this network is private"
-    if isinstance(method.procedure, PrivateFirst) and not conditions.has_whole_epochs:
+    if isinstance(method.procedure, PrivateFirst) and schedule.aggregate not in ("every-epoch", "every-round"):
         yield (
             "the method trains private parameters for whole epochs, so a round must consist of whole epochs. Set "
             "aggregate to every-epoch or every-round"
@@ -195,24 +190,24 @@ def _of_procedure(method: Method, conditions: Conditions) -> Iterator[str]:
         yield "pfedme already has a proximal term, so pfedme cannot be combined with another penalty"
 
 
-def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
+def _of_controls(method: Method, optimiser: Optimiser, weighting: Weighting) -> Iterator[str]:
     if isinstance(method.procedure, ControlVariates) != isinstance(method.server_rule, Controlled):
         yield (
             "scaffold's control variates at the sites and scaffold's rule at the coordinator can only be used together"
         )
     if not isinstance(method.procedure, ControlVariates):
         return
-    if not conditions.is_plain_descent:
+    if not is_plain_descent(optimiser):
         yield (
             "control variates need the optimiser sgd without momentum and without weight decay. Set optimiser to "
             "{name: sgd, learning_rate: ...}"
         )
-    if not conditions.has_constant_rate:
+    if optimiser.rate_schedule != ConstantRate(name="constant"):
         yield (
             "control variates are divided by the learning rate, so the learning rate must be constant. Remove "
             "rate_schedule"
         )
-    if not conditions.has_equal_weights:
+    if weighting.name != "equal":
         yield (
             "control variates are averaged with equal weights, so all sites must have the same weight. Set weighting "
             "to {name: equal}"
@@ -225,8 +220,7 @@ def _of_controls(method: Method, conditions: Conditions) -> Iterator[str]:
         yield "control variates need sites that load all shared values unchanged (update_rate: 1)"
 
 
-def _of_penalties(method: Method, conditions: Conditions) -> Iterator[str]:
-    network = conditions.architecture
+def _of_penalties(method: Method, network: Architecture) -> Iterator[str]:
     for penalty in method.penalties:
         if isinstance(network, NamedTensors):
             yield from _of_representations(penalty, network.representations)
@@ -253,11 +247,6 @@ def _of_representations(penalty: Penalty, representations: int) -> Iterator[str]
             f"Set representations in the architecture to {needed}, and write the functions represent and decide in "
             "the module"
         )
-
-
-def _of_nothing(method: Method, conditions: Conditions) -> Iterator[str]:
-    if isinstance(method.federated, Nothing) and conditions.measures:
-        yield "with this method each site trains alone, so the plan cannot have early_stopping or checkpoint: global"
 
 
 def _width(network: ParallelNetwork | ParallelConvolutionalNetwork, layers: tuple[int, ...]) -> int:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Final
 
 from protos.plan.manifest import manifest_of
-from protos.plan.partly_recorded import PartlyObserved, PartlyRecorded
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.partly_recorded import ListedColumn, PartlyObserved
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 
 UPDATES: Final = "changes"  # the word that stored ledgers use
 FIGURES: Final = "figures"
@@ -29,9 +31,10 @@ def kinds_of(plan: Plan) -> dict[str, frozenset[str]]:
     """Return for each kind of number the names of the sites whose contribution may differ from 0."""
     manifest, everybody = manifest_of(plan), frozenset(plan.site_names)
     kinds = {UPDATES: everybody - plan.evaluating_sites} if manifest.tensors or manifest.scalars else {}
-    if plan.prior is not None:
-        sets = plan.prior.recorders(everybody - plan.evaluating_sites)
+    if isinstance(plan, PriorPlan):
+        sets = plan.recorders()
         kinds |= {f"concepts {' and '.join(names)}": sites for names, sites in sets.items() if sites != everybody}
-    partly: tuple[PartlyRecorded | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
-    kinds |= {entry.what: frozenset(entry.recorded_by) for entry in partly}
+    if isinstance(plan, NetworkPlan):
+        partly: tuple[ListedColumn | PartlyObserved, ...] = (*plan.recorded_columns, *plan.partly_observed)
+        kinds |= {entry.what: frozenset(entry.recorded_by or ()) for entry in partly}
     return kinds | ({FIGURES: everybody} if manifest.scalars else {})

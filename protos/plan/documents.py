@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from protos.errors import ConfigurationError
@@ -50,6 +44,7 @@ class Document(BaseModel):
 
 
 Record = TypeVar("Record", bound=BaseModel)
+Model: TypeAlias = type[Record] | TypeAdapter[Record]  # an adapter reads a union of records
 
 
 def _with_a_real_port(address: str) -> str:
@@ -102,7 +97,7 @@ _PlainLoader.yaml_implicit_resolvers = {
     first: [(tag, expression) for tag, expression in resolvers if tag not in _REPLACED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# Accept only true and false. With YAML 1.1's yes, no, on and off, `secure_aggregation: off` would be a truth value.
+# Accept only true and false. With YAML 1.1's yes, no, on and off, a code `no` would be a truth value.
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
 _WHOLE: Final = r"[-+]?(?:0|[1-9][0-9]*)"
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(f"^{_WHOLE}$"), list("-+0123456789"))
@@ -117,7 +112,7 @@ _PlainLoader.add_implicit_resolver(
 _PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
-def read_document(path: Path, model: type[Record], *, consequence: str) -> Record:
+def read_document(path: Path, model: Model[Record], *, consequence: str) -> Record:
     """Return the record that a YAML file describes.
 
     Args:
@@ -139,12 +134,13 @@ def read_document(path: Path, model: type[Record], *, consequence: str) -> Recor
     return parse_document(raw, model, source=str(path), consequence=consequence)
 
 
-def parse_document(raw: bytes, model: type[Record], *, source: str, consequence: str) -> Record:
+def parse_document(raw: bytes, model: Model[Record], *, source: str, consequence: str) -> Record:
     """Return the record that these bytes of YAML describe. `source` replaces the file name in errors."""
     try:
         root = _compose(raw)
         data = _construct(root)
-        return model.model_validate_json(json.dumps(data, allow_nan=False))
+        text = json.dumps(data, allow_nan=False)
+        return model.validate_json(text) if isinstance(model, TypeAdapter) else model.model_validate_json(text)
     except _Mistakes as mistakes:
         found = mistakes.found
     except ValidationError as error:
@@ -163,9 +159,9 @@ def parse_document(raw: bytes, model: type[Record], *, source: str, consequence:
 
 
 @cache
-def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
+def _schema(model: Model[Any]) -> Mapping[str, Any]:
     """Return the JSON schema of a record. It is cached, because a plan's schema takes a tenth of a second."""
-    return model.model_json_schema()
+    return model.json_schema() if isinstance(model, TypeAdapter) else model.model_json_schema()
 
 
 class _Mistakes(Exception):  # has the mistakes, and is never shown
@@ -260,7 +256,8 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
     match kind:
         case "extra_forbidden":
             known = [each for record in _walk(schema, location[:-1])[1] for each in record.get("properties", {})]
-            texts = [f"{name}: unknown key; {did_you_mean(str(location[-1]), known)}"]
+            kind = _other_kinds(schema, location)
+            texts = [f"{name}: {kind or f'unknown key; {did_you_mean(str(location[-1]), known)}'}"]
         case "missing" | "union_tag_not_found":
             owner = f" in {name}" if name else ""
             texts = [f"{location[-1]}: this key is missing{owner}"]
@@ -268,11 +265,27 @@ def _describe(detail: Mapping[str, Any], root: Node, schema: Mapping[str, Any]) 
             texts = [f"{name}: {_unknown(context['tag'], context['expected_tags'])}"]
         case "literal_error" if isinstance(detail["input"], str):
             texts = [f"{name}: {_unknown(detail['input'], context['expected'])}"]
+        case "too_short" if isinstance(node, SequenceNode) and len(node.value) > context["actual_length"]:
+            texts = []  # items with mistakes are not counted, and each has its own text
         case _:
             reasons = context.get("error")
             said = reasons.found if isinstance(reasons, Reasons) else [detail["msg"].removeprefix("Value error, ")]
             texts = [f"{name or 'the file'}: {each[:1].lower()}{each[1:]}" for each in said]
     return [(place.start_mark.line + 1, place.start_mark.column + 1, text) for text in texts]
+
+
+def _other_kinds(schema: Mapping[str, Any], location: Sequence[str | int]) -> str | None:
+    """Return the message for a key that only other records of a union have, such as other kinds of plan, or None."""
+    if len(location) < 2:
+        return None
+    *outer, own, key = location
+    for union in _walk(schema, outer)[1]:
+        tags = union.get("discriminator", {}).get("mapping", {})
+        others = [tag for tag, entry in tags.items() if key in _record(schema, entry).get("properties", {})]
+        if own in tags and others:
+            word = union["discriminator"]["propertyName"]
+            return f"unknown key for {word}: {own}; {word}: {' or '.join(others)} has it"
+    return None
 
 
 def _unknown(word: str, known: str) -> str:
@@ -312,11 +325,10 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
         the steps that are keys or list positions, without the words that choose a record of a union; and the
         records at the end.
     """
-    definitions = schema.get("$defs", {})
 
     def resolve(entry: Mapping[str, Any] | str) -> list[Mapping[str, Any]]:
         if isinstance(entry, str):
-            return resolve(definitions[entry.rsplit("/", 1)[-1]])
+            return resolve(_record(schema, entry))
         if "$ref" in entry:
             return resolve(entry["$ref"])
         if "discriminator" in entry:
@@ -338,6 +350,12 @@ def _walk(schema: Mapping[str, Any], location: Sequence[str | int]) -> tuple[lis
             inner += [entry["additionalProperties"] for entry in current if entry.get("additionalProperties")]
         current = [found for entry in inner for found in resolve(entry)]
     return keys, current
+
+
+def _record(schema: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
+    """Return the record to which a reference of the schema, such as `#/$defs/NetworkPlan`, points."""
+    found: Mapping[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]]
+    return found
 
 
 def _tags(entry: Mapping[str, Any]) -> list[Any]:

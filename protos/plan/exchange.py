@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
-from typing import assert_never
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,21 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.ingredients import SensitivePrefix
 from protos.plan.initial_values import initial_values
 from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, slices_of
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
+from protos.plan.plan_head import FITTING
+from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import MalformedMessage, Stage
 
 Float32 = npt.NDArray[np.float32]
+_OCCASIONS: Final = {
+    Stage.PROBE: Occasion.PROBE,
+    Stage.TRAINING: Occasion.TRAINING,
+    Stage.VALIDATION: Occasion.MEASURED,
+    Stage.STATISTICS: Occasion.STATISTICS,
+    Stage.NEWTON: Occasion.NEWTON,
+    Stage.GUARD: Occasion.GUARD,
+}
 
 
 @dataclass(frozen=True)
@@ -135,29 +146,19 @@ def stage_at(plan: Plan, round_number: int, training_rounds: int | None = None) 
         round_number: from 0.
         training_rounds: the number of training rounds if the run stopped early; None means the schedule's number.
     """
-    if plan.statistics is not None:
-        return Stage.STATISTICS if round_number == 0 else None
-    made = plan.training_rounds if training_rounds is None else training_rounds
-    if plan.prior is not None:
-        if round_number == 0:
-            return Stage.STATISTICS
-        if plan.privacy is not None:
-            return None
-        return Stage.NEWTON if round_number <= made else Stage.GUARD if round_number == made + 1 else None
-    stages = [Stage.PROBE] if plan.has_probe else []
-    after = [Stage.VALIDATION] if plan.has_validation_round else []
-    if round_number < len(stages):
-        return Stage.PROBE
-    if round_number < len(stages) + made:
-        return Stage.TRAINING
-    place = round_number - len(stages) - made
-    return after[place] if place < len(after) else None
+    place = round_number
+    for stage, most in plan.stages:
+        count = training_rounds if stage in FITTING and training_rounds is not None else most
+        if place < count:
+            return stage
+        place -= count
+    return None
 
 
 def is_measured(plan: Plan, round_number: int) -> bool:
     """Return whether sites validate the model at the start of a training round, except for the first round."""
     made = round_number - plan.has_probe
-    return made > 0 and made % plan.schedule.rounds_per_measurement == 0
+    return isinstance(plan, NetworkPlan) and made > 0 and made % plan.schedule.rounds_per_measurement == 0
 
 
 class Exchanges:
@@ -195,7 +196,7 @@ class Exchanges:
         chosen = unpack_layers(layers, len(self._manifest.layers))
         if not self._may_be_shared(chosen):
             raise MalformedMessage("layers that the method does not choose")
-        return self._tensors(chosen) if self._plan.prior is None else (self._plan.prior.tensor,)
+        return (self._plan.tensor,) if isinstance(self._plan, PriorPlan) else self._tensors(chosen)
 
     def of(self, round_number: int, stage: Stage, layers: bytes) -> Exchange:
         """Return what sites receive and send in this round.
@@ -222,11 +223,9 @@ class Exchanges:
         planned = stage_at(self._plan, round_number)
         if stage is planned:
             return True
-        if self._plan.prior is not None:  # the Newton rounds end when the coefficients no longer change
-            return planned is Stage.NEWTON and stage is Stage.GUARD and round_number > 1
-        ends_early = self._plan.may_end_early and round_number > self._plan.has_probe
-        closing = {Stage.VALIDATION: self._plan.has_validation_round}
-        return ends_early and planned is not None and closing.get(stage, False)
+        first, last = self._plan.stages[0][0], self._plan.stages[-1][0]
+        is_early = self._plan.may_end_early and planned in FITTING and round_number > (first not in FITTING)
+        return is_early and stage is last and stage not in FITTING
 
     def _may_be_shared(self, chosen: tuple[bool, ...]) -> bool:
         """Return whether a run can end with exactly these layers shared."""
@@ -241,22 +240,8 @@ class Exchanges:
         return tuple(tensor for tensor in self._manifest.tensors if tensor.layer in layers)
 
     def _occasions(self, round_number: int, stage: Stage) -> frozenset[Occasion]:
-        match stage:
-            case Stage.PROBE:
-                return frozenset({Occasion.PROBE})
-            case Stage.VALIDATION:
-                return frozenset({Occasion.MEASURED})
-            case Stage.STATISTICS:
-                return frozenset({Occasion.STATISTICS})
-            case Stage.NEWTON:
-                return frozenset({Occasion.NEWTON})
-            case Stage.GUARD:
-                return frozenset({Occasion.GUARD})
-            case Stage.TRAINING:
-                measured = {Occasion.MEASURED} if is_measured(self._plan, round_number) else set()
-                return frozenset({Occasion.TRAINING, *measured})
-            case _:
-                assert_never(stage)
+        measured = {Occasion.MEASURED} if stage is Stage.TRAINING and is_measured(self._plan, round_number) else set()
+        return frozenset({_OCCASIONS[stage], *measured})
 
     def _make(
         self,
@@ -272,7 +257,7 @@ class Exchanges:
         return Exchange(
             stage=stage,
             layers=layers,
-            down=down if self._plan.prior is None else (self._plan.prior.tensor,),
+            down=(self._plan.tensor,) if isinstance(self._plan, PriorPlan) else down,
             has_controls=is_training and self._plan.ingredients.has_controls,
             up=offered if sends_changes else (),
             scalars=tuple(scalar for scalar in manifest.scalars if scalar.occasion in occasions),

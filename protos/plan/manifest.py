@@ -18,17 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError
+from protos.numbers.chunk_layout import Layout
 from protos.numbers.newton_sums import NEWTON_SCALE
 from protos.plan.architecture import FromFile, NamedTensors, TensorSpec, network_tensors
 from protos.plan.canonical import digest
 from protos.plan.compatibility import missing_parts
-from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, numbers_of
 from protos.plan.ingredients import Nothing, SensitivePrefix, federated_tensors, layers_of
 from protos.plan.initial_values import initial_values
-from protos.plan.methods import described
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE, Prior
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import GUARD, GUARD_SCALE, LARGEST_ROW_LOSS, PRIOR_MOMENT_SCALE
 from protos.plan.private_training import PrivateTraining
+from protos.plan.statistics_plan import LARGEST_COUNT, MOMENT_SCALE, StatisticsPlan
 from protos.plan.weighting import EqualWeights, RowWeights
 from protos.privacy.accounting import PRIVATE_SCALE
 
@@ -156,13 +158,24 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
     Raises:
         ConfigurationError: the architecture lacks the parts that the method federates.
     """
+    match plan:
+        case StatisticsPlan():
+            return Manifest(tensors=(), scalars=tuple(_statistics_scalars(plan)))
+        case PriorPlan():
+            return Manifest(tensors=(), scalars=tuple(_prior_scalars(plan)))
+        case NetworkPlan():
+            return _manifest_of_network(plan, starts)
+        case _:
+            assert_never(plan)
+
+
+def _manifest_of_network(plan: NetworkPlan, starts: Starts | None) -> Manifest:
     tensors = _federated_tensors(plan)
     if not tensors and not isinstance(plan.ingredients.federated, Nothing):
         missing = missing_parts(plan.ingredients, plan.architecture)
         lacks = f": it has no part {' and no part '.join(missing)}" if missing else ""
-        method = described(plan.method)
         raise ConfigurationError(
-            what=f"The network {plan.architecture.name} has no layer that {method} could share{lacks}.",
+            what=f"The network {plan.architecture.name} has no layer that {plan.method_in_words} could share{lacks}.",
             consequence="Nothing was trained and nothing was sent.",
             remedy="Choose another method, or a network with the parts that the method shares. Methods and networks "
             "are listed in docs/researcher.md.",
@@ -170,7 +183,7 @@ def manifest_of(plan: Plan, starts: Starts | None = None) -> Manifest:
     return Manifest(tensors=started(plan, tensors, starts), scalars=tuple(_scalars(plan, tensors)))
 
 
-def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
+def starting_tensors(plan: NetworkPlan) -> tuple[TensorSpec, ...]:
     """Return the shared and frozen tensors whose first values are in the plan's starting file.
 
     Raises:
@@ -186,12 +199,12 @@ def starting_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
         raise ConfigurationError(
             what=f"The plan has no shared or frozen layer {names}.",
             consequence="Nothing was trained and nothing was sent.",
-            remedy="Name shared or frozen layers under starting_file. Private layers start from each site's secret.",
+            remedy="Name shared or frozen layers under start. Private layers start from each site's secret.",
         )
     return tuple(tensor for tensor in found if layers is None or tensor.layer in layers)
 
 
-def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) -> tuple[TensorSpec, ...]:
+def started(plan: NetworkPlan, tensors: Iterable[TensorSpec], starts: Starts | None) -> tuple[TensorSpec, ...]:
     """Return the tensors with the values of the plan's starting file.
 
     Tensors that do not start from it stay unchanged.
@@ -203,23 +216,20 @@ def started(plan: Plan, tensors: Iterable[TensorSpec], starts: Starts | None) ->
     )
 
 
-def _federated_tensors(plan: Plan) -> tuple[TensorSpec, ...]:
+def _federated_tensors(plan: NetworkPlan) -> tuple[TensorSpec, ...]:
     # If the plan lets each site choose a size, only a private part depends on that size. So a placeholder is enough.
     network = network_tensors(
         plan.architecture,
         columns=plan.placeholder_columns,
-        outputs=plan.outputs or 1,
+        outputs=plan.output_count or 1,
         common=len(plan.shared_columns) or None,
     )
     return federated_tensors(plan.ingredients.federated, network, plan.seed)
 
 
-def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
+def _scalars(plan: NetworkPlan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
     """Yield every scalar that the plan allows sites to send. Scalars of one round are in the order of the vector."""
     weight, method = largest_weight(plan), plan.ingredients
-    yield from _statistics_scalars(plan)
-    if plan.prior is not None:
-        yield from _prior_scalars(plan.prior)
     yield from _private_gradients(plan.private_training)
     match plan.weighting:
         case EqualWeights():
@@ -239,14 +249,13 @@ def _scalars(plan: Plan, tensors: tuple[TensorSpec, ...]) -> Iterator[Scalar]:
         yield Scalar("still improving", 1, Occasion.MEASURED)
 
 
-def _statistics_scalars(plan: Plan) -> Iterator[Scalar]:
-    if plan.private_statistics is not None:
-        for name in plan.private_statistics.names:
-            yield Scalar(name, plan.private_statistics.bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
-    elif plan.statistics is not None:
-        for kind, cell in numbers_of(plan.statistics):
-            scale = 1 if kind == "count" else MOMENT_SCALE
-            yield Scalar(f"{kind} {cell}", LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
+def _statistics_scalars(plan: StatisticsPlan) -> Iterator[Scalar]:
+    for kind, cell in plan.numbers:
+        name, scale = f"{kind} {cell}", 1 if kind == "count" else MOMENT_SCALE
+        if plan.privacy is not None:
+            yield Scalar(name, plan.largest_private_number, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
+        else:
+            yield Scalar(name, LARGEST_COUNT * scale, Occasion.STATISTICS, scale)
 
 
 def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
@@ -255,9 +264,9 @@ def _private_gradients(training: PrivateTraining | None) -> Iterator[Scalar]:
             yield Scalar(name, training.bound, scale=training.scale, is_signed=True, bits=training.ring.bits)
 
 
-def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
+def _prior_scalars(prior: PriorPlan) -> Iterator[Scalar]:
     """Yield the sums of federated-prior as scalars. Their bounds follow from the plan's largest number of rows."""
-    rows = prior.method.largest_rows
+    rows = prior.largest_rows
     if prior.private is not None:
         for name in prior.private.names:
             yield Scalar(name, prior.private.bound, Occasion.STATISTICS, PRIVATE_SCALE, is_signed=True)
@@ -275,6 +284,21 @@ def _prior_scalars(prior: Prior) -> Iterator[Scalar]:
     yield Scalar(GUARD, rows * LARGEST_ROW_LOSS * GUARD_SCALE, Occasion.GUARD, GUARD_SCALE, is_signed=True)
 
 
-def largest_weight(plan: Plan) -> int:
+def largest_weight(plan: NetworkPlan) -> int:
     """Return the largest weight of a site as an integer. A site's factor is its weight divided by this integer."""
     return plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1
+
+
+def rounds_with(plan: Plan, occasion: Occasion) -> int:
+    """Return the largest number of rounds in which sites send the scalars of this occasion."""
+    if occasion is Occasion.MEASURED:
+        assert isinstance(plan, NetworkPlan)  # no other plan has such scalars
+        return (plan.schedule.rounds - 1) // plan.schedule.rounds_per_measurement + plan.has_validation_round
+    return plan.training_rounds if occasion in (Occasion.TRAINING, Occasion.NEWTON) else 1
+
+
+def most_bytes(plan: Plan, manifest: Manifest) -> int:
+    """Return the largest number of bytes that a site sends in the run. Repeated transmissions are not counted."""
+    trained, updates = plan.training_rounds, 0 if plan.privacy is not None else manifest.parameters
+    layouts = trained * Layout(updates, 0).total_bytes + (plan.rounds - trained) * Layout(0, 0).total_bytes
+    return layouts + sum(scalar.bits // 8 * rounds_with(plan, scalar.occasion) for scalar in manifest.scalars)

@@ -16,7 +16,6 @@ from protos.plan import averaging_methods as averaging
 from protos.plan import personal_methods as personal
 from protos.plan.documents import Document, refuse_for
 from protos.plan.ingredients import Method
-from protos.plan.prior_method import FederatedPrior
 
 Value = TypeVar("Value")
 
@@ -43,18 +42,18 @@ SingleMethod: TypeAlias = Annotated[
     | personal.APFL
     | personal.FedBN
     | personal.LocalGlobal
-    | FederatedPrior
     | averaging.LocalOnly,
     Field(discriminator="name"),
 ]
 
-# The names that a hospital's policy can use. They are read from the definitions, so none can be missing.
-METHOD_NAMES: Final[tuple[str, ...]] = tuple(
+# The methods that train a network. They are read from the definitions, so none can be missing.
+NETWORK_METHODS: Final[tuple[str, ...]] = tuple(
     get_args(choice.model_fields["name"].annotation)[0] for choice in get_args(get_args(SingleMethod)[0])
 )
 
-# The methods that train a network; federated-prior has a regression instead.
-NETWORK_METHODS: Final[tuple[str, ...]] = tuple(name for name in METHOD_NAMES if name != "federated-prior")
+FEDERATED_PRIOR: Final = "federated-prior"  # the name of a prior plan in policies, reports and results
+# The names that a hospital's policy can use.
+METHOD_NAMES: Final[tuple[str, ...]] = (*NETWORK_METHODS, FEDERATED_PRIOR)
 
 
 class Composition(Document):
@@ -84,7 +83,7 @@ class Composition(Document):
 
     def _clashes(self) -> Iterator[str]:
         """Yield one clause for each reason why the methods cannot be combined."""
-        alone = [choice.name for choice in self.of if isinstance(choice, averaging.LocalOnly | FederatedPrior)]
+        alone = [choice.name for choice in self.of if isinstance(choice, averaging.LocalOnly)]
         if alone:
             yield f"{alone[0]} shares nothing of a network, so nothing can be composed with it"
             return
@@ -112,11 +111,6 @@ MethodChoice: TypeAlias = Annotated[Composition | SingleMethod, Field(discrimina
 def method_names(choice: MethodChoice) -> tuple[str, ...]:
     """Return the names of a plan's methods: one, or several combined. A policy must allow each of them."""
     return tuple(part.name for part in choice.of) if isinstance(choice, Composition) else (choice.name,)
-
-
-def described(choice: MethodChoice) -> str:
-    """Return the names of a plan's methods as text, joined by a plus."""
-    return " + ".join(method_names(choice))
 
 
 def _one(values: Sequence[Value], plain: Value) -> Value:

@@ -1,6 +1,6 @@
 """Computes coefficients, statistics and training steps from the noisy sums of differential privacy.
 
-Nothing here decides what a site sends, or how much noise it adds. That is in private_prior.py, private_statistics.py
+Nothing here decides what a site sends, or how much noise it adds. That is in private_prior.py, statistics_plan.py
 and private_training.py. The rules:
 
 * a fit of federated-prior uses the size of the noise: directions in which the noise is larger than the signal are
@@ -17,10 +17,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.federated_statistics import NumericColumn
 from protos.plan.private_prior import PrivateSums
-from protos.plan.private_statistics import PrivateStatistics
 from protos.plan.private_training import PrivateTraining
+from protos.plan.statistics_plan import NumericColumn, StatisticsPlan
 from protos.privacy.accounting import PRIVATE_SCALE
 
 Float64: TypeAlias = npt.NDArray[np.float64]
@@ -59,18 +58,18 @@ def noisy_fit_under(private: PrivateSums, noise: float, numbers: Float64, ridge:
     return slopes[None, places].copy(), errors[None, places].copy()
 
 
-def noise_rows(counted: PrivateStatistics, contributors: int) -> float:
+def noise_rows(plan: StatisticsPlan, contributors: int) -> float:
     """Return the standard deviation of the noise in a count of rows that is summed over this many sites."""
-    return sqrt(contributors * counted.share_variance) / PRIVATE_SCALE * counted.unit
+    return sqrt(contributors * plan.noise_variance) / PRIVATE_SCALE * plan.unit
 
 
-def fewest_rows(counted: PrivateStatistics, contributors: int) -> float:
+def fewest_rows(plan: StatisticsPlan, contributors: int) -> float:
     """Return the smallest noisy row count for which a mean is computed."""
-    return _SURE * noise_rows(counted, contributors)
+    return _SURE * noise_rows(plan, contributors)
 
 
 def noisy_statistics(
-    counted: PrivateStatistics, sums: Mapping[str, int], contributors: int
+    plan: StatisticsPlan, sums: Mapping[str, int], contributors: int
 ) -> dict[str, dict[str, float | int | None]]:
     """Return each cell's noisy number of rows with its noise, and mean and standard deviation of numeric columns.
 
@@ -80,9 +79,9 @@ def noisy_statistics(
     Returns:
         By cell. `noise` is the standard deviation of the noise in `rows`. Moments are None if the noise hides them.
     """
-    found = {name: number / PRIVATE_SCALE * counted.unit for name, number in sums.items()}
-    noise, told = noise_rows(counted, contributors), dict[str, dict[str, float | int | None]]()
-    for column in counted.statistics.columns:
+    found = {name: number / PRIVATE_SCALE * plan.unit for name, number in sums.items()}
+    noise, told = noise_rows(plan, contributors), dict[str, dict[str, float | int | None]]()
+    for column in plan.columns:
         if not isinstance(column, NumericColumn):
             for code in column.codes:
                 rows = found[f"count {column.name}={code}"]
@@ -90,7 +89,7 @@ def noisy_statistics(
             continue
         rows = found[f"count {column.name}"]
         facts: dict[str, float | int | None] = {"mean": None, "deviation": None}
-        if rows > fewest_rows(counted, contributors):
+        if rows > fewest_rows(plan, contributors):
             centre, half = (column.low + column.high) / 2, (column.high - column.low) / 2
             mean = min(1.0, max(-1.0, found[f"sum {column.name}"] / rows))
             spread = min(1.0, max(0.0, found[f"squares {column.name}"] / rows - mean * mean))
@@ -105,7 +104,7 @@ def mean_change(training: PrivateTraining, sums: Float64) -> Float64:
     Args:
         sums: integers over all sites, float64 of shape (numbers,).
     """
-    taking_part = training.patients * (training.promise.sampling or 1.0)
+    taking_part = training.promise.patients * (training.promise.sampling or 1.0)
     return sums * (-training.learning_rate * training.promise.clip / (taking_part * training.scale))
 
 

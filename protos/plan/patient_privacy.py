@@ -14,7 +14,6 @@ from typing import Final, Literal, Self, assert_never
 from pydantic import Field, StrictInt, model_validator
 
 from protos.plan.architecture import Part
-from protos.plan.averaging_methods import LocalOnly
 from protos.plan.documents import Document
 from protos.plan.ingredients import (
     AllButNormalisation,
@@ -39,8 +38,6 @@ from protos.plan.ingredients import (
     SensitivePrefix,
     Together,
 )
-from protos.plan.methods import MethodChoice
-from protos.plan.prior_method import FederatedPrior, YesOrNo
 from protos.privacy.accounting import ratio_of
 from protos.privacy.sampled_accounting import sampled_multiplier
 
@@ -62,27 +59,15 @@ class Privacy(Document):
         epsilon: if a patient joins or leaves a table, no event becomes more probable than e^epsilon times
             its earlier probability, plus delta.
         delta: see epsilon; much smaller than one divided by the number of patients.
-        clip: with federated-prior the largest norm of one standardised row, its intercept included; with a network that
-            of one patient's gradient. With statistics one patient counts at most as much as this many complete rows. A
-            longer vector is shortened to this norm.
-        patients: with a network, the number that divides each sum of gradients: about the number of training patients
-            at all sites. It is declared, so that no site sends a count.
-        sampling: with a network, the probability with which each patient takes part in a round. The site draws it from
-            system randomness and keeps it secret. Without it all patients take part in all rounds.
-        noise: with a network, `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a
-            round is one sum. With `local` each site adds the whole noise in each of its steps, of which a round may
-            have several.
-        bits: with a network, the size of each number that a site sends. With 32 a patient's term has fewer steps.
+        clip: in a prior plan the largest norm of one standardised row, its intercept included; in a network plan that
+            of one patient's gradient. In a statistics plan one patient counts at most as much as this many complete
+            rows. A longer vector is shortened to this norm.
     """
 
     unit: Literal["patient"]
     epsilon: float = Field(allow_inf_nan=True)
     delta: float = Field(allow_inf_nan=True)
     clip: float = Field(ge=SMALLEST_CLIP, le=1000)
-    patients: StrictInt | None = Field(default=None, ge=1, le=1 << 30)
-    sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
-    noise: Literal["shared", "local"] = "shared"
-    bits: Literal[32, 64] = 64
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -97,27 +82,41 @@ class Privacy(Document):
         return self
 
     @property
-    def keys_of_networks(self) -> tuple[str, ...]:
-        """Return the names of the keys in these settings that apply only to the gradients of a neural network."""
-        found = {
-            "patients": self.patients,
-            "sampling": self.sampling,
-            "noise": self.noise == "local" or None,
-            "bits": self.bits == 32 or None,
-        }
-        return tuple(key for key, value in found.items() if value is not None)
-
-    @property
     def ratio(self) -> float:
         """Return the clipping norm divided by the noise's standard deviation, for a run with a single noisy sum."""
         return ratio_of(self.epsilon, self.delta)
 
 
+class TrainingPrivacy(Privacy):
+    """Settings of differential privacy for training a network.
+
+    Attributes:
+        patients: the number that divides each sum of gradients: about the number of training patients at all sites. It
+            is declared, so that no site sends a count.
+        sampling: the probability with which each patient takes part in a round. The site draws it from system
+            randomness and keeps it secret. Without it all patients take part in all rounds.
+        noise: `shared` or `local`. With `shared` the sites' shares add up to the noise of a round, so a round is one
+            sum. With `local` each site adds the whole noise in each of its steps, of which a round may have several.
+        bits: the size of each number that a site sends. With 32 a patient's term has fewer steps.
+    """
+
+    patients: StrictInt = Field(ge=1, le=1 << 30)
+    sampling: float | None = Field(default=None, ge=SMALLEST_SAMPLING, le=LARGEST_SAMPLING)
+    noise: Literal["shared", "local"] = "shared"
+    bits: Literal[32, 64] = 64
+
+
+def sampling_of(privacy: object) -> float | None:
+    """Return the probability with which each patient takes part in a round; None if all patients do."""
+    found: float | None = getattr(privacy, "sampling", None)  # only training, and its payments, have samples
+    return found
+
+
 def noise_multiplier(privacy: Privacy, sums: int) -> float:
     """Return the standard deviation of the noise in each of `sums` sums. A patient adds a term of norm at most 1."""
-    if privacy.sampling is None:
+    if (sampling := sampling_of(privacy)) is None:
         return sqrt(sums) / privacy.ratio
-    return sampled_multiplier(privacy.epsilon, privacy.delta, privacy.sampling, sums)
+    return sampled_multiplier(privacy.epsilon, privacy.delta, sampling, sums)
 
 
 def _of_epsilon(epsilon: float) -> str:
@@ -129,24 +128,15 @@ def _of_epsilon(epsilon: float) -> str:
     return f"{allowed}. This epsilon is not a number"
 
 
-def why_not_private(method: MethodChoice, noise: Literal["shared", "local"]) -> Iterator[str]:
+def why_not_private(method: Method, noise: Literal["shared", "local"]) -> Iterator[str]:
     """Yield each reason why a method cannot keep the promise of differential privacy to patients, as a short text."""
-    match method:
-        case FederatedPrior(outcome=YesOrNo()):
-            return
-        case FederatedPrior():
-            yield (
-                "federated-prior with privacy needs a binary outcome, because the program cannot clip the gradients "
-                "of other outcomes yet"
-            )
-        case LocalOnly():
-            yield "with the method local, the sites send no sums over patients to which noise could be added"
-        case _:
-            made = method.method()
-            yield from _of_federated(made)
-            yield from _of_procedure(made.procedure, noise)
-            for penalty in made.penalties:
-                yield from _of_penalty(penalty)
+    if isinstance(method.federated, Nothing):
+        yield "the sites of this method send no sums over patients to which noise could be added"
+        return
+    yield from _of_federated(method)
+    yield from _of_procedure(method.procedure, noise)
+    for penalty in method.penalties:
+        yield from _of_penalty(penalty)
 
 
 def has_own_steps(method: Method) -> bool:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from protos.plan.averaging_methods import LocalOnly
 from protos.plan.ingredients import Adaptive, FederatedOnly, InnerProblem, Mixture, PersonalCopy
-from protos.plan.methods import MethodChoice
-from protos.plan.patient_privacy import Privacy, has_own_steps, noise_multiplier
-from protos.plan.prior_method import FederatedPrior
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.patient_privacy import Privacy, TrainingPrivacy, has_own_steps, noise_multiplier, sampling_of
+from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.private_training import PrivateTraining
 
 
 def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     """Describe in one line how much epsilon a run costs each patient, and how large the noise is."""
     deviations = noise_multiplier(privacy, sums)
-    turn = "step" if privacy.noise == "local" else "round"
-    sampled = f". Each takes part in a {turn} with probability {privacy.sampling:g}" if privacy.sampling else ""
-    local = ". Each site adds this whole noise in each of its steps" if privacy.noise == "local" else ""
+    sampling, is_local = sampling_of(privacy), isinstance(privacy, TrainingPrivacy) and privacy.noise == "local"
+    turn = "step" if is_local else "round"
+    sampled = f". Each takes part in a {turn} with probability {sampling:g}" if sampling else ""
+    local = ". Each site adds this whole noise in each of its steps" if is_local else ""
     rounds = "" if sums == 1 else f" over all {sums} {turn}s"
     return (
         f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for each patient{rounds}. The noise in each number is "
@@ -26,15 +27,17 @@ def price_in_words(privacy: Privacy, sums: int = 1) -> str:
     )
 
 
-def how_private(method: MethodChoice, privacy: Privacy) -> Iterator[str]:
-    """Yield one sentence for each change that differential privacy makes in this method."""
-    if isinstance(method, FederatedPrior):
+def how_private(plan: Plan) -> Iterator[str]:
+    """Yield one sentence for each change that differential privacy makes in this plan; none without `privacy`."""
+    if plan.privacy is None:
+        return
+    if isinstance(plan, PriorPlan):
         yield "The sites send one noisy sum, and each site computes the coefficients from the total."
         return
-    if isinstance(method, LocalOnly):  # statistics
+    if not isinstance(plan, NetworkPlan):
         yield "The sites send one noisy sum of counts and moments. The noise hides small counts, so none is left out."
         return
-    made, is_local = method.method(), privacy.noise == "local"
+    made, is_local = plan.ingredients, plan.privacy.noise == "local"
     if is_local:
         yield "In each round a site sends the sum of its noisy steps. The shared model moves by the mean of these sums."
     else:

@@ -19,17 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import isqrt, prod, sqrt
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec, network_tensors
-from protos.plan.ingredients import FederatedOnly, InnerProblem, Method, federated_tensors
-from protos.plan.patient_privacy import Privacy, noise_multiplier
-from protos.plan.schedules import EpochSchedule, StepSchedule
+from protos.plan.architecture import Architecture, DenseNetwork, TensorSpec
+from protos.plan.ingredients import InnerProblem, Method
+from protos.plan.learning_rates import ConstantRate
+from protos.plan.optimisers import Optimiser, is_plain_descent
+from protos.plan.patient_privacy import TrainingPrivacy, noise_multiplier
+from protos.plan.schedules import EpochSchedule, Schedule
 from protos.privacy.accounting import PRIVATE_SCALE, share_variance
 from protos.privacy.discrete_gaussian import LARGEST_VARIANCE
 from protos.privacy.private_ring import LARGEST_NARROW, Ring
@@ -51,7 +53,6 @@ class PrivateTraining:
         network: every tensor, in the network's order.
         tensors: the shared tensors, in the same order.
         has_own_steps: whether private tensors are trained too, with noise of their site alone.
-        patients: the number that divides sums.
         steps: noisy sums of a site in each round; 1 unless the noise is local.
         sites: the plan's contributors.
         honest: the number of sites whose shares of the noise are in every sum and count; 1 if the noise is local.
@@ -64,8 +65,7 @@ class PrivateTraining:
     network: tuple[TensorSpec, ...]
     tensors: tuple[TensorSpec, ...]
     has_own_steps: bool
-    promise: Privacy
-    patients: int
+    promise: TrainingPrivacy
     rounds: int
     steps: int
     sites: int
@@ -156,10 +156,10 @@ class PrivateTraining:
 
     def why_not_narrow(self) -> Iterator[str]:
         """Yield one clause with the reason why numbers of 32 bits are impossible, or nothing if they are possible."""
-        if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.patients:
+        if self.promise.bits == 32 and self.honest > 0 and self.patients_that_fit < self.promise.patients:
             yield (
                 f"with bits: 32 and {self.sites} sites, one site can have at most {self.patients_that_fit} patients, "
-                f"but patients under privacy is {self.patients}. Remove the key bits"
+                f"but patients under privacy is {self.promise.patients}. Remove the key bits"
             )
 
     def rounded(self, exact: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -172,45 +172,11 @@ class PrivateTraining:
         return sqrt(self.honest * self.share_variance) / self.scale
 
 
-def _variance_of(promise: Privacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:
+def _variance_of(promise: TrainingPrivacy, honest: int, sums: int, scale: int = PRIVATE_SCALE) -> int:
     """Return the variance of the noise that one site adds to each integer, for a run with `sums` noisy sums."""
     if promise.sampling is None:
         return share_variance(promise.ratio, honest, sums, scale)
     return share_variance(1 / noise_multiplier(promise, sums), honest, scale=scale)
-
-
-@lru_cache(maxsize=16)
-def private_training_of(
-    network: DenseNetwork,
-    columns: int,
-    promise: Privacy,
-    patients: int,
-    schedule: EpochSchedule | StepSchedule,
-    sites: int,
-    honest: int,
-    rate: float,
-    method: Method,
-    seed: int,
-) -> PrivateTraining:
-    """Return the record of training with differential privacy for a plan with these settings. See `PrivateTraining`."""
-    whole = network_tensors(network, columns=columns, outputs=1)
-    tensors = federated_tensors(method.federated, whole, seed)
-    problem = method.procedure if isinstance(method.procedure, InnerProblem) else None
-    return PrivateTraining(
-        network=whole,
-        tensors=tensors,
-        has_own_steps=len(tensors) < len(whole) and not isinstance(method.procedure, FederatedOnly),
-        promise=promise,
-        patients=patients,
-        rounds=schedule.rounds,
-        steps=schedule.steps_per_round,
-        sites=sites,
-        honest=1 if promise.noise == "local" else honest,
-        learning_rate=rate,
-        inner=1 if problem is None else problem.steps,
-        pull=rate * method.proximal_strength,
-        follow=0.0 if problem is None else problem.rate * problem.strength,
-    )
 
 
 # Keys of a plan that make a site send further numbers, or make patients decide about the sums, each with the reason.
@@ -229,58 +195,26 @@ UNPAID: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingKeys:
-    """The settings for training in a plan that trains a neural network.
+def why_no_private_network(network: Architecture, columns: int | None, outputs: int | None) -> Iterator[str]:
+    """Yield each reason why a network cannot be trained with differential privacy, as one clause.
 
-    Attributes:
-        honest: sites whose shares of the noise are in every sum and are counted.
+    Args:
         columns: of the concepts that the network reads; None if it does not read concepts.
         outputs: as the plan lists them; None if each site has its own. Then its own table must have a binary outcome.
-        has_plain_steps: whether each step is a constant rate times the gradient.
-        pull: the learning rate times the strength of the inner problem or of all proximal terms.
-        unpaid: keys of `UNPAID` whose values are not possible with privacy.
     """
-
-    promise: Privacy
-    honest: int
-    network: Architecture
-    columns: int | None
-    outputs: int | None
-    schedule: EpochSchedule | StepSchedule
-    has_plain_steps: bool
-    method: Method
-    pull: float
-    unpaid: tuple[str, ...]
-
-
-def why_not_trained_privately(keys: TrainingKeys) -> Iterator[str]:
-    """Yield each reason why a plan cannot train with differential privacy, as one clause."""
-    yield from _of_network(keys)
-    yield from _of_steps(keys)
-    yield from (UNPAID[key] for key in keys.unpaid)
-    if keys.promise.patients is None:
-        yield (
-            "the program divides each sum of gradients by a declared number of patients. Set patients under privacy "
-            "to the approximate number of training patients at all sites"
-        )
-
-
-def _of_network(keys: TrainingKeys) -> Iterator[str]:
-    network = keys.network
     if not isinstance(network, DenseNetwork) or network.activation != "relu" or network.dropout:
         yield (
             f"the program cannot compute exact gradients of single patients for the network {network.name}. Set "
             "architecture to {name: dense, hidden: [...], activation: relu} without dropout"
         )
         return
-    if keys.columns is None:
+    if columns is None:
         yield (
             "each site would encode its columns by its own rows. List concepts in the plan, because the plan "
             "declares how concepts are encoded"
         )
         return
-    widths = (keys.columns, *network.hidden)
+    widths = (columns, *network.hidden)
     numbers = sum((inner + 1) * outer for inner, outer in zip(widths, (*network.hidden, 1), strict=True))
     if max(widths) > WIDEST:
         yield f"the widest layer has {max(widths)} inputs, but training with privacy allows at most {WIDEST} inputs"
@@ -289,13 +223,20 @@ def _of_network(keys: TrainingKeys) -> Iterator[str]:
             f"the network has {numbers} parameters, but training with privacy allows at most {MOST_PRIVATE_NUMBERS} "
             "parameters"
         )
-    if keys.outputs not in (None, 1):
+    if outputs not in (None, 1):
         yield "training with privacy needs a binary outcome, so outputs must be 1"
 
 
-def _of_steps(keys: TrainingKeys) -> Iterator[str]:
-    schedule, promise = keys.schedule, keys.promise
-    is_local, problem = promise.noise == "local", keys.method.procedure
+def why_no_private_steps(
+    promise: TrainingPrivacy, schedule: Schedule, optimiser: Optimiser, method: Method, honest: int
+) -> Iterator[str]:
+    """Yield each reason why the steps of a plan cannot be made with differential privacy, as one clause.
+
+    Args:
+        honest: sites whose shares of the noise are in every sum and are counted.
+    """
+    is_local, problem = promise.noise == "local", method.procedure
+    pull = optimiser.learning_rate * method.proximal_strength
     in_round = schedule.steps_per_round * (problem.steps if isinstance(problem, InnerProblem) else 1)
     sums = schedule.rounds * in_round
     if not isinstance(schedule, EpochSchedule) or schedule.batches_per_epoch != 1:
@@ -307,7 +248,7 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
         yield (
             f"a round of this plan has {schedule.steps_per_round} steps, but shared noise allows only 1 step. Set "
             "noise under privacy to local. Each site then adds noise in each step that is "
-            f"{sqrt(max(1, keys.honest)):.3g} times as large as its share"
+            f"{sqrt(max(1, honest)):.3g} times as large as its share"
         )
     if sums > MOST_PRIVATE_ROUNDS:
         yield f"the plan has {sums} steps, but training with privacy allows at most {MOST_PRIVATE_ROUNDS} steps"
@@ -316,14 +257,14 @@ def _of_steps(keys: TrainingKeys) -> Iterator[str]:
             f"the program cannot draw the large noise that {sums} steps at epsilon {promise.epsilon:g} need. Plan "
             "fewer steps or a larger epsilon"
         )
-    if is_local and keys.pull > 1.0:
+    if is_local and pull > 1.0:
         yield (
-            f"learning_rate times the strength of the proximal term is {keys.pull:g}, but local noise allows at most "
+            f"learning_rate times the strength of the proximal term is {pull:g}, but local noise allows at most "
             "1. With more, a step would move beyond the received values"
         )
     if isinstance(problem, InnerProblem) and problem.rate * problem.strength > 1.0:
         yield f"rate times strength of pfedme is {problem.rate * problem.strength:g}, but local noise allows at most 1"
-    if not keys.has_plain_steps:
+    if not is_plain_descent(optimiser) or optimiser.rate_schedule != ConstantRate(name="constant"):
         yield (
             "in training with privacy, the coordinator makes one plain step along each sum. Set optimiser to "
             "{name: sgd, learning_rate: ...} and remove rate_schedule"

@@ -1,4 +1,4 @@
-"""Defines the course of a run: training at a site, rounds, deadlines, snapshots and early stopping.
+"""Defines the course of a run: training at a site, rounds, deadlines, saves and early stopping.
 
 Every schedule gives every site the same number of steps in a round. So equal weights are fair, and control variates
 have one divisor.
@@ -14,6 +14,17 @@ from protos.plan.documents import Document
 from protos.wire.messages import MOST_ROUNDS
 
 
+class EarlyStopping(Document):
+    """The rule that ends training before its last round.
+
+    Training ends after `patience` measured rounds without improvement. With `global` the validation loss over all sites
+    must improve, with `local` the own loss of at least one site. In both cases only sums are used.
+    """
+
+    signal: Literal["local", "global"]
+    patience: int = Field(ge=1, le=100_000)
+
+
 class EpochSchedule(Document):
     """A schedule in epochs. Every site has `batches_per_epoch` batches of rows // batches_per_epoch rows.
 
@@ -24,6 +35,7 @@ class EpochSchedule(Document):
     epochs: int = Field(ge=1, le=100_000)
     batches_per_epoch: int = Field(ge=1, le=100_000)
     epochs_per_round: int = Field(default=1, ge=1)
+    early_stopping: EarlyStopping | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,6 +77,7 @@ class StepSchedule(Document):
     rounds: int = Field(ge=1, le=1_000_000)
     steps_per_round: int = Field(ge=1, le=100_000)
     batch_rows: int = Field(ge=1, le=1_000_000)
+    early_stopping: EarlyStopping | None = None
 
     def batches(self, rows: int) -> int:
         """Return the number of batches in an epoch of a site with these training rows; 0 if the rows are too few."""
@@ -89,33 +102,17 @@ def too_few_rows(schedule: EpochSchedule | StepSchedule, rows: int) -> str | Non
             assert_never(schedule)
 
 
-class Deadlines(Document):
-    """The longest times for which the coordinator waits, in seconds of a clock that never jumps."""
+class Timing(Document):
+    """The longest times for which the coordinator waits, and how often the state is saved for a restart after a crash.
+
+    Seconds are of a clock that never jumps. Of the two intervals between saves, the first that is reached decides.
+    Coordinator and sites also save after the first round and after the last training round.
+    """
 
     contribute_seconds: float = Field(default=3600.0, gt=0)
     grace_seconds: float = Field(default=900.0, gt=0)
-
-
-class Snapshots(Document):
-    """The intervals at which coordinator and sites save the state for a restart after a crash.
-
-    The limit that is reached first decides. They also save after the first round and after the last
-    training round. `every_seconds` is of a clock that never jumps.
-    """
-
-    every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
-    every_seconds: float | None = Field(default=60.0, ge=0)
-
-
-class EarlyStopping(Document):
-    """The rule that ends training before its last round.
-
-    Training ends after `patience` measured rounds without improvement. With `global` the validation loss over all sites
-    must improve, with `local` the own loss of at least one site. In both cases only sums are used.
-    """
-
-    signal: Literal["local", "global"]
-    patience: int = Field(ge=1, le=100_000)
+    save_every_rounds: int | None = Field(default=None, ge=1, le=1 << 30)
+    save_every_seconds: float | None = Field(default=60.0, ge=0)
 
 
 Schedule: TypeAlias = Annotated[EpochSchedule | StepSchedule, Field(discriminator="aggregate")]

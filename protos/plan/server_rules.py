@@ -27,8 +27,8 @@ from protos.plan.ingredients import (
     ServerRule,
 )
 from protos.plan.manifest import Manifest, slices_of
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import mean_change
-from protos.plan.plan import Plan
 
 _FEWEST_FOR_THREADS: Final = 64  # number of blocks; with fewer, threads cost more than they save
 _MOST_THREADS: Final = 4
@@ -75,7 +75,7 @@ def begin_rule(rule: ServerRule, parameters: int) -> RuleState:
             assert_never(rule)
 
 
-def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
+def apply_rule(plan: NetworkPlan, manifest: Manifest, sums: Sums, parameters: Float32, state: RuleState) -> None:
     """Update the shared parameters and the state of the server rule in place.
 
     Args:
@@ -91,7 +91,7 @@ def apply_rule(plan: Plan, manifest: Manifest, sums: Sums, parameters: Float32, 
         step = _step(rule, mean_change(training, noisy), state, pace)
         np.add(parameters, step, out=parameters, casting="same_kind")
         return
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def move(blocks: list[_Stretch]) -> None:
         for block in blocks:

@@ -19,10 +19,8 @@ from host.command_line import PATH, account, by_option, person
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
 from protos.errors import ConfigurationError, OperatorError, RefusedError, UsageError
-from protos.plan.announced_plan import plan_from_wire
-from protos.plan.documents import read_document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire, read_plan
 from site_agent import approvals, approving
 from site_agent.commands.site_options import config_option, opened_log, plan_option
 from site_agent.desk.fingerprint_sheet import SIGNATURES, is_refused, sheet_sections
@@ -48,7 +46,7 @@ def review(path: Path, plan_path: Path | None, page: Path | None, dry_run: bool)
     Example: site-agent review --config hospital.yaml --plan plan.yaml --html review.html
     """
     hospital = read_hospital(path)
-    plan = read_plan(hospital, plan_path)
+    plan = plan_named(hospital, plan_path)
     refused, manifest = _refusals(hospital, plan), manifest_of(plan)
     title_section, *exact = review_sections(plan, manifest)
     own = [*_meanings(hospital, plan), *_here(hospital, plan, refused)]
@@ -87,7 +85,7 @@ def approve(path: Path, plan_path: Path | None, by: str, until: str | None, yes:
     """
     hospital, by, now = read_hospital(path), person(by), datetime.now(UTC)
     files = _files_of(plan_path) if plan_path is not None and plan_path.is_dir() else [plan_path]
-    plans = [read_plan(hospital, each) for each in files]
+    plans = [plan_named(hospital, each) for each in files]
     ends, log = None if until is None else _end_of(until, now), opened_log(hospital)
     for plan in plans:
         _require_permitted(hospital, plan, by, log)
@@ -199,7 +197,7 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
     Example: site-agent refuse --config hospital.yaml --plan plan.yaml --by "Anna Jones" --because "too many rounds"
     """
     hospital = read_hospital(path)
-    plan, by, reason = read_plan(hospital, plan_path), person(by), person(because, "--because")
+    plan, by, reason = plan_named(hospital, plan_path), person(by), person(because, "--because")
     approval = approvals.find_approval(hospital.state_path, plan)
     if approval is not None and approval.withdrawn is None:
         raise UsageError(
@@ -215,8 +213,8 @@ def refuse(path: Path, plan_path: Path | None, by: str, because: str) -> None:
 
 
 def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
-    """Return the plan of `read_plan`. If nobody approved this plan, return that of the only study approved here."""
-    plan = read_plan(hospital, path)
+    """Return the plan of `plan_named`. If nobody approved this plan, return that of the only study approved here."""
+    plan = plan_named(hospital, path)
     if path is not None or approvals.find_approval(hospital.state_path, plan) is not None:
         return plan
     valid = [
@@ -226,10 +224,10 @@ def _plan_to_withdraw(hospital: Hospital, path: Path | None) -> Plan:
     return approved[-1] if len({each.study for each in approved}) == 1 else plan
 
 
-def read_plan(hospital: Hospital, path: Path | None) -> Plan:
+def plan_named(hospital: Hospital, path: Path | None) -> Plan:
     """Return the plan that --plan names, or this site's latest plan. Raises OperatorError: it is wrong or missing."""
     if path is not None:
-        return read_document(path, Plan, consequence=_NOTHING_APPROVED)
+        return read_plan(path, consequence=_NOTHING_APPROVED)
     announced = approving.announced_plans(hospital.state_path)
     if not announced:
         raise UsageError(
@@ -350,7 +348,7 @@ def _dry_run(hospital: Hospital, path: Path, plan: Plan) -> Section:
         )
     rows = tuple((made.stage, str(made.bytes), str(made.clipped), made.digest) for made in found)
     really = "In a real round, these bytes would be masked first. The masked bytes differ each time."
-    if plan.secure_aggregation == "off":
+    if not plan.masking.required:
         really = "In a real round, this site would send exactly these bytes."
     words = ("The process without network trained one round here. Nothing was sent.", really)
     return Section("A dry run", words, Table(("round", "bytes", "values clipped", "BLAKE3 of the bytes"), rows))
@@ -401,7 +399,7 @@ def fingerprints(path: Path, plan_path: Path | None, page: Path | None) -> None:
     Example: site-agent fingerprints --config hospital.yaml --plan plan.yaml --html fingerprints.html
     """
     hospital = read_hospital(path)
-    plan, own = read_plan(hospital, plan_path), own_fingerprint(hospital)
+    plan, own = plan_named(hospital, plan_path), own_fingerprint(hospital)
     sections = list(sheet_sections(plan, site=hospital.site, own=own))
     _print(sections)
     title = f"{plan.study}, version {plan.version}: identity keys, compared by {hospital.site}"

@@ -37,8 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host.printed_page import STYLE
 from protos.errors import OperatorError
-from protos.plan.announced_plan import plan_from_wire
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from site_agent.approvals import find_approval, why_not
 from site_agent.approving import announced_plans
 from site_agent.console.console_curves import curve_files, drawn_curves

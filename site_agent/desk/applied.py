@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from protos.plan.manifest import manifest_of
+from protos.plan.network_plan import NetworkPlan
 from site_agent.desk.comparison.evaluation import Scores, scores_of
 from site_agent.desk.results.own_models import own_scores
 from site_agent.desk.results.saved_model import SavedModel, other_version
@@ -35,6 +36,7 @@ class AppliedModel:
         self.model = model
         if model.joined is not None or model.own is not None:
             return
+        assert isinstance(model.plan, NetworkPlan)
         networks = SiteNetworks(
             plan=model.plan,
             columns=len(model.columns),
@@ -78,7 +80,8 @@ class AppliedModel:
             return np.ascontiguousarray(features[:, list(model.read_places)])
         if model.columns == own:
             return features
-        return place_columns(features, own, model.columns, model.plan.unused_columns)
+        unused = model.plan.unused_columns if isinstance(model.plan, NetworkPlan) else ()
+        return place_columns(features, own, model.columns, unused)
 
     def rounding(self, features: npt.NDArray[np.float32], seed: int) -> float:
         """Return how far half a unit in the last place of float32 moves the scores, the largest of some random draws.

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from protos.errors import ConfigurationError
 from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.desk.plan_review import Section, Table
 from site_agent.trainer.data.columns import CategoricalFeature, Feature
 from site_agent.trainer.data.contract import Contract, other_answer
@@ -27,7 +30,7 @@ def concept_sections(
     """
     if plan.question is not None:
         yield _question(plan, contract, site)
-    if plan.concepts:
+    if not isinstance(plan, StatisticsPlan) and plan.concepts:
         yield _concepts(plan, contract, site, suspicions)
 
 
@@ -52,7 +55,9 @@ def _question(plan: Plan, contract: Contract | None, site: str) -> Section:
     )
 
 
-def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequence[str]) -> Section:
+def _concepts(
+    plan: NetworkPlan | PriorPlan, contract: Contract | None, site: str, suspicions: Sequence[str]
+) -> Section:
     heading = "Columns with a common meaning"
     if contract is None:
         return Section(
@@ -64,7 +69,7 @@ def _concepts(plan: Plan, contract: Contract | None, site: str, suspicions: Sequ
         f"This site records {sum(one.name in own for one in plan.concepts)} of the {len(plan.concepts)} concepts of "
         "the plan."
     ]
-    used = plan.concepts if plan.reads_concepts else () if plan.prior is None else plan.prior.concepts
+    used = plan.concepts if isinstance(plan, PriorPlan) or plan.reads_concepts else ()
     if used:
         try:
             mapped_columns(used, contract, None if plan.tier_of(site) == "receiving" else site)

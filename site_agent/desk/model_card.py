@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from host.audit_log import AuditLog
-from protos.plan.methods import described
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.privacy_in_words import price_in_words
 from protos.wire.log_chain import LogHead
 from site_agent.desk.comparison.evaluation import HeldOutRows
@@ -59,10 +59,10 @@ def card_facts(hospital: Hospital, used: ModelInUse) -> dict[str, Json]:
         "not_for": _NOT_FOR,
         "study": plan.study,
         "plan_digest": plan.digest.hex(),
-        "method": described(plan.method),
+        "method": plan.method_in_words,
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "architecture": _built_of(used),
-        "network_terms": [] if used.model.own or plan.prior else [*network_terms(plan)],
+        "network_terms": [*network_terms(plan)] if isinstance(plan, NetworkPlan) and not used.model.own else [],
         "rounds": plan.rounds,
         "rounds_made": _prior_rounds(saved),
         "privacy": None if plan.privacy is None else price_in_words(plan.privacy, plan.private_sums),
@@ -124,6 +124,7 @@ def _built_of(used: ModelInUse) -> str:
         return "none: a simple model that was fitted only to this site's own rows"
     if used.model.joined is not None:
         return "regression and forest" if used.name != FEDERATED else "regression, forest and the others' score"
+    assert isinstance(used.model.plan, NetworkPlan)
     return used.model.plan.architecture.name
 
 

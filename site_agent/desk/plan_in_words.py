@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from math import exp
 
 from protos.plan.manifest import Manifest
-from protos.plan.patient_privacy import Privacy
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.patient_privacy import Privacy, TrainingPrivacy
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import how_private, price_in_words
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.desk.plan_review import Section, counted
 
@@ -29,7 +32,7 @@ def _asked(plan: Plan) -> Iterator[str]:
     if plan.question is not None:
         yield f"Question: the hospitals want to predict this outcome together: {_ended(plan.question.outcome)}"
         yield f"Use: {_ended(plan.question.use)}"
-    elif plan.statistics is None:
+    elif not isinstance(plan, StatisticsPlan):
         yield (
             "Question: the plan does not describe the question. Each hospital's data contract names the outcome that "
             "is predicted."
@@ -39,7 +42,7 @@ def _asked(plan: Plan) -> Iterator[str]:
             f"These hospitals only receive results: {', '.join(sorted(plan.receiving_sites))}. These hospitals send no "
             "number. They receive the same sums as every contributing hospital, and use the sums as a model."
         )
-    if plan.statistics is not None:
+    if isinstance(plan, StatisticsPlan):
         yield f"Task: {len(plan.site_names)} hospitals ({names}) count their patients once. No model is trained."
         return
     yield (
@@ -91,23 +94,23 @@ def _leaves(plan: Plan, manifest: Manifest) -> Iterator[str]:
 
 
 def _example(plan: Plan) -> str:
-    if plan.privacy is not None and plan.statistics is not None:
+    if plan.privacy is not None and isinstance(plan, StatisticsPlan):
         return (
             "An example: 37 rows of this hospital have the code F in the column sex. Random noise of several rows is "
             "added."
         )
-    if plan.statistics is not None:
+    if isinstance(plan, StatisticsPlan):
         return (
             "An example: 37 rows of this hospital have the code F in the column sex. A count below "
-            f"{plan.statistics.smallest_cell} rows is not sent."
+            f"{plan.smallest_cell} rows is not sent."
         )
-    if plan.prior is not None:
+    if isinstance(plan, PriorPlan):
         return "An example: the sum of the ages of all patients here, or how strongly the outcome depends on age here."
     return "An example: the mean error of the model on rows that were not used for training."
 
 
 def _masking(plan: Plan) -> Iterator[str]:
-    if plan.secure_aggregation == "off":
+    if not plan.masking.required:
         yield "Masking is off. Therefore the coordinator can read the numbers of this hospital."
         return
     yield (
@@ -124,10 +127,10 @@ def _masking(plan: Plan) -> Iterator[str]:
 def _worst(plan: Plan) -> Iterator[str]:
     if plan.privacy is not None:
         yield from _promise(plan.privacy, plan.private_sums)
-        yield from how_private(plan.method, plan.privacy)
+        yield from how_private(plan)
         return
     yield "Differential privacy is not used. Therefore no random noise is added to the numbers that are sent."
-    if plan.secure_aggregation == "off":
+    if not plan.masking.required:
         yield (
             "At worst: the coordinator can compute facts about single patients from these numbers. This is easiest if "
             "a round uses few rows."
@@ -138,18 +141,18 @@ def _worst(plan: Plan) -> Iterator[str]:
         "is in one of the tables. The result does not show at which hospital the patient is."
     )
     yield "At worst: the other hospitals could break the agreement, work together and compute this hospital's numbers."
-    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+    if isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         yield (
             "At worst: a person who compares two studies can compute how the number of training rows of all "
             "hospitals together changed. This hospital's own count changes by smallest_cell or more, or not at all."
         )
-    if plan.starting_file is not None:
+    if isinstance(plan, NetworkPlan) and plan.starting_file is not None:
         yield ("At worst: the author of the starting file chose values that make a sum reveal rows of single patients.")
 
 
 def _promise(privacy: Privacy, sums: int) -> Iterator[str]:
     yield f"Differential privacy: {price_in_words(privacy, sums)}."
-    if privacy.noise == "local":
+    if isinstance(privacy, TrainingPrivacy) and privacy.noise == "local":
         yield (
             "At each hospital the program that trains (the trainer) adds the noise. The program that sends (the gate) "
             "cannot check whether the noise was added."

@@ -15,16 +15,17 @@ from typing import Final
 from host.printed_page import Section as Part
 from host.printed_page import page, paragraph, table
 from protos.numbers.chunk_layout import Layout
-from protos.plan.architecture import NamedTensors
+from protos.plan.architecture import ImageNetwork, NamedTensors, UNetNetwork
 from protos.plan.augmentation import augmentation_in_words
 from protos.plan.ingredients import SensitivePrefix
-from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar
-from protos.plan.methods import described
+from protos.plan.manifest import ROWS, Manifest, Occasion, Scalar, most_bytes, rounds_with
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE, Prior
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import FEWEST_ROWS, FEWEST_THERE
 from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
-from protos.plan.volume import most_bytes, rounds_with
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 
 _LARGE: Final = 100_000  # numbers above this limit are shown with grouped digits and without decimals
@@ -89,7 +90,7 @@ def review_sections(plan: Plan, manifest: Manifest) -> Iterator[Section]:
         (
             f"Plan digest {plan.digest.hex()}",
             f"Digest of what is sent {manifest.digest.hex()}",
-            f"Method {described(plan.method)}, masking {plan.secure_aggregation}",
+            f"Method {plan.method_in_words}, masking {'required' if plan.masking.required else 'off'}",
         ),
     )
     yield _who(plan)
@@ -131,7 +132,7 @@ def as_lines(sections: Iterable[Section]) -> Iterator[str]:
 
 def _who(plan: Plan) -> Section:
     sentences = []
-    if plan.secure_aggregation == "off":
+    if not plan.masking.required:
         sentences.append(
             "This plan does not use masking, so the coordinator sees the numbers of each single site, not only sums."
         )
@@ -161,11 +162,11 @@ def _who(plan: Plan) -> Section:
 
 def _rounds(plan: Plan) -> Iterator[str]:
     yield f"The run has {'at most ' if plan.may_end_early else ''}{counted(plan.rounds, 'round')}:"
-    if plan.statistics is not None:
+    if isinstance(plan, StatisticsPlan):
         yield "1 round of statistics: nothing is trained."
         yield "Only the numbers in the tables below are sent, and each number is sent only once."
         if plan.privacy is None:
-            least = plan.statistics.smallest_cell
+            least = plan.smallest_cell
             yield f"If a group has fewer than {least} rows at this site, the count of this group is sent as 0."
             return
         yield (
@@ -175,13 +176,13 @@ def _rounds(plan: Plan) -> Iterator[str]:
         )
         return
     if plan.private_training is not None:
-        yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends only sums with random noise."
+        yield f"{counted(plan.training_rounds, 'round')} of training: this site sends only sums with random noise."
         return
     if plan.privacy is not None:
         yield "1 round of statistics: this site sends sums for a regression on the common columns, with random noise."
         yield "The run has no other round, so nothing else is sent."
         return
-    if plan.prior is not None:
+    if isinstance(plan, PriorPlan):
         yield "1 round of statistics: this site sends only the numbers in the tables below, for each common column."
         steps = f"At most {counted(plan.training_rounds, 'round')} of the regression (Newton's method)"
         yield f"{steps}: this site sends sums over the common columns."
@@ -189,8 +190,8 @@ def _rounds(plan: Plan) -> Iterator[str]:
         return
     if plan.has_probe:
         yield f"1 probe round: the site trains one pass over its rows, measures the result and discards it. {_TABLES}"
-    sent = "only the fact that it takes part" if plan.method.name == "local" else "updates of parameters"
-    yield f"{counted(plan.schedule.rounds, 'round')} of training: this site sends {sent}."
+    sent = "only the fact that it takes part" if plan.method_names == ("local",) else "updates of parameters"
+    yield f"{counted(plan.training_rounds, 'round')} of training: this site sends {sent}."
     if plan.has_validation_round:
         yield f"1 round of validation: the site tests the last shared model. {_TABLES}"
 
@@ -209,7 +210,7 @@ def _updates(plan: Plan, manifest: Manifest) -> Section:
             " In the probe round, each site measures how much the model's loss depends on each layer. After this "
             "measurement, the update may contain only the first layers of the model."
         )
-    encoding = plan.encoding
+    encoding = plan.masking
     sentences = (
         f"In each round of training this site sends how much the values of {counted(len(manifest.tensors), 'tensor')} "
         f"(blocks of the model's numbers) changed.{which}",
@@ -229,7 +230,7 @@ def _numbers(plan: Plan, manifest: Manifest) -> Section:
         return Section(heading, ("Apart from the values above, no number is sent.",))
     sentences = (
         ("The coordinator and the other sites see only the sums of these numbers over the sites.",)
-        if plan.secure_aggregation == "required"
+        if plan.masking.required
         else ()
     )
     rows = tuple(
@@ -273,11 +274,11 @@ def _kind(scalar: Scalar) -> str | None:
 
 
 def _masked(plan: Plan) -> str:
-    return "yes" if plan.secure_aggregation == "required" else "no"
+    return "yes" if plan.masking.required else "no"
 
 
 def _meaning(plan: Plan, scalar: Scalar) -> str:
-    if scalar.name == ROWS and isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+    if scalar.name == ROWS and isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         return "the number of this site's training rows, not rounded"
     first = scalar.name.partition(" ")[0]
     noisy = (f"noisy {first}",) if scalar.is_signed else ()
@@ -285,11 +286,11 @@ def _meaning(plan: Plan, scalar: Scalar) -> str:
     return next(_MEANING[kind] for kind in kinds if kind in _MEANING)
 
 
-def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
+def _of_three(prior: PriorPlan) -> Iterator[str]:
     """Warn about concepts that only three sites record, because one site can compute the sum of the two others."""
-    if prior.method.fewest_sites > 3:
+    if prior.fewest_sites > 3:
         return
-    sets = prior.recorders(frozenset(plan.site_names))
+    sets = prior.recorders()
     names = [concept for (concept, *more), sites in sets.items() if len(sites) == 3 and not more]
     which = (
         f"Only three hospitals record {', '.join(names)}" if names else "Some concepts may have only three hospitals"
@@ -310,8 +311,7 @@ def _of_three(plan: Plan, prior: Prior) -> Iterator[str]:
     )
 
 
-def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
-    method = prior.method
+def _of_prior(prior: PriorPlan) -> Iterator[str]:
     columns, concepts = len(prior.columns), len(prior.concepts)
     yield (
         f"Every site receives the sums over all sites. The sums are for {columns} columns, which encode {concepts} "
@@ -330,11 +330,11 @@ def _of_prior(plan: Plan, prior: Prior) -> Iterator[str]:
         yield "Each site computes the coefficients of the model from the sums with noise."
         yield "No round of this plan measures whether these coefficients improve the predictions."
         return
-    yield from _of_three(plan, prior)
+    yield from _of_three(prior)
     yield (
         f"A site uses a column only if at least {FEWEST_ROWS} values of the column differ from its most frequent "
         "value. If "
-        f"fewer than {max(FEWEST_THERE, method.fewest_sites - 1)} sites use a column, no site uses this column."
+        f"fewer than {max(FEWEST_THERE, prior.fewest_sites - 1)} sites use a column, no site uses this column."
     )
     yield (
         "Each site computes the coefficients of the model from the sums. The report of every site shows the "
@@ -352,15 +352,15 @@ def _of_private_training(plan: Plan, training: PrivateTraining) -> Iterator[str]
             f"{plan.assumed_colluders} of the sites secretly work together."
         )
     yield (
-        f"Each sum is divided by {training.patients}, the number of patients that the plan declares. A site sends no "
-        "other number: no count of patients, no loss and no gain."
+        f"Each sum is divided by {training.promise.patients}, the number of patients that the plan declares. A site "
+        "sends no other number: no count of patients, no loss and no gain."
     )
     yield bits_in_words(training)
 
 
-def _of_columns(plan: Plan) -> Iterator[str]:
+def _of_columns(plan: NetworkPlan) -> Iterator[str]:
     if plan.columns:
-        yield f"Every site sees the names of all columns that the network reads: {', '.join(plan.columns)}."
+        yield f"Every site sees the names of all columns that the network reads: {', '.join(plan.column_names)}."
     if plan.reads_concepts:
         yield (
             f"The network reads {len(plan.shared_columns)} columns, which encode {len(plan.concepts)} concepts. To "
@@ -370,11 +370,11 @@ def _of_columns(plan: Plan) -> Iterator[str]:
 
 
 def _choices(plan: Plan) -> Iterator[str]:
-    if plan.statistics is not None:
+    if isinstance(plan, StatisticsPlan):
         yield "This plan trains no model, so the plan's settings about networks and training are not used."
         return
-    if plan.prior is not None:
-        yield from _of_prior(plan, plan.prior)
+    if isinstance(plan, PriorPlan):
+        yield from _of_prior(plan)
         return
     yield from _of_columns(plan)
     if plan.private_training is not None:
@@ -389,7 +389,7 @@ def _choices(plan: Plan) -> Iterator[str]:
     yield "A report shows how much this site gained by joining. The report is not sent and stays at this site."
 
 
-def network_terms(plan: Plan) -> Iterator[str]:
+def network_terms(plan: NetworkPlan) -> Iterator[str]:
     """Yield one sentence about each of a plan's starting parameters, frozen layers and image augmentation."""
     if plan.starting_file is not None:
         yield plan.starting_file.words
@@ -399,8 +399,8 @@ def network_terms(plan: Plan) -> Iterator[str]:
             "These layers of the model are frozen, so this plan does not train them and does not send them: "
             f"{', '.join(layers)}."
         )
-    if plan.augmentation:
-        yield augmentation_in_words(plan.augmentation)
+    if isinstance(plan.architecture, ImageNetwork | UNetNetwork) and plan.architecture.augmentation:
+        yield augmentation_in_words(plan.architecture.augmentation)
 
 
 def review_page(title: str, sections: Iterable[Section], *, signatures: int) -> str:

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import DataError, UsageError
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageSize
 from site_agent.desk.comparison.evaluation import HeldOutRows, dice_of_images
 from site_agent.desk.result_files import check_place, write_result
 from site_agent.desk.use.model_in_use import ModelInUse, model_in_use

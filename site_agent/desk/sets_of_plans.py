@@ -30,7 +30,7 @@ def compared_with_others(plan: Plan, others: Iterable[Plan], uncounted: Iterable
 
 
 def _difference(plan: Plan, other: Plan) -> Iterator[str]:
-    if {plan.secure_aggregation, other.secure_aggregation} != {"required"}:
+    if not (plan.masking.required and other.masking.required):
         return
     mine, theirs = _contributors(plan), _contributors(other)
     apart = sorted({(mine | theirs)[key] for key in mine.keys() ^ theirs.keys()})

@@ -81,7 +81,7 @@ class Gate:
         consent: Consent,
     ) -> None:
         """Prepare the gate. `masking` is None only if the plan has secure aggregation off."""
-        if (masking is None) != (plan.secure_aggregation == "off"):
+        if (masking is None) != (not plan.masking.required):
             raise ValueError("a plan is masked or it is not")
         self._masking = masking
         self._run, self._plan, self._manifest, self._audit = run, plan, manifest, audit
@@ -183,7 +183,7 @@ class Builder:
         `trains` is False for a site that only evaluates; `smallest_rows` limits its row count.
         """
         self._plan, self._trains, self.smallest_rows = plan, trains, smallest_rows
-        self._fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+        self._fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
 
     def build(
         self,
@@ -230,7 +230,7 @@ class Builder:
             else:
                 clipped += self._encode(exchange, values, weight, part, layout.updates(body, index))
             digest.update(body)  # while it is in the processor's cache
-        if clipped > self._plan.encoding.largest_clipped_share * values.size:
+        if clipped > self._plan.masking.largest_clipped_share * values.size:
             what = f"{clipped} of {values.size} values were outside the agreed clipping range."
             raise GateRefusal(what=what, reason=SiteReason.TOO_MUCH_CLIPPED)
         return Contribution(position, exchange, clipped, buffer.toreadonly(), digest.digest(), noisy)
@@ -262,7 +262,7 @@ class Builder:
 
     def _weigh(self, exchange: Exchange, rows: int) -> float:
         """Return the factor by which this site's updates are multiplied."""
-        match self._plan.weighting:
+        match self._plan.site_weights:
             case EqualWeights():
                 return 1.0
             case RowWeights(largest_rows=largest, fewest_rows=agreed) as weighting:
@@ -271,7 +271,7 @@ class Builder:
                     raise GateRefusal(what="The trainer sent no valid row count.", reason=SiteReason.TRAINER_FAILED)
                 return rows / largest if exchange.up else 1.0
             case _:
-                assert_never(self._plan.weighting)
+                assert_never(self._plan.site_weights)
 
     def _scalars(self, exchange: Exchange, payload: memoryview, rows: int) -> list[int]:
         """Return the exchange's scalars, after checking that each is within its bounds."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.manifest import Manifest
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
 from protos.wire.messages import Finish, MalformedMessage, Offer, Stage
 from protos.wire.positions import position
@@ -94,11 +95,7 @@ class Itinerary:
         Raises:
             MalformedMessage: the result comes too early, or names other layers or a round that was not measured.
         """
-        closing = [Stage.VALIDATION] if self._plan.has_validation_round else []
-        closing += [Stage.STATISTICS] if self._plan.statistics is not None else []
-        if self._plan.prior is not None:
-            closing.append(Stage.GUARD if self._plan.privacy is None else Stage.STATISTICS)
-        wanted = (finish.round - 1, closing[-1] if closing else Stage.TRAINING)
+        wanted = (finish.round - 1, self._plan.stages[-1][0])
         is_last = finish.round == self._plan.rounds or self._plan.may_end_early
         is_next = 0 < finish.round <= self._plan.rounds if self._only_receives else self._last == wanted
         if not is_next or not is_last:
@@ -132,7 +129,8 @@ class Itinerary:
         if best_round is None:
             return
         may_be_validation = self._plan.has_validation_round and best_round > self._plan.has_probe
-        if not self._plan.measures_validation or not (may_be_validation or is_measured(self._plan, best_round)):
+        measures = isinstance(self._plan, NetworkPlan) and self._plan.measures_validation
+        if not measures or not (may_be_validation or is_measured(self._plan, best_round)):
             raise MalformedMessage("a best round that no site has measured")
 
     def _remember(self, round_number: int, stage: Stage, layers: bytes) -> None:

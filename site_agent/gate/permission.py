@@ -227,7 +227,7 @@ class Allowance:
         total = self._total - self._bytes.get(bind.round, 0) + exchange.layout.total_bytes
         if total > policy.largest_megabytes * 1e6:
             yield f"{total / 1e6:.1f} MB would have been sent in this run, more than the policy allows"
-        if plan.encoding.clipping_range > policy.largest_clipping_range:
+        if plan.masking.clipping_range > policy.largest_clipping_range:
             yield "its clipping range is wider than the policy allows"
         yield from forbidden_tensors(policy, (tensor.name for tensor in exchange.up))
         yield from forbidden_scalars(policy, (scalar.name for scalar in exchange.scalars))

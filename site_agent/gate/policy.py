@@ -12,10 +12,11 @@ from typing import Final
 
 from protos.plan.architecture import network_tensors
 from protos.plan.contributors import kinds_of, smallest_set
-from protos.plan.manifest import Manifest
-from protos.plan.methods import method_names
+from protos.plan.manifest import Manifest, most_bytes
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
-from protos.plan.volume import most_bytes
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Policy
 
@@ -48,12 +49,12 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     tier, training = plan.tier_of(site), plan.training_count
     if _TIERS.index(tier) > _TIERS.index(policy.tier):
         yield f"the plan requires the tier {tier} from this site, and the policy allows at most {policy.tier}"
-    forbidden = [name for name in method_names(plan.method) if name not in policy.methods]
+    forbidden = [name for name in plan.method_names if name not in policy.methods]
     if forbidden and tier != "statistics":
         yield f"the policy does not allow the method {' or '.join(forbidden)}, it allows {', '.join(policy.methods)}"
     if tier == "receiving":
         return  # nothing is sent, so the limits do not apply
-    if policy.secure_aggregation == "required" and plan.secure_aggregation != "required":
+    if policy.secure_aggregation == "required" and not plan.masking.required:
         yield "the policy requires masking (secure_aggregation), and the plan turns it off"
     if training < policy.smallest_sites:
         added = f"{training} site{'s' * (training != 1)}"
@@ -63,29 +64,28 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     megabytes = most_bytes(plan, manifest) / 1e6
     if megabytes > policy.largest_megabytes:
         yield f"{megabytes:.3g} MB would be sent, and the policy allows {policy.largest_megabytes:g} MB"
-    if plan.encoding.clipping_range > policy.largest_clipping_range:
-        asked, allowed = plan.encoding.clipping_range, policy.largest_clipping_range
+    if plan.masking.clipping_range > policy.largest_clipping_range:
+        asked, allowed = plan.masking.clipping_range, policy.largest_clipping_range
         yield f"the plan's clipping range is {asked:g}, and the policy allows {allowed:g}"
-    if plan.prior is not None and plan.prior.method.fewest_sites < policy.smallest_sites:
-        fewest = plan.prior.method.fewest_sites
+    if isinstance(plan, PriorPlan) and plan.fewest_sites < policy.smallest_sites:
+        fewest = plan.fewest_sites
         yield f"some sums are over only {fewest} sites, and the policy requires {policy.smallest_sites}"
-    counted = None if plan.privacy is not None else plan.statistics  # noise hides small cells
-    if counted is not None and counted.smallest_cell < policy.smallest_cell:
-        cell = counted.smallest_cell
-        yield f"the plan's smallest cell is {cell}, and the policy requires {policy.smallest_cell}"
+    if isinstance(plan, StatisticsPlan) and plan.privacy is None and plan.smallest_cell < policy.smallest_cell:
+        yield f"the plan's smallest cell is {plan.smallest_cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
         yield f"the plan spends epsilon {plan.privacy.epsilon:g}, and the policy has no epsilon limits (key privacy)"
     if plan.privacy is None and policy.privacy is not None and (manifest.tensors or manifest.scalars):
         yield "the policy limits epsilon, and the plan sends numbers without noise, for which no epsilon exists"
-    yield from _of_tensors(policy, plan, manifest)
+    if isinstance(plan, NetworkPlan):
+        yield from _of_tensors(policy, plan, manifest)
     yield from _of_numbers(policy, plan)
     yield from forbidden_scalars(policy, (scalar.name for scalar in manifest.scalars))
 
 
 def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
-    if plan.secure_aggregation == "off":
+    if not plan.masking.required:
         return
-    if isinstance(plan.weighting, RowWeights) and plan.weighting.exact:
+    if isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         if policy.exact_rows == "refuse":
             yield (
                 "exact counts of training rows would be sent in a sum, and the policy does not allow this (exact_rows)"
@@ -99,9 +99,7 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
             yield f"{number} to {kind}, and at least {fewest} are required"
 
 
-def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]:
-    if plan.statistics is not None or plan.prior is not None:
-        return
+def _of_tensors(policy: Policy, plan: NetworkPlan, manifest: Manifest) -> Iterator[str]:
     if plan.starting_file is not None and policy.starting_file == "refuse":
         yield "the plan's network starts from a file, and the policy does not allow this (its key starting_file)"
     network = [
@@ -109,7 +107,7 @@ def _of_tensors(policy: Policy, plan: Plan, manifest: Manifest) -> Iterator[str]
         for tensor in network_tensors(
             plan.architecture,
             columns=plan.placeholder_columns,
-            outputs=plan.outputs or 1,
+            outputs=plan.output_count or 1,
             common=len(plan.shared_columns) or None,
         )
     ]

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from host.audit_log import RESTORED, AuditLog
 from protos.plan.documents import Document
-from protos.plan.patient_privacy import Privacy
+from protos.plan.patient_privacy import Privacy, sampling_of
 from protos.plan.plan import Plan
 from protos.privacy.accounting import epsilon_of, ratio_of, together
 from protos.privacy.discrete_gaussian import RandomBytes, discrete_gaussian
@@ -187,7 +187,8 @@ class PrivacyLedger:
             payment = self._covering(plan)
             if payment is None:
                 payment = secrets.token_hex(16)
-                promise = {name: getattr(plan.privacy, name) for name in ("epsilon", "delta", "sampling")}
+                spent = plan.privacy
+                promise = {"epsilon": spent.epsilon, "delta": spent.delta, "sampling": sampling_of(spent)}
                 of = {"run": plan.run_name, "study": plan.study, "version": plan.version}
                 self._audit.write(_SPENT, identifier=payment, **of, **promise)
             row = (plan.run_name, position, payment, np.array(noisy, "<i8").tobytes())
@@ -262,8 +263,8 @@ def standing(
 
 def _epsilon_of_all(costs: Sequence[Payment | Privacy], delta: float) -> float:
     """Return the epsilon of all costs together. Sampled runs are no Gaussians: their epsilons and deltas add up."""
-    sampled = [cost for cost in costs if cost.sampling is not None]
-    ratios = [cost.ratio for cost in costs if cost.sampling is None]
+    sampled = [cost for cost in costs if sampling_of(cost) is not None]
+    ratios = [cost.ratio for cost in costs if sampling_of(cost) is None]
     rest = delta - fsum(cost.delta for cost in sampled)
     if rest < -delta * (_ROUNDING - 1) or (ratios and rest <= 0):
         return inf

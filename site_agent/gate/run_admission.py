@@ -25,10 +25,8 @@ from host.starting_files import starting_values
 from protos.errors import ProtocolError
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import Manifest, manifest_of
-from protos.plan.methods import method_names
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import MOST_SAVED, Announcement, MalformedMessage, Refusal, SiteReason
 from site_agent.approvals import keep_plan
 from site_agent.approvals_guard import guard_of
@@ -124,7 +122,7 @@ class Admission:
         if self.hospital is not before:  # it was reloaded while the site waited
             await self.check_policy(plan, manifest)
         saved = await self.prepare_trainer(plan, manifest)
-        method = " + ".join(method_names(plan.method))
+        method = plan.method_in_words
         receives = {"tier": "receiving"} if plan.tier_of(site) == "receiving" else {}
         self._audit.write("run_joined", rounds=plan.rounds, method=method, **receives, **facts)
         self._turns.began(run, plan.rounds)
@@ -162,7 +160,7 @@ class Admission:
             raise unexpected_answer() from cause
 
     def _masking(self, run: str, plan: Plan, manifest: Manifest) -> SiteMasking | None:
-        if plan.secure_aggregation == "off" or plan.tier_of(self.hospital.site) == "receiving":
+        if not plan.masking.required or plan.tier_of(self.hospital.site) == "receiving":
             return None
         return SiteMasking(
             run=run,

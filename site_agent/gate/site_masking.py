@@ -87,7 +87,7 @@ class SiteMasking:
         """
         self._run, self._plan, self._manifest, self._site = run, plan, manifest, site
         self._identity_key, self._store = identity_key, store
-        self._encoding = encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites)))
+        self._encoding = encoding_name(FixedPoint(plan.masking.clipping_range, len(plan.sites)))
         self._answer = Answer(run, answer_of(plan).kinds)
         self._steps = MaskedSteps(store, self._answer)
         self._sent: tuple[bytes, bytes] | None = None  # the newest context, and the vector that was masked under it

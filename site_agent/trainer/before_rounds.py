@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from host.starting_files import starting_values
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from site_agent.hospital import Hospital
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -44,7 +47,7 @@ def check_table(hospital: Hospital) -> None:
         prepare_rows(*table_for_run(hospital, hospital.scratch_path))
 
 
-def begin_study(hospital: Hospital, plan: Plan, state: Path) -> tuple[Study, Preprocessing]:
+def begin_study(hospital: Hospital, plan: NetworkPlan, state: Path) -> tuple[Study, Preprocessing]:
     """Load the table and the network for a study. `state` has the site's secret."""
     _prepare(hospital)
 
@@ -88,7 +91,7 @@ def _count_rows(study: Study, folder: Path, smallest_cell: int) -> None:
     study.count_rows_as(training, validation)
 
 
-def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessing]:
+def begin_prior(hospital: Hospital, plan: PriorPlan) -> tuple[PriorStudy, Preprocessing]:
     """Load the libraries and the table for a study with federated-prior."""
     prepare_arithmetic(hospital.training.threads)
 
@@ -101,7 +104,7 @@ def begin_prior(hospital: Hospital, plan: Plan) -> tuple[PriorStudy, Preprocessi
     return PriorStudy(plan, dataset, table, rows, site=hospital.site, fewest=fewest), preprocessing
 
 
-def own_numbers(hospital: Hospital, plan: Plan, folder: Path) -> tuple[int, ...]:
+def own_numbers(hospital: Hospital, plan: StatisticsPlan, folder: Path) -> tuple[int, ...]:
     """Return the numbers that this site sends in a round of statistics. Without privacy, `folder` stores them first.
 
     Raises:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from protos.numbers.fixed_point import round_rows
 from protos.plan.manifest import LARGEST_LOSS, LARGEST_SENSITIVITY, LOSS_SCALE, SENSITIVITY_SCALE
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.weighting import EqualWeights, RowWeights
 from site_agent.trainer.disk import Json
 from site_agent.trainer.training.flat_network import FlatNetwork, State, part_of, prefixed
@@ -122,7 +122,7 @@ def _finite_or_none(loss: float) -> float | None:
 class Measures:
     """Computes the measurements that one site sends under a plan, weighted as the plan requires."""
 
-    def __init__(self, plan: Plan, training_rows: int, validation_rows: int) -> None:
+    def __init__(self, plan: NetworkPlan, training_rows: int, validation_rows: int) -> None:
         self._plan = plan
         match plan.weighting:
             case EqualWeights():

@@ -8,13 +8,13 @@ import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.architecture import FeatureTokensNetwork, ImageNetwork, NamedTensors, UNetNetwork, note_columns
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
 from site_agent.trainer.data.dataset import Dataset, check_columns, input_columns
 from site_agent.trainer.failures import unfit
 from site_agent.trainer.training.batches import check_batches
 
 
-def check_fit(plan: Plan, dataset: Dataset, site: str) -> None:
+def check_fit(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
     """Check that this site's outcome, columns and number of training rows satisfy the plan.
 
     Raises:
@@ -47,7 +47,7 @@ def _refusal(check: Callable[[], None]) -> OperatorError | None:
     return None
 
 
-def _check_private(plan: Plan, dataset: Dataset) -> None:
+def _check_private(plan: NetworkPlan, dataset: Dataset) -> None:
     if plan.private_training is not None and dataset.task != "binary":
         raise ConfigurationError(
             what=f"Training with the key `privacy` needs a binary outcome, but this site's task is {dataset.task}.",
@@ -56,16 +56,16 @@ def _check_private(plan: Plan, dataset: Dataset) -> None:
         )
 
 
-def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
+def _check_recorded(plan: NetworkPlan, dataset: Dataset, site: str) -> None:
     """Check that plan and table agree about this site's columns and outputs: sums hide it only among listed sites."""
-    if plan.secure_aggregation == "off" or plan.tier_of(site) != "training":
+    if not plan.masking.required or plan.tier_of(site) != "training":
         return
-    lacking = {entry.column for entry in plan.partly_recorded if site not in entry.recorded_by}
+    lacking = {entry.name for entry in plan.recorded_columns if site not in (entry.recorded_by or ())}
     unseen = {entry.output for entry in plan.partly_observed if site not in entry.recorded_by}
-    wrong = [f"column {name}" for name in plan.columns if (name in dataset.columns) == (name in lacking)]
-    if plan.outputs is not None and dataset.task == "multi-class":
+    wrong = [f"column {name}" for name in plan.column_names if (name in dataset.columns) == (name in lacking)]
+    if plan.output_count is not None and dataset.task == "multi-class":
         seen = set(np.unique(dataset.training.targets).astype(int).tolist())
-        wrong += [f"output {number}" for number in range(plan.outputs) if (number in seen) == (number in unseen)]
+        wrong += [f"output {number}" for number in range(plan.output_count) if (number in seen) == (number in unseen)]
     if wrong:
         raise ConfigurationError(
             what=f"The plan does not describe the table of {site} correctly: {', '.join(wrong[:5])}.",
@@ -77,7 +77,7 @@ def _check_recorded(plan: Plan, dataset: Dataset, site: str) -> None:
         )
 
 
-def _check_images(plan: Plan, dataset: Dataset) -> None:
+def _check_images(plan: NetworkPlan, dataset: Dataset) -> None:
     network = plan.architecture
     if not isinstance(network, ImageNetwork | UNetNetwork) or network.image == dataset.image:
         return
@@ -91,7 +91,7 @@ def _check_images(plan: Plan, dataset: Dataset) -> None:
     )
 
 
-def _check_note(plan: Plan, dataset: Dataset) -> None:
+def _check_note(plan: NetworkPlan, dataset: Dataset) -> None:
     network = plan.architecture
     wanted = network.note if isinstance(network, FeatureTokensNetwork) else None
     if isinstance(network, NamedTensors):
@@ -107,9 +107,9 @@ def _check_note(plan: Plan, dataset: Dataset) -> None:
     )
 
 
-def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
+def _check_unlisted(plan: NetworkPlan, own: Sequence[str]) -> None:
     """Refuse a plan that lists the columns of a note, because the network defines these columns itself."""
-    listed = set(plan.columns) & set(own)
+    listed = set(plan.column_names) & set(own)
     if listed:
         raise unfit(
             what=f"The plan lists {min(listed)}. This column belongs to the note that the network reads in word order.",
@@ -120,7 +120,7 @@ def _check_unlisted(plan: Plan, own: Sequence[str]) -> None:
         )
 
 
-def _check_masks(plan: Plan, dataset: Dataset) -> None:
+def _check_masks(plan: NetworkPlan, dataset: Dataset) -> None:
     draws, is_mask = isinstance(plan.architecture, UNetNetwork), dataset.task == "segmentation"
     if draws != is_mask:
         own = "a mask" if is_mask else "not a mask"
@@ -131,10 +131,10 @@ def _check_masks(plan: Plan, dataset: Dataset) -> None:
         )
 
 
-def _check_outputs(plan: Plan, dataset: Dataset) -> None:
-    if plan.outputs not in (None, dataset.outputs):
+def _check_outputs(plan: NetworkPlan, dataset: Dataset) -> None:
+    if plan.output_count not in (None, dataset.outputs):
         raise unfit(
-            what=f"The plan has {plan.outputs} outputs, but this site's outcome needs {dataset.outputs}.",
+            what=f"The plan has {plan.output_count} outputs, but this site's outcome needs {dataset.outputs}.",
             remedy=(
                 "Use a plan that shares only inner layers (method: global-layers), or choose the same outcome at all "
                 "sites."

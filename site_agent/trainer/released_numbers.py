@@ -30,9 +30,7 @@ from blake3 import blake3
 from host.record_store import Store
 from protos.errors import RefusedError
 from protos.plan.canonical import pack
-from protos.plan.federated_statistics import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, Statistics
-from protos.plan.plan import Plan
-from protos.plan.private_statistics import PrivateStatistics
+from protos.plan.statistics_plan import LARGEST_COUNT, MOMENT_SCALE, CodedColumn, NumericColumn, StatisticsPlan
 from site_agent.trainer.data.cells import Numbers
 from site_agent.trainer.data.columns import CategoricalFeature, NumericFeature
 from site_agent.trainer.data.tables import Table
@@ -83,7 +81,7 @@ class ReleasedBefore(RefusedError):
         )
 
 
-def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None:
+def remember(folder: Path, plan: StatisticsPlan, table: Table, smallest_cell: int) -> None:
     """Store on disk, before any statistics are sent, which values of which columns a run uses.
 
     `smallest_cell` is the larger of the plan's and the policy's limit.
@@ -92,8 +90,7 @@ def remember(folder: Path, plan: Plan, table: Table, smallest_cell: int) -> None
         ReleasedBefore: a column was sent for another run, and too few rows are new.
         OperatorError: the secret cannot be read, or the disk cannot be written.
     """
-    assert plan.statistics is not None
-    columns = {column.name: column for column in plan.statistics.columns}
+    columns = {column.name: column for column in plan.columns}
     name_value = _naming(site_secret(folder))
     now = {name: counted(column, table, name_value) for name, column in columns.items()}
     hiding = {name: counted(column, table, name_value, within_range=True) for name, column in columns.items()}
@@ -171,7 +168,7 @@ def _naming(secret: bytes) -> Callable[[bytes], str]:
     return lambda value: blake3(value, key=key).hexdigest()[:_DIGITS]
 
 
-def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
+def numbers_of_table(plan: StatisticsPlan, table: Table, smallest_cell: int, folder: Path) -> tuple[int, ...]:
     """Return the numbers that this site sends in the round of statistics. With privacy, noise is added to them later.
 
     The table was checked, and its warnings accepted. Without privacy the request is recorded on disk first.
@@ -179,34 +176,33 @@ def numbers_of_table(plan: Plan, table: Table, smallest_cell: int, folder: Path)
     Raises:
         OperatorError: the table was counted for another run, or the disk cannot be written.
     """
-    assert plan.statistics is not None
-    if plan.private_statistics is not None:
-        return private_numbers(plan.private_statistics, table)
-    smallest_cell = max(plan.statistics.smallest_cell, smallest_cell)
+    if plan.privacy is not None:
+        return private_numbers(plan, table)
+    smallest_cell = max(plan.smallest_cell, smallest_cell)
     remember(folder, plan, table, smallest_cell)
-    return count(plan.statistics, table, smallest_cell)
+    return count(plan, table, smallest_cell)
 
 
-def count(statistics: Statistics, table: Table, smallest_cell: int) -> tuple[int, ...]:
-    """Return this site's statistics in the order of `numbers_of`. Counts below `smallest_cell` rows are set to 0."""
-    return tuple(number for column in statistics.columns for number in _of_column(column, table, smallest_cell))
+def count(plan: StatisticsPlan, table: Table, smallest_cell: int) -> tuple[int, ...]:
+    """Return this site's statistics in the order of `plan.numbers`. Counts below `smallest_cell` rows are set to 0."""
+    return tuple(number for column in plan.columns for number in _of_column(column, table, smallest_cell))
 
 
-def private_numbers(private: PrivateStatistics, table: Table) -> tuple[int, ...]:
-    """Return the sums over patients, each with limited influence (clipped), in the order of `private.names`."""
+def private_numbers(plan: StatisticsPlan, table: Table) -> tuple[int, ...]:
+    """Return the sums over patients, each with limited influence (clipped), in the order of `plan.numbers`."""
 
     def terms_of(rows: Integers) -> Float64:
-        columns = private.statistics.columns
-        return np.column_stack([term for column in columns for term in _terms_of_column(column, table, rows)])
+        return np.column_stack([term for column in plan.columns for term in _terms_of_column(column, table, rows)])
 
     patients = None
     if table.patients is not None:
         patients = np.unique(table.patients, return_inverse=True)[1].astype(np.int64)
-    return summed_terms(terms_of, table.rows, len(private.names), patients, unit=private.unit, largest=private.bound)
+    size, largest = len(plan.numbers), plan.largest_private_number
+    return summed_terms(terms_of, table.rows, size, patients, unit=plan.unit, largest=largest)
 
 
 def _terms_of_column(column: NumericColumn | CodedColumn, table: Table, rows: Integers) -> Iterator[Float64]:
-    """Yield one column's part of each row's term: float64 of shape (rows,). See protos/plan/private_statistics.py."""
+    """Yield one column's part of each row's term: float64 of shape (rows,). See protos/plan/statistics_plan.py."""
     feature = next((found for found in table.contract.features if found.name == column.name), None)
     if isinstance(column, CodedColumn):
         codes = feature.codes if isinstance(feature, CategoricalFeature) else ()

@@ -22,7 +22,7 @@ from protos.plan.architecture import ImageNetwork, NamedTensors, Part, TensorSpe
 from protos.plan.canonical import digest, pack
 from protos.plan.ingredients import Method
 from protos.plan.manifest import Manifest, Starts, started
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.schedules import StepSchedule
 from site_agent.trainer.data.contract import Task
 from site_agent.trainer.data.dataset import Dataset, Examples
@@ -50,7 +50,7 @@ class Seeds:
     origin: int | bytes = field(repr=False)
 
     @classmethod
-    def secret(cls, secret: bytes, plan: Plan, site: str) -> Seeds:
+    def secret(cls, secret: bytes, plan: NetworkPlan, site: str) -> Seeds:
         """Return the seeds of a hospital's random numbers. Two plans with the same seed still get different ones."""
         return cls(plan.seed, site, hmac.digest(secret, pack("draws", plan.digest, site), "sha256"))
 
@@ -89,7 +89,7 @@ class SiteNetworks:
     seed of its first values. `starts` are the values of the plan's starting file. `device` is `cpu` or `cuda`.
     """
 
-    plan: Plan
+    plan: NetworkPlan
     columns: int
     outputs: int
     common: int | None = None
@@ -148,7 +148,7 @@ class SiteNetworks:
         has `start: own`, the site's seed determines all tensors, as in the authors' experiment. In published
         experiments a body starts equal also if it is private.
         """
-        if self.plan.start == "own":
+        if self.plan.start.name == "own":
             flat.start(self.tensors, seeds.private_start, copy)
             return
         equal = {*self.plan.ingredients.starts_equal} | ({Part.BODY} if seeds.is_published else set())
@@ -246,7 +246,7 @@ def begin_training(
         batch_rows=schedule.batch_rows if isinstance(schedule, StepSchedule) else None,
     )
     networks.check_batch(flat, batches.rows_in_each)
-    pace = Pace(schedule=plan.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
+    pace = Pace(schedule=plan.optimiser.rate_schedule, steps=schedule.rounds * schedule.steps_per_round)
     procedure = build_procedure(method, flat, recipe)
     local = LocalTraining(
         procedure,
@@ -269,13 +269,13 @@ def _recipe(networks: SiteNetworks, federated: Sequence[TensorSpec], rows: SiteR
     )
 
 
-def _augmenting(plan: Plan, seeds: Sequence[Seeds]) -> Augmenting | None:
+def _augmenting(plan: NetworkPlan, seeds: Sequence[Seeds]) -> Augmenting | None:
     network = plan.architecture
-    if not plan.augmentation or not isinstance(network, ImageNetwork | UNetNetwork):
+    if not isinstance(network, ImageNetwork | UNetNetwork) or not network.augmentation:
         return None
     each = [own.own("augmentation") for own in seeds]
     has_masks = isinstance(network, UNetNetwork)
-    return Augmenting(image=network.image, steps=plan.augmentation, seeds=each, has_masks=has_masks)
+    return Augmenting(image=network.image, steps=network.augmentation, seeds=each, has_masks=has_masks)
 
 
 def rows_of(dataset: Dataset) -> SiteRows:

@@ -31,8 +31,8 @@ from protos.plan.architecture import TensorSpec
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import InnerProblem, Mixture, PersonalCopy, SensitivePrefix
 from protos.plan.manifest import Starts, manifest_of
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.noisy_results import local_change
-from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.trainer.choice import Choice, Measures
@@ -96,7 +96,7 @@ class Study:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: NetworkPlan,
         dataset: Dataset,
         *,
         seeds: Seeds,
@@ -279,7 +279,7 @@ class Study:
         self._training = self._begin_training(self._exchanges.result(asked.layers))
 
     def _take_in(self, asked: Asked, values: Tensor) -> None:
-        if self.plan.start == "own" and asked.round == 0:
+        if self.plan.start.name == "own" and asked.round == 0:
             return  # these values are untrained; the first mean uses the initial values of each site
         rate = self.plan.ingredients.update_rate if self._rounds_taken else 1.0
         self._training.flat.take_in(values, rate)
@@ -309,7 +309,7 @@ class Study:
         return begin_training(self.networks, self.plan.ingredients, federated, rows_of(self.dataset), self.seeds)
 
 
-def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
+def _read(plan: NetworkPlan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Dataset, int | None]:
     """Return the rows in the network's input format, and the number of shared columns, None if all are alike."""
     if (inputs is None) == plan.reads_concepts:
         raise ValueError("a network reads concepts or it does not")
@@ -319,7 +319,7 @@ def _read(plan: Plan, own: Dataset, inputs: ConceptInputs | None) -> tuple[Datas
     return (align(own, columns, plan.unused_columns) if plan.columns else own), common
 
 
-def conclude(plan: Plan, training: SiteTraining, choice: Choice) -> Outcome:
+def conclude(plan: NetworkPlan, training: SiteTraining, choice: Choice) -> Outcome:
     """Restore the chosen model, fine-tune it if required, and predict. Raise TrainingDiverged if none is finite."""
     flat = training.local.evaluated()
     if not choice.restore_chosen(flat):

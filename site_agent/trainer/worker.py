@@ -28,9 +28,12 @@ import numpy.typing as npt
 import structlog
 
 from protos.errors import DataError, DefectError, OperatorError, ProtocolError, RefusedError, explained
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import LARGEST_PLAN_BYTES, Plan
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.plan_head import LARGEST_PLAN_BYTES
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import MalformedMessage, SiteReason, Stage
 from site_agent.approvals import find_approval, why_not
@@ -175,7 +178,7 @@ class Worker:
         self._study = None  # free the network of an earlier run before the next network is built
         self._suspected.clear()
         self._plan, self._run, self._is_reported = plan, run, False
-        if plan.statistics is not None:
+        if isinstance(plan, StatisticsPlan):
             return Prepared(approved)
         if plan.tier_of(self._hospital.site) == "receiving":
             return self._prepare_to_receive(run, plan, approved)
@@ -187,7 +190,7 @@ class Worker:
             raise NetworkDiffers("it would hand out something else than was approved here")
         self._study = study
         controls = 2 if plan.ingredients.has_controls else 1
-        numbers = controls * study.manifest.parameters if plan.prior is None else plan.prior.tensor.number_count
+        numbers = plan.tensor.number_count if isinstance(plan, PriorPlan) else controls * study.manifest.parameters
         self._trainer_socket.largest_payload = max(4 * numbers + 8 * plan.own_numbers, LARGEST_PLAN_BYTES)
         self._saves = Saves(self._state, run, plan, study.own.digest)
         self._next = 0 if self._saves.began is None else None
@@ -199,17 +202,17 @@ class Worker:
         """Check the table of a site without outcomes before the run. After the run an error would be too late."""
         from site_agent.trainer.prior.receivable import require_receivable
 
-        assert plan.prior is not None
+        assert isinstance(plan, PriorPlan)
         require_receivable(self._hospital, plan)
-        self._trainer_socket.largest_payload = max(4 * plan.prior.tensor.number_count, LARGEST_PLAN_BYTES)
+        self._trainer_socket.largest_payload = max(4 * plan.tensor.number_count, LARGEST_PLAN_BYTES)
         self._log.info("model_awaited", run=run)
         return Prepared(approved)
 
     def _is_receiver(self) -> bool:
         return self._plan is not None and self._plan.tier_of(self._hospital.site) == "receiving"
 
-    def _begin(self, plan: Plan) -> tuple[Study | PriorStudy, Preprocessing]:
-        if plan.prior is not None:
+    def _begin(self, plan: NetworkPlan | PriorPlan) -> tuple[Study | PriorStudy, Preprocessing]:
+        if isinstance(plan, PriorPlan):
             return before_rounds.begin_prior(self._hospital, plan)
         study, preprocessing = before_rounds.begin_study(self._hospital, plan, self._state)
         if not self._rehearsal:  # of which nothing is stored
@@ -231,7 +234,7 @@ class Worker:
         return approval.manifest_digest
 
     def _check_rows(self, plan: Plan, study: Study | PriorStudy) -> None:
-        weighting, fewest = plan.weighting, self._hospital.policy.smallest_training_rows
+        weighting, fewest = plan.site_weights, self._hospital.policy.smallest_training_rows
         if isinstance(weighting, RowWeights):
             fewest = max(fewest, weighting.fewest_rows)
         is_too_small = len(study.own.training) < fewest
@@ -241,7 +244,7 @@ class Worker:
         if plan.tier_of(self._hospital.site) == "training" and is_too_small:
             raise TooFewRows(fewest)
 
-    def _count(self, plan: Plan, question: Train) -> Trained:
+    def _count(self, plan: StatisticsPlan, question: Train) -> Trained:
         if (question.round, question.stage, question.layers) != (0, Stage.STATISTICS, "") or question.payload:
             raise MalformedMessage("another round than the one of statistics")
         return Trained(0, 0, _packed(before_rounds.own_numbers(self._hospital, plan, self._state / "models")))
@@ -251,7 +254,7 @@ class Worker:
             self._approved(self._plan)
         if self._is_receiver():
             raise MalformedMessage("a round for a site that only receives")
-        if self._plan is not None and self._plan.statistics is not None:
+        if isinstance(self._plan, StatisticsPlan):
             return self._count(self._plan, question)
         asked, received = self._parted(question)
         self._ready().exchange(asked)  # raises an error if the plan does not allow this round
@@ -277,7 +280,7 @@ class Worker:
 
     def _compare_columns(self, study: Study | PriorStudy) -> None:
         """Log once per run each column whose unit or codes seem wrong, compared with the other sites."""
-        if self._plan is None or self._plan.prior is None:
+        if not isinstance(self._plan, PriorPlan):
             return
         from site_agent.trainer.prior.prior_study import PriorStudy
 
@@ -290,7 +293,7 @@ class Worker:
             keep_suspicions(self._state, self._run, [one.sentence for one in study.suspicions])
 
     def _conclude(self, question: Conclude) -> Agreed:
-        if self._plan is not None and self._plan.statistics is not None:
+        if isinstance(self._plan, StatisticsPlan):
             return Agreed()
         asked, received = self._parted(question)
         if self._plan is not None and self._is_receiver():
@@ -336,7 +339,7 @@ class Worker:
 
     def _restored(self, number: int) -> Study | PriorStudy:
         assert self._saves is not None
-        assert self._plan is not None
+        assert isinstance(self._plan, NetworkPlan | PriorPlan)
         found = self._saves.read(number)
         if found is None:
             self._study, self._preprocessing = self._begin(self._plan)

@@ -12,7 +12,7 @@ from benchmarks.privacy import DELTA, private_plan
 from benchmarks.private_audit import audited_training, canary_plan, with_a_share_of_the_noise
 from benchmarks.private_networks import network_plan_of
 from benchmarks.private_prior_audit import audited_prior, canary_rows, wide_content
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_json
 
 
 @pytest.mark.parametrize("kind", ["shared", "local"])
@@ -35,7 +35,7 @@ def test_one_run_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise
 def test_one_sum_of_the_prior_shows_less_than_epsilon_and_more_than_it_with_half_of_the_noise() -> None:
     """In one sum 12,288 patients drawn by coin show less than epsilon as deployed, and more if noise is halved."""
     content = wide_content(json.loads(private_plan(uci_tables(CONCEPTS.parent), 2.0).canonical))
-    plan = Plan.model_validate_json(json.dumps(content))
+    plan = plan_from_json(json.dumps(content))
 
     both = audited_prior([plan, with_a_share_of_the_noise(plan, 0.5)], 48, np.random.default_rng(1).bytes)
 

@@ -37,7 +37,7 @@ def large_plan(parameters: int, rounds: int) -> Plan:
     shapes = [min(_LARGEST_TENSOR, parameters - start) for start in range(0, parameters, _LARGEST_TENSOR)]
     tensors = [{"name": f"tensor-{number}", "shape": [size], "bound": 0.0} for number, size in enumerate(shapes)]
     changes = {
-        "snapshots": {"every_rounds": 1, "every_seconds": None},
+        "timing": {"save_every_rounds": 1, "save_every_seconds": None},
         "architecture": {"name": "named-tensors", "tensors": tensors},
     }
     return plan_with(IDENTITIES, rounds=rounds, changes=changes)

@@ -274,9 +274,7 @@ class Jumping(datetime):
 
 def test_a_wall_clock_that_jumps_an_hour_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No deadline passes early or late and no bit differs. Only written times are different."""
-    plan = plan_of(
-        "fedavg", secure_aggregation="required", deadlines={"grace_seconds": 60.0, "contribute_seconds": 600.0}
-    )
+    plan = plan_of("fedavg", timing={"grace_seconds": 60.0, "contribute_seconds": 600.0}, masking={"required": True})
     expected, _, _ = to_the_end(tmp_path / "undisturbed", plan, 0)
     monkeypatch.setattr(in_memory, "datetime", Jumping)
     monkeypatch.setattr(in_process, "datetime", Jumping)

@@ -25,7 +25,7 @@ from tests.laws.catalogue import NAMES
 Strikes = Callable[[str, str], bool]
 MEASURING: dict[str, Any] = {
     "checkpoint": "global",
-    "early_stopping": {"signal": "global", "patience": 1},
+    "schedule": {"early_stopping": {"signal": "global", "patience": 1}},
 }
 # Options that a method cannot be planned with: training alone sums nothing.
 CANNOT = {"local": set(MEASURING)}
@@ -57,8 +57,8 @@ def quiet() -> None:
 def a_plan(method: str, *, is_masked: bool, measures: bool, every_rounds: int) -> Plan:
     """A method's plan that saves after this number of rounds."""
     keys = {key: MEASURING[key] for key in MEASURING if measures and key not in CANNOT.get(method, ())}
-    saving = {"every_rounds": every_rounds, "every_seconds": None}
-    return plan_of(method, secure_aggregation="required" if is_masked else "off", snapshots=saving, **keys)
+    saving = {"save_every_rounds": every_rounds, "save_every_seconds": None}
+    return plan_of(method, masking={"required": is_masked}, timing=saving, **keys)
 
 
 def at_writes(numbers: set[int]) -> Callable[[Mortal], Strikes]:

@@ -48,7 +48,7 @@ def prepared(folder: Path, *, is_masked: bool, has_services: bool = False) -> Re
     )
     prepared_here(rehearsal)
     (plan,) = folder.glob("plan-*.yaml")
-    saving = {"snapshots": {"every_rounds": 3, "every_seconds": None}}
+    saving = {"timing": {"save_every_rounds": 3, "save_every_seconds": None}}
     plan.write_text(yaml.safe_dump(yaml.safe_load(plan.read_text()) | saving))
     for hospital in rehearsal.hospitals:
         config = folder / hospital.name / "hospital.yaml"

@@ -65,7 +65,7 @@ def test_a_join_fits_plan_and_manifest_or_is_refused() -> None:
         for join in (
             JOIN,
             replace(JOIN, key_session=7),
-            replace(JOIN, plan_digest=plan_with(seed=8).digest),
+            replace(JOIN, plan_digest=plan_with(start={"seed": 8}).digest),
             replace(JOIN, manifest_digest=manifest_of(plan_with(weighting={"name": "rows", "largest_rows": 8})).digest),
             replace(JOIN, plan_digest=MANIFEST.digest, manifest_digest=PLAN.digest),
         )

@@ -14,7 +14,7 @@ from coordinator.commands.configuration import read_configuration, read_plans
 from coordinator.rounds.engine import Engine
 from host.starting_files import starting_values
 from protos.errors import ConfigurationError
-from protos.plan.plan import StartingFile
+from protos.plan.network_plan import FileStart
 from tests.coordinator.in_memory import coordinator_log
 from tests.host.starting import random_values, write_starting_file
 from tests.protos.examples import plan_document
@@ -117,11 +117,11 @@ def test_a_missing_plan_stops_the_start(tmp_path: Path) -> None:
 
 def test_a_missing_starting_file_stops_the_start(tmp_path: Path) -> None:
     """The folder beside coordinator.yaml has to have the file that a plan names; the run starts from its values."""
-    plan = plan_with(made_up_identities(), changes={"starting_file": {"sha256": "0" * 64}})
+    plan = plan_with(made_up_identities(), changes={"start": {"name": "file", "seed": 0, "sha256": "0" * 64}})
     values = random_values({"first": (3,), "second": (7,)})
     configuration = read_configuration(written(tmp_path))
     digest = write_starting_file(tmp_path / "starting-files", values)
-    right = plan.model_copy(update={"starting_file": StartingFile(sha256=digest)})
+    right = plan.model_copy(update={"start": FileStart(name="file", seed=0, sha256=digest)})
 
     (tmp_path / "plan.yaml").write_bytes(plan.canonical)
     with pytest.raises(ConfigurationError, match=r"starting-files/0{64}\.safetensors.*cannot be read"):
@@ -134,7 +134,10 @@ def test_a_missing_starting_file_stops_the_start(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_values_of_the_starting_file(tmp_path: Path) -> None:
     """They are what the first offer announces, also after the run went back to its start."""
     values = random_values({"first": (3,), "second": (7,)})
-    plan = plan_with(made_up_identities(), changes={"starting_file": {"sha256": write_starting_file(tmp_path, values)}})
+    plan = plan_with(
+        made_up_identities(),
+        changes={"start": {"name": "file", "seed": 0, "sha256": write_starting_file(tmp_path, values)}},
+    )
     offered = []
 
     async def scene() -> None:

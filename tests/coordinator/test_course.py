@@ -70,9 +70,10 @@ def rounds(count: int) -> dict[str, Any]:
     return {"aggregate": "every-epoch", "epochs": count, "batches_per_epoch": 1}
 
 
-def measuring(**keys: Any) -> Plan:
+def measuring(early_stopping: dict[str, Any] | None = None, **keys: Any) -> Plan:
     """A plan of eight rounds that measures; equal weights unless said otherwise."""
-    return plan_of({"name": "fedavg"}, schedule=rounds(8), **({"checkpoint": "global"} | keys))
+    schedule = rounds(8) | {"early_stopping": early_stopping}
+    return plan_of({"name": "fedavg"}, schedule=schedule, **({"checkpoint": "global"} | keys))
 
 
 def told(plan: Plan, losses: list[float | None], improving: list[int] | None = None) -> Course:

@@ -140,7 +140,7 @@ def test_a_broken_upload_goes_on_behind_what_has_arrived(tmp_path: Path, arrived
 @pytest.mark.parametrize("keeps", ["its memory", "the state after the round", "the state before the round"])
 def test_a_site_that_has_sent_everything_needs_the_state_after_the_round(tmp_path: Path, keeps: str) -> None:
     """A trainer that lost the training of this round would train the next round from the wrong state."""
-    saving = {"snapshots": {"every_rounds": 1, "every_seconds": None}}
+    saving = {"timing": {"save_every_rounds": 1, "save_every_seconds": None}}
     plan = plan_with(IDENTITIES, rounds=4, changes=saving)
 
     class Restarted(BehavingSite):
@@ -204,7 +204,7 @@ def test_a_newer_connection_takes_over(tmp_path: Path) -> None:
 def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: Path) -> None:
     """The attempt becomes void, the same step is offered again, and the sum includes nothing twice."""
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0}
-    plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"deadlines": deadlines})
+    plan = plan_with(IDENTITIES, parameters=THREE_CHUNKS, rounds=2, changes={"timing": deadlines})
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan)
@@ -307,7 +307,7 @@ def test_offers_carry_the_parameters_of_their_round(tmp_path: Path) -> None:
 def test_a_site_that_is_lost_for_weeks_goes_on_where_it_was(tmp_path: Path) -> None:
     """The run waits without end, and a subset that happened to arrive never counts."""
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0}
-    plan = plan_with(IDENTITIES, changes={"deadlines": deadlines})
+    plan = plan_with(IDENTITIES, changes={"timing": deadlines})
 
     async def scene() -> None:
         stage = Stage(tmp_path, plan)

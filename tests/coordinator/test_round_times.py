@@ -29,8 +29,8 @@ class Night:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.generator = np.random.default_rng(seed)
-        snapshots = {"every_rounds": int(self.generator.integers(1, 5)), "every_seconds": None}
-        self.folder, self.plan = folder, plan_with(IDENTITIES, rounds=ROUNDS, changes={"snapshots": snapshots})
+        saving = {"save_every_rounds": int(self.generator.integers(1, 5)), "save_every_seconds": None}
+        self.folder, self.plan = folder, plan_with(IDENTITIES, rounds=ROUNDS, changes={"timing": saving})
         self.sites = {name: BehavingSite(name) for name in "abc"}
         self.happened: list[str] = []
         self.worked: set[tuple[int, int]] = set()

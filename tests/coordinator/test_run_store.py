@@ -31,7 +31,7 @@ class Killed(BaseException):  # as a signal is: no handler of the program sees i
 
 def saving_plan() -> Plan:
     """A plan whose state is saved after each round."""
-    return plan_with(IDENTITIES, rounds=ROUNDS, changes={"snapshots": {"every_rounds": 1}})
+    return plan_with(IDENTITIES, rounds=ROUNDS, changes={"timing": {"save_every_rounds": 1}})
 
 
 def begin(stage: Stage, deliveries: int) -> Stage:

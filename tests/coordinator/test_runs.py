@@ -97,7 +97,7 @@ def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path
 def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
     """A store with a changed or missing record ends the start with a clear error; a damaged snapshot costs rounds."""
     plan, luck = (
-        plan_with(IDENTITIES, rounds=5, changes={"snapshots": {"every_rounds": 1}}),
+        plan_with(IDENTITIES, rounds=5, changes={"timing": {"save_every_rounds": 1}}),
         np.random.default_rng(seed),
     )
 

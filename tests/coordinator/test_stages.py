@@ -128,8 +128,8 @@ def test_training_that_ends_early_makes_the_round_that_was_on_its_way(
     tmp_path: Path, aggregate: str, closing: dict[str, Any]
 ) -> None:
     """Round 3 decides, round 4 is made, then come the rounds that measure; no site is asked for more."""
-    schedule = {"aggregate": aggregate, "epochs": 9, "batches_per_epoch": 1}
-    stopping = {"early_stopping": {"signal": "global", "patience": 1}, "schedule": schedule}
+    early = {"early_stopping": {"signal": "global", "patience": 1}}
+    stopping = {"schedule": {"aggregate": aggregate, "epochs": 9, "batches_per_epoch": 1} | early}
 
     scene, sites = run_of(tmp_path, a_plan(**stopping | closing), measured({1: 3.0, 2: 2.0, 3: 2.5, 4: 2.5, 5: 2.5}))
 

@@ -14,13 +14,15 @@ from protos.plan.exchange import Exchanges, pack_layers, stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import Stage
+from tests.plan_changes import few_sites_are_enough
 from tests.rehearsal.study import made_up_identities, plan_with
 
 
 def plan_of(method: Mapping[str, Any], *, parameters: int = 4, sites: str = "ab", **changes: Any) -> Plan:
     """A plan with layers "first" (3 numbers) and "second" (the rest), for this number of sites, in the clear."""
     keys = {"method": dict(method)} | changes
-    return plan_with(made_up_identities(sites), parameters=parameters, changes=keys)
+    with few_sites_are_enough():
+        return plan_with(made_up_identities(sites), parameters=parameters, changes=keys)
 
 
 def sums_of(
@@ -37,7 +39,7 @@ def sums_of(
     due = stage_at(plan, number) if stage is None else stage
     assert due is not None
     exchange = Exchanges(plan, manifest_of(plan)).of(number, due, pack_layers(layers))
-    scale = FixedPoint(plan.encoding.clipping_range, len(plan.sites)).scale
+    scale = FixedPoint(plan.masking.clipping_range, len(plan.sites)).scale
     updates = (np.asarray(totals, np.float64) * scale).astype(np.int32)
     assert updates.size == exchange.layout.parameters
     given = dict.fromkeys((scalar.name for scalar in exchange.scalars), 0) | dict(scalars or {})

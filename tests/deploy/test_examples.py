@@ -14,8 +14,12 @@ import yaml
 from pydantic import BaseModel
 
 from coordinator.commands.configuration import CoordinatorConfiguration, read_configuration
-from protos.plan.documents import parse_document, read_document
-from protos.plan.plan import Plan
+from protos.plan.documents import parse_document
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import plan_from_yaml, read_plan
+from protos.plan.plan_head import PlanHead
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
 
@@ -23,7 +27,9 @@ EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
 DATA = Path(__file__).parents[2] / "deploy/data"
 MODELS: dict[str, type[BaseModel]] = {
     "coordinator.yaml": CoordinatorConfiguration,
-    "plan.yaml": Plan,
+    "plan.yaml": NetworkPlan,
+    "plan-statistics.yaml": StatisticsPlan,
+    "plan-prior.yaml": PriorPlan,
     "hospital.yaml": Hospital,
     "contract.yaml": Contract,
 }
@@ -47,7 +53,10 @@ def variants(name: str) -> Iterator[dict[str, Any]]:
 
 def load(name: str, document: dict[str, Any]) -> BaseModel:
     """A variant as the programs would read it."""
-    return parse_document(yaml.safe_dump(document).encode(), MODELS[name], source=name, consequence="")
+    raw = yaml.safe_dump(document).encode()
+    if "kind" in document:
+        return plan_from_yaml(raw, source=name, consequence="")
+    return parse_document(raw, MODELS[name], source=name, consequence="")
 
 
 @cache
@@ -93,7 +102,8 @@ def test_the_hospitals_example_is_read_by_the_site_agent() -> None:
 def test_the_examples_belong_together() -> None:
     """The hospital of the example is in the plan of the example, and its policy allows that plan."""
     hospital = read_hospital(EXAMPLES / "hospital.yaml")
-    plan = read_document(EXAMPLES / "plan.yaml", Plan, consequence="")
+    plan = read_plan(EXAMPLES / "plan.yaml", consequence="")
+    assert isinstance(plan, NetworkPlan)
 
     assert hospital.site in plan.site_names
     assert plan.method.name in hospital.policy.methods
@@ -112,19 +122,25 @@ def test_no_key_is_left_out(name: str) -> None:
     """The example has every key of every record, so the reference is complete."""
     known = {(model, field) for model in models_in(MODELS[name]) for field in model.model_fields}
 
-    given = {found for one in loaded(name) for found in given_fields(one)}
+    files = [each for each in MODELS if each.startswith("plan")] if name.startswith("plan") else [name]
+    given = {found for each in files for one in loaded(each) for found in given_fields(one)}
+    if name.startswith("plan-"):  # plan.yaml explains the keys that all kinds have
+        known = {(MODELS[name], field) for field in MODELS[name].model_fields if field not in PlanHead.model_fields}
     assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_key_has_a_comment(name: str) -> None:
     """A reader finds an explanation at each key: above it, or above the first key of its group."""
+    indent = "" if name.startswith("plan-") else " *"
     lines = (EXAMPLES / name).read_text().splitlines()
 
     bare = [
         line.strip()
         for above, line in zip(["", *lines], lines, strict=False)
-        if re.match(r"^ *[a-z_]+:( |$)", line) and not above.strip().startswith("#") and not is_first_of_group(above)
+        if re.match(rf"^{indent}[a-z_]+:( |$)", line)
+        and not above.strip().startswith("#")
+        and not is_first_of_group(above)
     ]
 
     assert bare == []

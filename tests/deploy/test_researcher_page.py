@@ -15,6 +15,7 @@ from benchmarks.experiments.plans import experiment_plan
 from site_agent.trainer.data.dataset import Dataset
 from tests.deploy.test_documentation import ROOT, fenced
 from tests.laws.catalogue import COLUMNS, SITES, rows_at
+from tests.plan_changes import few_sites_are_enough
 
 PAGE = ROOT / "docs" / "researcher.md"
 # A module with the tensors that the page declares under "Parts, order and frozen layers".
@@ -92,9 +93,10 @@ def sites_of(columns: int) -> dict[str, Dataset]:
 def test_the_module_on_the_page_trains_a_federation(tmp_path: Path) -> None:
     """The page's file and its plan fit each other, and every site ends with a model that was chosen by its loss."""
     (text,) = (block for block in fenced(PAGE, "python") if "class Own(" in block)
-    plan = experiment_plan(
-        SITES, 1, method={"name": "ditto"}, checkpoint="local", **keys_of("named-tensors"), **TRAINING
-    )
+    with few_sites_are_enough():
+        plan = experiment_plan(
+            SITES, 1, method={"name": "ditto"}, checkpoint="local", **keys_of("named-tensors"), **TRAINING
+        )
 
     _, outcomes = federate(plan, {site: rows_at(site) for site in SITES}, user_module=written(tmp_path, text))
 
@@ -106,9 +108,10 @@ def test_the_module_on_the_page_trains_a_federation(tmp_path: Path) -> None:
 def test_a_module_with_the_declared_parts_fits_the_methods_of_the_table(method: str, tmp_path: Path) -> None:
     """Every method that the page names for a key of the example trains with the example's tensors."""
     training = TRAINING | {"schedule": {"aggregate": "every-epoch", "epochs": 11, "batches_per_epoch": 2}}
-    plan = experiment_plan(
-        SITES, 1, method={"name": method}, checkpoint="local", **keys_of("named-tensors", 1), **training
-    )
+    with few_sites_are_enough():
+        plan = experiment_plan(
+            SITES, 1, method={"name": method}, checkpoint="local", **keys_of("named-tensors", 1), **training
+        )
 
     _, outcomes = federate(plan, sites_of(9), user_module=written(tmp_path, MODULE_WITH_PARTS))
 

@@ -29,10 +29,9 @@ from pki.invitation import Invitation, new_token
 from pki.names import Address, FederationName, SiteName
 from protos.errors import ConfigurationError, OperatorError, ProtocolError, RefusedError
 from protos.numbers.chunk_layout import Layout
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.documents import parse_document
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_wire, plan_from_yaml
 from protos.wire.chunk_frame import decode_chunk, encode_chunk
 from protos.wire.codec import (
     decode_coordinator_message,
@@ -209,28 +208,31 @@ def _checkpoints(folder: Path) -> Target:
 
 
 def _document(model: type[BaseModel], raw: bytes) -> str:
-    record = parse_document(raw, model, source="file", consequence="Nothing happened.")
-    if isinstance(record, Plan):
-        assert plan_from_wire(record.canonical).digest == record.digest
-        assert manifest_of(record).digest
+    parse_document(raw, model, source="file", consequence="Nothing happened.")
     return model.__name__
+
+
+def _plan(raw: bytes) -> str:
+    plan = plan_from_yaml(raw, source="file", consequence="Nothing happened.")
+    assert plan_from_wire(plan.canonical).digest == plan.digest
+    assert manifest_of(plan).digest
+    return plan.kind
 
 
 def _documents() -> dict[str, Target]:
     kinds: dict[str, tuple[type[BaseModel], str]] = {
-        "plans": (Plan, "plan"),
         "hospitals": (Hospital, "hospital"),
         "coordinators": (CoordinatorConfiguration, "coordinator"),
         "contracts": (Contract, "contract"),
     }
-    found = {}
+    plans = [json.loads(plan_of_method(method).model_dump_json(exclude_unset=True)) for method in METHODS]
+    plans += [yaml.safe_load((EXAMPLES / f"plan-{kind}.yaml").read_text()) for kind in ("statistics", "prior")]
+    examples = [yaml.safe_dump(plan, sort_keys=False).encode() for plan in plans]
+    found = {"plans": Target(examples=examples, decode=_plan, errors=(ConfigurationError,), is_text=True)}
     for name, (model, file) in kinds.items():
         # Without its comments, since a reader written in Python takes a minute for a thousand long pages.
         content = yaml.safe_load((EXAMPLES / f"{file}.yaml").read_text())
         examples = [yaml.safe_dump(content, sort_keys=False).encode()]
-        if model is Plan:
-            plans = [plan_of_method(method).model_dump_json(exclude_unset=True) for method in METHODS]
-            examples = [yaml.safe_dump(json.loads(plan), sort_keys=False).encode() for plan in plans]
         found[name] = Target(
             examples=examples, decode=partial(_document, model), errors=(ConfigurationError,), is_text=True
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 from pathlib import Path
@@ -15,9 +14,7 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.plan import Plan
 from tests.host.starting import random_values, write_starting_file
-from tests.protos.examples import plan_with as plan_with_keys
 from tests.protos.privacy.private_plans import private_network_plan
-from tests.protos.test_plan import COMPANIONS, OTHER_VALUES
 from tests.rehearsal.study import made_up_identities, plan_with
 
 SHAPES = {"first": (3,), "second": (7,)}
@@ -25,7 +22,9 @@ SHAPES = {"first": (3,), "second": (7,)}
 
 def plan_of(digest: str, layers: list[str] | None = None) -> Plan:
     """A plan of two tensors with ten numbers."""
-    return plan_with(made_up_identities(), changes={"starting_file": {"sha256": digest, "layers": layers}})
+    return plan_with(
+        made_up_identities(), changes={"start": {"name": "file", "seed": 0, "sha256": digest, "layers": layers}}
+    )
 
 
 def bare(dtype: str, shape: list[int], content: bytes, length: int | None = None) -> bytes:
@@ -105,21 +104,8 @@ def test_a_layer_has_a_name_that_any_screen_can_show() -> None:
             plan_of("0" * 64, [name])
 
 
-def test_no_file_starts_a_network_whose_noise_or_first_values_depend_on_it() -> None:
-    """The noise is chosen for networks that start from the seed, and with `start: own` each site has its own values."""
-    file = {"sha256": "0" * 64}
-    with pytest.raises(ValueError, match="with start: own, each site starts from its own first values"):
-        plan_with(made_up_identities(), changes={"start": "own", "starting_file": file})
-    private = json.loads(private_network_plan().canonical)
-    with pytest.raises(ValueError, match=r"from the seed\. Remove starting_file"):
-        Plan.model_validate_json(json.dumps(private | {"starting_file": file}))
-
-
-@pytest.mark.parametrize("key", ["statistics", "privacy"])
-def test_a_plan_that_trains_no_network_starts_from_no_file(key: str) -> None:
-    """So the policy's key starting_file has nothing to refuse there, also at a site that only receives."""
-    changes: dict[str, Any] = {"statistics": OTHER_VALUES["statistics"]} if key == "statistics" else {}
-    plan = plan_with_keys(**(COMPANIONS[key] | changes))
-
-    with pytest.raises(ValueError, match=r"this plan trains no network\. Remove starting_file"):
-        Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | {"starting_file": {"sha256": "0" * 64}}))
+def test_no_file_starts_a_network_whose_noise_depends_on_it() -> None:
+    """The noise is chosen for networks that start from the seed."""
+    file = {"name": "file", "seed": 3, "sha256": "0" * 64}
+    with pytest.raises(ValueError, match="all sites start from the same values"):
+        private_network_plan(start=file)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import site_agent.gate.permission
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import Announcement, Join, Refusal, SiteReason
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import Consent
@@ -49,18 +49,19 @@ _NETWORK: Mapping[str, Any] = {
     "outputs": 1,
 }
 _STATISTICS: Mapping[str, Any] = {
-    "method": {"name": "local"},
-    "statistics": {"smallest_cell": 3, "columns": [{"name": "sex", "codes": ["F"]}]},
+    "kind": "statistics",
+    "smallest_cell": 3,
+    "columns": [{"name": "sex", "codes": ["F"]}],
 }
 
 
 WEAK_PLANS: Mapping[str, WeakPlan] = {
     "no masking": WeakPlan(
-        plan={"secure_aggregation": "off"},
+        plan={"masking": {"required": False}},
         reason="the policy requires masking (secure_aggregation), and the plan turns it off",
     ),
     "a wide range": WeakPlan(
-        plan={"encoding": {"clipping_range": 1024.0}},
+        plan={"masking": {"required": True, "clipping_range": 1024.0}},
         reason="the plan's clipping range is 1024, and the policy allows 8",
     ),
     "too few sites": WeakPlan(
@@ -140,7 +141,7 @@ def another_key_in_the_sites_place(weakened: bool) -> bool:
     """Announce an approved plan that lists another identity key under the site's name."""
     document = json.loads(masked_plan("abc").canonical)
     document["sites"][0]["identity"] = made_up_identity("somebody else")
-    plan = Plan.model_validate_json(json.dumps(document))
+    plan = plan_from_json(json.dumps(document))
 
     async def scene(folder: Path) -> bool:
         site = Site("a", plan, folder)
@@ -155,7 +156,7 @@ def another_key_in_the_sites_place(weakened: bool) -> bool:
 
 
 async def _contribute(plan: Plan, sites: list[Site]) -> bool:
-    if plan.secure_aggregation == "required":
+    if plan.masking.required:
         await agree(sites)
     return all([await ask_for(site, 0, 0, plan.site_names) for site in sites])
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import site_agent.trainer.released_numbers
-from protos.plan.federated_statistics import MOMENT_SCALE
 from protos.plan.plan import Plan
+from protos.plan.statistics_plan import MOMENT_SCALE
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import own_numbers
 from site_agent.trainer.released_numbers import ReleasedBefore
@@ -41,7 +41,7 @@ def with_a_memory_of_tables() -> Iterator[None]:
 
 def counting(version: int) -> Plan:
     """A plan that counts one column."""
-    return make_plan(method={"name": "local"}, statistics={"smallest_cell": 5, "columns": [AGE]}, version=version)
+    return make_plan(kind="statistics", smallest_cell=5, columns=[AGE], version=version)
 
 
 def add_patient(folder: Path) -> None:

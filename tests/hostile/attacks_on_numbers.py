@@ -19,6 +19,7 @@ from protos.errors import ConfigurationError, OperatorError
 from protos.plan.concepts import Concept, NumberConcept
 from protos.plan.exchange import Exchange
 from protos.plan.manifest import manifest_of, slices_of
+from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import Announcement, Join, Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_prior
@@ -110,8 +111,8 @@ def concept_of_one_site(weakened: bool) -> bool:
 
 def _has_sums_of_one_site() -> bool:
     plan = prior_plan("breast-cancer")
-    assert plan.prior is not None
-    concept = plan.prior.columns[0].name
+    assert isinstance(plan, PriorPlan)
+    concept = plan.columns[0].name
 
     def without_the_concept(contract: dict[str, Any]) -> None:
         for column in contract["columns"]:
@@ -124,7 +125,7 @@ def _has_sums_of_one_site() -> bool:
             change = None if site == SITES[0] else without_the_concept
             hospital = read_hospital(make_hospital(folder / site, site, "breast-cancer", change=change))
             study, _ = begin_prior(hospital, plan)
-            each.append(dict(zip(plan.prior.statistics_names, _statistics(study), strict=True)))
+            each.append(dict(zip(plan.statistics_names, _statistics(study), strict=True)))
         names = [f"{kind} {concept}" for kind in ("count", "sum", "squares")]
         sums = [sum(found[name] for found in each) for name in names]
         return sums == [each[0][name] for name in names] and all(sums)

@@ -45,8 +45,12 @@ PLANS: dict[str, dict[str, Any]] = {
     "plain": {},
     "measuring": {
         "checkpoint": "global",
-        "early_stopping": {"signal": "local", "patience": 1},
-        "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1},
+        "schedule": {
+            "aggregate": "every-epoch",
+            "epochs": 4,
+            "batches_per_epoch": 1,
+            "early_stopping": {"signal": "local", "patience": 1},
+        },
     },
     "probing": {
         "method": {"name": "player-fl"},
@@ -70,7 +74,7 @@ def asked(
 
 def plan_of(kind: str) -> Plan:
     """A plan in the clear that the hospital has approved."""
-    return masked_plan("abc", secure_aggregation="off", **PLANS[kind])
+    return masked_plan("abc", masking={"required": False}, **PLANS[kind])
 
 
 async def joined(folder: Path, plan: Plan, trainer: MadeUpTrainer | None = None) -> Site:

@@ -17,7 +17,7 @@ import pytest
 import site_agent.gate.policy
 from protos.masking.mask_stream import Masker
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan_head import PlanHead
 from protos.wire.messages import Announcement, Bind, Chunk, Join, KeyAdvert, KeySessionOpen
 from tests.federation import (
     DEAD,
@@ -203,7 +203,7 @@ def set_of_one_site(weakened: bool) -> bool:
 def without_two_honest_sites() -> Iterator[None]:
     """A plan may assume so many colluding sites that only one honest site remains."""
     with without(*OF_SETS) as patch:
-        patch.setattr(Plan, "_of_sites", lambda self: ())
+        patch.setattr(PlanHead, "_of_sites", lambda self: ())
         patch.setattr(site_agent.gate.policy, "smallest_set", lambda plan, smallest_sites: smallest_sites)
         yield
 

@@ -36,7 +36,7 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 
 NEURONS, COLUMNS = 40, 7
 PLAN: dict[str, Any] = {
-    "secure_aggregation": "off",
+    "masking": {"required": False},
     "architecture": {
         "name": "named-tensors",
         "tensors": [
@@ -90,8 +90,8 @@ def starting_file_of_the_researcher(weakened: bool) -> bool:
     values = {"input.weight": crafted[: NEURONS * COLUMNS].reshape(NEURONS, COLUMNS), "input.bias": crafted[-NEURONS:]}
 
     async def scene(folder: Path) -> bool:
-        named = {"sha256": write_starting_file(folder / "starting-files", values)}
-        site = Site("a", masked_plan("abc", **PLAN, starting_file=named), folder, secure_aggregation="not-required")
+        named = {"name": "file", "seed": 0, "sha256": write_starting_file(folder / "starting-files", values)}
+        site = Site("a", masked_plan("abc", **PLAN, start=named), folder, secure_aggregation="not-required")
         admission, files = site.gate._admission, str(folder / "starting-files")
         admission.hospital = admission.hospital.model_copy(update={"starting_files": files})
         await settle()
@@ -155,11 +155,11 @@ def second_study_without_a_site(weakened: bool) -> bool:
     """
     sums, wanted = [], np.empty(0)
     with scratch() as folder, in_copy(weakened, with_public_draws):
-        for plan in (a_training_plan("first", "abc"), a_training_plan("second", "ab")):
+        for plan in (a_training_plan("first", "abcd"), a_training_plan("second", "abc")):
             start = manifest_of(plan).initial_parameters(plan.seed)
             numbers = range(len(plan.sites))
             updates = [a_study(folder, plan, number).train(Asked(round=0), start).updates for number in numbers]
-            wanted = updates[2] if len(updates) == 3 else wanted
+            wanted = updates[3] if len(updates) == 4 else wanted
             sums.append(np.sum(updates, axis=0))
     return bool(np.abs(sums[0] - sums[1] - wanted).max() < 1e-6)
 

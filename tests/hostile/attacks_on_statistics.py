@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import site_agent.trainer.released_numbers
-from protos.plan.federated_statistics import MOMENT_SCALE
+from protos.plan.statistics_plan import MOMENT_SCALE
 from site_agent.trainer.before_rounds import own_numbers
 from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.site_agent.trainer.test_statistics import asking, site

@@ -52,7 +52,7 @@ def moved_by(rows: int, number: float, *, sent_as: int) -> float:
     body = layout.body(buffer, 0)
     layout.words(body, 0)[:] = [1, rows]
     updates = layout.updates(body, 0)
-    FixedPoint(plan.encoding.clipping_range, 3).encode(np.full(updates.size, number, "f4"), sent_as / 1024, updates)
+    FixedPoint(plan.masking.clipping_range, 3).encode(np.full(updates.size, number, "f4"), sent_as / 1024, updates)
     run.running_sum.add("c", 0, bytes(body))
     before = run.parameters.copy()
     if run.is_consistent:

@@ -22,9 +22,8 @@ import numpy as np
 
 from pki.identity_key import identity_key_path
 from protos.errors import OperatorError
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import Stage
 from site_agent.approving import approve
 from site_agent.state_folders import gate_folder, gate_store_path

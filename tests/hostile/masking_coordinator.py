@@ -110,7 +110,7 @@ def strip(
         names,
         manifest.digest,
         layout.total_bytes,
-        encoding_name(FixedPoint(plan.encoding.clipping_range, len(plan.sites))),
+        encoding_name(FixedPoint(plan.masking.clipping_range, len(plan.sites))),
     )
     masks = bytearray(layout.total_bytes)
     mask_whole(Masker(own=victim, contributors=names, pair_keys=keys, context=context, layout=layout), layout, masks)

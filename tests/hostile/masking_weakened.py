@@ -23,9 +23,9 @@ import site_agent.gate.site_masking
 import site_agent.gate.site_rounds
 from protos.fingerprints import fingerprint
 from protos.masking.masking_refusals import MaskingRefused, Reason
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.canonical import pack
 from protos.plan.exchange import Exchange
+from protos.plan.plan import plan_from_wire
 from protos.wire.messages import Announcement, Bind, Join, Offer
 from site_agent.gate.itinerary import Itinerary
 from site_agent.gate.loop import SiteGate

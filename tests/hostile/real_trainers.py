@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.numbers.fixed_point import FixedPoint
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import Stage
 from site_agent.hospital import read_hospital
 from site_agent.trainer.before_rounds import begin_study
@@ -59,7 +58,7 @@ async def sum_of_updates(plan: Plan, sites: list[Site], number: int, vector: Vec
         return None
     encoded, is_consistent = total(plan, uploads, exchange_of(plan, number))
     assert is_consistent
-    return encoded / FixedPoint(plan.encoding.clipping_range, len(sites)).scale
+    return encoded / FixedPoint(plan.masking.clipping_range, len(sites)).scale
 
 
 def trainers_of(sites: list[Site]) -> list[RealTrainer]:

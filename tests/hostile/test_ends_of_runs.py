@@ -15,7 +15,7 @@ import pytest
 from protos.errors import ProtocolError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import Announcement, Bind, CoordinatorMessage, Done, Finish, Refusal, SiteReason, Stage
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
@@ -238,7 +238,7 @@ def private_plan_of_made_up_sites() -> Plan:
     content = json.loads(private_network_plan(rounds=2).canonical)
     for site in content["sites"]:
         site["identity"] = identity_of(site["name"])
-    return Plan.model_validate_json(json.dumps(content))
+    return plan_from_json(json.dumps(content))
 
 
 @pytest.mark.parametrize("moment", ["while the result is loaded", "after the end", "after the end and a restart"])

@@ -58,7 +58,8 @@ def test_one_changed_bit_of_the_first_parameters_is_refused(tmp_path: Path, numb
 def test_the_first_parameters_of_a_starting_file_are_recomputed(tmp_path: Path) -> None:
     """The gate reads its own copy: the file's values are trained from, and neither the seed's nor other bits are."""
     values = random_values({"input.weight": (40, 7), "input.bias": (40,)})
-    plan = clear_plan(**KEYS, starting_file={"sha256": write_starting_file(tmp_path / "files", values)})
+    named = {"name": "file", "seed": 0, "sha256": write_starting_file(tmp_path / "files", values)}
+    plan = clear_plan(**KEYS, start=named)
     right = np.concatenate([array.reshape(-1) for array in values.values()])
     np.testing.assert_array_equal(manifest_of(plan, values).initial_parameters(plan.seed), right)
 

@@ -231,7 +231,7 @@ def test_a_lie_is_refused_with_a_record_and_nothing_is_sent(tmp_path: Path, plan
 
 def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path) -> None:
     """If the plan asks for masking, a round before the sites agreed on keys is refused."""
-    plan = clear_plan(secure_aggregation="required")
+    plan = clear_plan(masking={"required": True})
 
     assert_refused(scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,)))
 
@@ -326,11 +326,11 @@ def test_a_final_farewell_stops_the_site_and_another_one_brings_it_back(tmp_path
 
 NOTHING, ZEROS = zeros(0), zeros(10)
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2]}, "columns": ["x"], "outputs": 1}
-SCHEDULE = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
+SCHEDULE: dict[str, Any] = {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 1}
 PLANS = {
     "plain": clear_plan(schedule=SCHEDULE),
     "measuring": clear_plan(
-        checkpoint="global", early_stopping={"signal": "local", "patience": 1}, schedule=SCHEDULE
+        checkpoint="global", schedule=SCHEDULE | {"early_stopping": {"signal": "local", "patience": 1}}
     ),
     "probing": clear_plan(method={"name": "player-fl"}, schedule=SCHEDULE, **CHAIN),
 }  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from protos.errors import ProtocolError
-from protos.plan.announced_plan import plan_from_wire
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_json, plan_from_wire
 from tests.federation import masked_plan
+from tests.plan_changes import changed
 
 
 @pytest.mark.parametrize(
@@ -22,17 +22,17 @@ from tests.federation import masked_plan
     [
         {"modulus_bits": 8},
         {"scale": 1.0},
-        {"encoding": {"clipping_range": 8.0, "scale": 1.0}},
-        {"encoding": {"clipping_range": 3.0}},
-        {"encoding": {"clipping_range": 1e9}},
-        {"encoding": {"clipping_range": 0.0}},
-        {"secure_aggregation": "optional"},
+        {"masking": {"clipping_range": 8.0, "scale": 1.0}},
+        {"masking": {"clipping_range": 3.0}},
+        {"masking": {"clipping_range": 1e9}},
+        {"masking": {"clipping_range": 0.0}},
+        {"masking": {"required": "optional"}},
         {"assumed_colluders": -1},
     ],
 )
 def test_a_plan_cannot_name_what_is_not_a_coordinators_choice(weakness: dict[str, Any]) -> None:
     """Modulus and scale follow from the number of sites; no key of a plan changes them, and none is ignored."""
-    document = json.loads(masked_plan("abc").canonical) | weakness
+    document = changed(json.loads(masked_plan("abc").canonical), weakness)
     raw = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
     with pytest.raises(ProtocolError):
@@ -55,4 +55,4 @@ def test_a_plan_that_lists_one_key_for_two_sites_is_no_plan() -> None:
     document["sites"][1]["identity"] = document["sites"][0]["identity"]
 
     with pytest.raises(ValueError, match="same identity key"):
-        Plan.model_validate_json(json.dumps(document))
+        plan_from_json(json.dumps(document))

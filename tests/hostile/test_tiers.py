@@ -11,10 +11,10 @@ import pytest
 
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchanges
-from protos.plan.federated_statistics import summed
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noise_rows, noisy_statistics
 from protos.plan.plan import Plan
+from protos.plan.statistics_plan import StatisticsPlan, summed
 from protos.wire.messages import Refusal, SiteMessage, SiteReason, Stage
 from site_agent.approving import approve, withdraw
 from tests.federation import Federation, Vector, identity_of, masked_plan, measured_by, played, recorded, update_of
@@ -27,7 +27,7 @@ COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 0.0, "high": 100.0}, {"n
 def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: str) -> None:
     """One round, under masks, also at sites whose policy allows no more; the record holds what the sums stand for."""
     asked = {"smallest_cell": 10, "columns": COLUMNS}
-    plan = masked_plan("abc", method={"name": "local"}, statistics=asked)
+    plan = masked_plan("abc", kind="statistics", **asked)
 
     async def scene(network: Federation) -> None:
         for name in "abc":
@@ -44,9 +44,9 @@ def test_a_plan_of_statistics_tells_sums_and_no_sites_own(tmp_path: Path, tier: 
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
     each = [measured_by(site, 0, exchange) for site in "abc"]
     totals = {name: sum(found[name] for found in each) for name in each[0]}
-    assert plan.statistics is not None
+    assert isinstance(plan, StatisticsPlan)
     told = recorded(tmp_path)
-    assert told["statistics"] == summed(plan.statistics, totals)
+    assert told["statistics"] == summed(plan, totals)
     assert (told["is_complete"], told["rounds_made"], told["training_rounds"]) == (True, 1, 0)
 
 
@@ -54,7 +54,7 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
     """Each site pays once, before its sums leave; the record has the sums with the noise of all three."""
     promise = {"unit": "patient", "epsilon": 1.0, "delta": 1e-5, "clip": 1.0}
     asked = {"smallest_cell": 1, "columns": COLUMNS}
-    plan = masked_plan("abc", method={"name": "local"}, statistics=asked, privacy=promise)
+    plan = masked_plan("abc", kind="statistics", **asked, privacy=promise)
     limits = {"largest_epsilon_per_study": 1.0, "largest_epsilon_per_year": 1.0, "delta": 1e-5}
 
     async def scene(network: Federation) -> None:
@@ -71,12 +71,12 @@ def test_statistics_under_privacy_leave_with_noise_that_was_paid_for(tmp_path: P
 
     exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.STATISTICS, b"")
     each = [measured_by(site, 0, exchange) for site in "abc"]
-    private, told = plan.private_statistics, recorded(tmp_path)["statistics"]
-    assert private is not None
-    without = noisy_statistics(private, {name: sum(found[name] for found in each) for name in each[0]}, 3)
-    assert [told[cell]["noise"] for cell in told] == [noise_rows(private, 3)] * 3
+    told = recorded(tmp_path)["statistics"]
+    assert isinstance(plan, StatisticsPlan)
+    without = noisy_statistics(plan, {name: sum(found[name] for found in each) for name in each[0]}, 3)
+    assert [told[cell]["noise"] for cell in told] == [noise_rows(plan, 3)] * 3
     assert told != without
-    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * noise_rows(private, 3) for cell in told)  # type: ignore[operator]
+    assert all(abs(told[cell]["rows"] - without[cell]["rows"]) < 8 * noise_rows(plan, 3) for cell in told)  # type: ignore[operator]
 
 
 def evaluating_plan(**changes: Any) -> Plan:
@@ -85,7 +85,7 @@ def evaluating_plan(**changes: Any) -> Plan:
         {"name": name, "identity": identity_of(name), "tier": "evaluation" if name == "d" else "training"}
         for name in "abcd"
     ]
-    keys = {"sites": sites, "checkpoint": "global", "secure_aggregation": "required"} | changes
+    keys = {"sites": sites, "checkpoint": "global", "masking": {"required": True}} | changes
     return plan_with({}, changes=keys)
 
 
@@ -117,7 +117,7 @@ def test_a_site_that_only_evaluates_counts_in_the_losses_and_not_in_the_mean(tmp
 
 def expected(plan: Plan) -> Vector:
     """Plain means of what a, b and c have trained."""
-    manifest, fixed_point = manifest_of(plan), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    manifest, fixed_point = manifest_of(plan), FixedPoint(plan.masking.clipping_range, len(plan.sites))
     values = manifest.initial_parameters(plan.seed)
     for number in range(plan.schedule.rounds):
         total = np.zeros(values.size, np.int64)

@@ -21,7 +21,7 @@ def undisturbed(plan: Plan) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The result of one round among these sites."""
     zeros = np.zeros(manifest_of(plan).parameters, np.float32)
     total = np.sum([encoded(plan, update_of(site, 0, zeros)) for site in plan.site_names], axis=0, dtype=np.int64)
-    scale = 2.0 ** np.floor(np.log2(((1 << 31) - 1) // len(plan.sites) / plan.encoding.clipping_range))
+    scale = 2.0 ** np.floor(np.log2(((1 << 31) - 1) // len(plan.sites) / plan.masking.clipping_range))
     mean: np.ndarray[Any, np.dtype[np.float32]] = (total / (scale * len(plan.sites))).astype(np.float32)
     return mean
 

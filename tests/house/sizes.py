@@ -16,7 +16,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.statistics_plan import StatisticsPlan
 from tests.house.imports import HOUSE, all_imports, modules, nodes_of
 
 ROOMS: Final = (
@@ -43,7 +45,7 @@ AUDIT_ORDER: Final = {
     ),
     "what a plan exchanges": (
         "protos.plan.manifest", "protos.plan.exchange", "protos.plan.patient_privacy", "protos.plan.private_training",
-        "protos.plan.private_prior", "protos.plan.private_statistics", "protos.privacy",
+        "protos.plan.private_prior", "protos.plan.statistics_plan", "protos.privacy",
     ),
     "the masks": ("site_agent.gate.site_masking", "site_agent.gate.masked_steps", "protos.masking"),
     "the audit log": ("host.record_store", "host.audit_log"),
@@ -78,7 +80,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # lowers another ceiling.
 CEILINGS: Final = {
     "package_lines": 55_500, "audited_lines": 6_900, "beside_a_round_lines": 21_300, "test_lines": 67_500,
-    "benchmark_lines": 7_300, "doc_words": 27_000, "plan_keys": 30,
+    "benchmark_lines": 7_300, "doc_words": 27_000, "plan_keys": 20,
     "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 650, "protos.privacy": 400, "protos.numbers": 400,
     "protos": 200, "host": 2_950, "pki": 2_350, "coordinator.rounds": 2_050, "coordinator.storage": 800,
     "coordinator.network": 1_250, "coordinator.commands": 1_000, "coordinator": 50,
@@ -187,7 +189,7 @@ def summary() -> dict[str, int]:
         "test_lines": lines_below("tests"),
         "benchmark_lines": lines_below("benchmarks"),
         "doc_words": doc_words(),
-        "plan_keys": len(Plan.model_fields),
+        "plan_keys": max(len(kind.model_fields) for kind in (NetworkPlan, StatisticsPlan, PriorPlan)),
         "files": len(counted()),
     }
 

@@ -157,7 +157,7 @@ class Federation:
 
     def _further_plan(self, name: str) -> bytes:
         plan = yaml.safe_load(self.office.run("cat", "/etc/global-layers/plan.yaml"))
-        plan |= {"study": name, "snapshots": {"every_rounds": 5, "every_seconds": None}}
+        plan |= {"study": name, "timing": {"save_every_rounds": 5, "save_every_seconds": None}}
         plan["schedule"] |= {"epochs": 20_000}
         return yaml.safe_dump(plan, sort_keys=False).encode()
 

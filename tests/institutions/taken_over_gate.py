@@ -25,10 +25,9 @@ from typing import Any, Final
 import numpy as np
 
 from protos.errors import OperatorError
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json, plan_from_wire
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.approving import approve
 from site_agent.framed_messages import HEADER
@@ -202,15 +201,15 @@ def _changed(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Plans like the approved one that nobody has approved."""
     document = json.loads(plan.canonical)
     changes: dict[str, dict[str, Any]] = {
-        "without masks": {"secure_aggregation": "off"},
+        "without masks": {"masking": {"required": False}},
         "another study": {"study": "another"},
         "a later version": {"version": document["version"] + 1},
-        "other first values": {"seed": document["seed"] + 1},
+        "other first values": {"start": document["start"] | {"seed": 12}},
         "more rounds": {"schedule": document["schedule"] | {"epochs": 19_999}},
         "a wider layer": {"architecture": document["architecture"] | {"latent": 16}},
     }
     for name, change in changes.items():
-        yield name, Plan.model_validate_json(json.dumps(document | change))
+        yield name, plan_from_json(json.dumps(document | change))
 
 
 def plan_of(study: str) -> Plan:

@@ -19,10 +19,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import after_rounds
 from site_agent.framed_messages import HEADER

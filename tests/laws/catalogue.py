@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from protos.plan.methods import NETWORK_METHODS
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.trainer.data.dataset import Dataset, Examples
+from tests.plan_changes import changed, few_sites_are_enough
 
 SITES: Final = ("ahus", "berlin")
 COLUMNS: Final = ("a", "b", "c")
@@ -65,6 +66,7 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
     parts = _COMPOSITIONS.get(name, (name,))
     methods = [{"name": part} | _METHODS.get(part, {}) | _METHODS.get(name, {}) for part in parts]
     content: dict[str, Any] = {
+        "kind": "network",
         "study": "laws",
         "version": 1,
         "method": methods[0] if len(methods) == 1 else {"name": "composition", "of": methods},
@@ -72,16 +74,17 @@ def catalogue_plan(name: str, *, dropout: float = 0.0, **changes: Any) -> Plan:
         "schedule": {"aggregate": "every-steps", "rounds": 4, "steps_per_round": 4, "batch_rows": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.05},
         "weighting": {"name": "equal"},
-        "seed": 3,
+        "start": {"name": "equal", "seed": 3},
         "sites": [{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
         **_ALL,
     }
     for part in parts:
         content |= _SETTINGS.get(part, {}) | _SETTINGS.get(name, {})
-    content |= changes
+    content = changed(content, changes)
     content["architecture"] = _with_dropout(content["architecture"], dropout)
-    return Plan.model_validate_json(json.dumps(content))
+    with few_sites_are_enough():
+        return plan_from_json(json.dumps(content))
 
 
 def _with_dropout(architecture: dict[str, Any], rate: float) -> dict[str, Any]:

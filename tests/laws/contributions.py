@@ -23,13 +23,13 @@ SEEDS: Final = 6
 def plan_for(name: str, **changes: Any) -> Plan:
     """The catalogue's plan of a method with four masked sites, one of which does not record the column b."""
     usual = catalogue_plan(name)
-    recorded = {"column": "b", "recorded_by": [site for site in SITES if site not in LACKING]}
+    recorded = {"b": [site for site in SITES if site not in LACKING]}
     adam = {"name": "adamw", "learning_rate": 0.05, "weight_decay": 0.0}
     return catalogue_plan(
         name,
         sites=[{"name": site, "identity": "-".join(["aaa" + site[0]] * 8)} for site in SITES],
-        secure_aggregation="required",
-        partly_recorded=[recorded] if "b" in usual.columns else [],
+        masking={"required": True},
+        columns=[{"name": name, "recorded_by": recorded.get(name)} for name in usual.columns],
         optimiser=adam if usual.optimiser.name == "adamw" else usual.optimiser.model_dump(mode="json"),
         **changes,
     )
@@ -55,7 +55,7 @@ def contributors(plan: Plan, lacking: Mapping[str, str] = LACKING) -> dict[str, 
     """
     seen: dict[str, set[str]] = {}
     for seed in range(SEEDS):
-        again = plan.model_copy(update={"seed": seed})
+        again = plan.model_copy(update={"start": plan.start.model_copy(update={"seed": seed})})
         for name, sites in _contributed(again, lacking):
             seen.setdefault(name, set()).update(sites)
         if all(not sites or len(sites) >= SMALLEST for sites in seen.values()):

@@ -23,7 +23,7 @@ SCHEDULES = ("every-batch", "every-epoch", "every-round")
 
 def unmasked(plan: Plan) -> Plan:
     """The same plan without masking."""
-    return plan.model_copy(update={"secure_aggregation": "off"})
+    return plan.model_copy(update={"masking": plan.masking.model_copy(update={"required": False})})
 
 
 def reference(plan: Plan, contributors: Callable[[int], str]) -> Vector:

@@ -79,7 +79,7 @@ class Study:
     @property
     def fixed_point(self) -> FixedPoint:
         """How an update becomes integers."""
-        return FixedPoint(self.plan.encoding.clipping_range, len(self.plan.sites))
+        return FixedPoint(self.plan.masking.clipping_range, len(self.plan.sites))
 
     def weight(self, site: str) -> float:
         """The factor of a site's update."""
@@ -98,8 +98,7 @@ def study(seed: int, method: dict[str, Any], weighting: dict[str, Any], sites: i
         architecture=networks(method),
         weighting={"name": "equal"} if method["name"] == "scaffold" else weighting,
         sites=listed(sites),
-        secure_aggregation="off",
-        encoding={"clipping_range": 0.5, "largest_clipped_share": 1.0},
+        masking={"required": False, "clipping_range": 0.5, "largest_clipped_share": 1.0},
     )
     manifest = manifest_of(plan)
     updates = {

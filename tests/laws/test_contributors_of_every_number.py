@@ -14,7 +14,7 @@ import pytest
 from protos.plan.contributors import kinds_of, smallest_set
 from protos.plan.plan import Plan
 from site_agent.trainer.study import Answer, Study
-from tests.laws.catalogue import NAMES, catalogue_plan
+from tests.laws.catalogue import COLUMNS, NAMES, catalogue_plan
 from tests.laws.contributions import SMALLEST, contributors, plan_for
 
 by_method = pytest.mark.parametrize("name", NAMES)
@@ -47,10 +47,10 @@ def test_a_method_whose_sites_leave_numbers_out_for_themselves_is_noticed(monkey
 
 def test_a_column_of_too_few_sites_is_refused_with_the_plan() -> None:
     """Two of four sites record a column whose layer is shared: the plan is refused. An unmasked sum would show it."""
-    two = [{"column": "b", "recorded_by": ["ahus", "berlin"]}]
+    two = [{"name": "b", "recorded_by": ["ahus", "berlin"]} if name == "b" else name for name in COLUMNS]
 
     with pytest.raises(ValueError, match="only 2 sites record the column b, but masking needs at least 3 sites"):
-        catalogue_plan("fedavg", **_keys(plan_for("fedavg")), secure_aggregation="required", partly_recorded=two)
+        catalogue_plan("fedavg", **_keys(plan_for("fedavg")), masking={"required": True}, columns=two)
 
     in_clear = catalogue_plan("fedavg", **_keys(plan_for("fedavg")))
     counts = contributors(in_clear, lacking={"cluj": "b", "dijon": "b"})

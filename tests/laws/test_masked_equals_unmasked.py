@@ -28,8 +28,10 @@ pytestmark = pytest.mark.usefixtures("disk_without_waiting")
 def a_plan(seed: int, aggregate: str = "every-round", **changes: Any) -> Plan:
     """A masked plan for three to seven sites; sites, weights and seed follow from the number."""
     count = 3 + seed % 5
-    schedule = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
-    keys: dict[str, Any] = {"schedule": schedule, "seed": seed}
+    schedule: dict[str, Any] = {"aggregate": aggregate, "epochs": 2, "batches_per_epoch": 2}
+    if "early_stopping" in changes:
+        schedule["early_stopping"] = changes.pop("early_stopping")
+    keys: dict[str, Any] = {"schedule": schedule, "start": {"seed": seed}}
     return masked_plan("abcdefg"[:count], parameters=17, **(keys | changes))
 
 

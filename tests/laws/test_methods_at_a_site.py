@@ -117,7 +117,7 @@ def test_what_else_trains_in_the_process_changes_no_bit(name: str) -> None:
     quiet, disturbed, other = (
         _federation(plan),
         _federation(plan),
-        _federation(catalogue_plan(name, seed=9, dropout=0.2)),
+        _federation(catalogue_plan(name, start={"seed": 9}, dropout=0.2)),
     )
 
     for number in range(plan.has_probe + 2):

@@ -177,7 +177,8 @@ def windows(data: bytes, width: int) -> set[bytes]:
 @by_method
 def test_no_canary_is_in_what_goes_out(tmp_path: Path, name: str) -> None:
     """Over a whole run, they are neither in a frame to the process with the network nor in a released chunk."""
-    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global")
+    sites = [{"name": site, "identity": "-".join([f"aaa{site[0]}"] * 8)} for site in ("ahus", "berlin", "cluj")]
+    plan = catalogue_plan(name, checkpoint="latest" if name == "local" else "global", sites=sites)
     hospital = hospital_for(tmp_path, plan)
     trainer_socket = Watched(plan, hospital)
     worker = Worker(hospital, trainer_socket, after_rounds)  # type: ignore[arg-type]

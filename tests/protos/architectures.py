@@ -25,7 +25,7 @@ from protos.plan.architecture import (
     UNetNetwork,
     network_tensors,
 )
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageSize
 
 
 def body_of(architecture: Architecture, columns: int = 2, outputs: int = 1) -> tuple[TensorSpec, ...]:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from protos.fingerprints import fingerprint
 from protos.plan.architecture import Architecture, network_tensors
 from protos.plan.methods import NETWORK_METHODS, MethodChoice
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import (
     Announcement,
     Bind,
@@ -44,6 +44,7 @@ from protos.wire.upkeep_messages import (
     RenewalAsked,
     Upkeep,
 )
+from tests.plan_changes import changed
 
 GLOBAL_LAYERS: Final = {"name": "global-layers"}
 FEDERATED_AVERAGING: Final = {"name": "fedavg"}
@@ -80,8 +81,9 @@ def listed(count: int) -> list[dict[str, str]]:
 
 
 def plan_document(**changes: Any) -> dict[str, Any]:
-    """A plan as a person would write it; `changes` replaces whole keys."""
-    return {
+    """A plan as a person would write it, with these changes."""
+    document = {
+        "kind": "network",
         "study": "heart",
         "version": 1,
         "method": GLOBAL_LAYERS,
@@ -89,14 +91,15 @@ def plan_document(**changes: Any) -> dict[str, Any]:
         "schedule": {"aggregate": "every-batch", "epochs": 2, "batches_per_epoch": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.001},
         "weighting": {"name": "equal"},
-        "seed": 7,
+        "start": {"name": "equal", "seed": 7},
         "sites": listed(3),
-    } | changes
+    }
+    return changed(document, changes)
 
 
 def plan_with(**changes: Any) -> Plan:
     """The checked plan of `plan_document`."""
-    return Plan.model_validate_json(json.dumps(plan_document(**changes)))
+    return plan_from_json(json.dumps(plan_document(**changes)))
 
 
 def plan_of_method(method: dict[str, Any], **changes: Any) -> Plan:

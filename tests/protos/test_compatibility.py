@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protos.plan.methods import METHOD_NAMES
+from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan
 from tests.protos.examples import (
     COMPANIONS,
@@ -24,7 +24,7 @@ LOGISTIC: dict[str, Any] = {"architecture": {"name": "dense", "hidden": []}}
 NAMED: dict[str, Any] = {
     "architecture": {"name": "named-tensors", "tensors": [{"name": "body.weight", "shape": [3], "bound": 0.5}]}
 }
-STOPPING: dict[str, Any] = {"early_stopping": {"signal": "local", "patience": 2}}
+STOPPING: dict[str, Any] = {"schedule": {"early_stopping": {"signal": "local", "patience": 2}}}
 DESCENT: dict[str, Any] = {"optimiser": PLAIN_DESCENT}
 HALF = {"name": "global-layers", "update_rate": 0.5}
 
@@ -123,12 +123,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "control variates at a falling rate": (
         of("scaffold"),
-        DESCENT | {"rate_schedule": {"name": "cosine"}},
+        {"optimiser": PLAIN_DESCENT | {"rate_schedule": {"name": "cosine"}}},
         "the learning rate must be constant",
     ),
     "control variates after a warm-up": (
         of("scaffold"),
-        DESCENT | {"rate_schedule": {"name": "constant", "warm_up_epochs": 1}},
+        {"optimiser": PLAIN_DESCENT | {"rate_schedule": {"name": "constant", "warm_up_epochs": 1}}},
         "the learning rate must be constant",
     ),
     "control variates by rows": (of("scaffold"), ROWS, "all sites must have the same weight"),
@@ -171,8 +171,7 @@ def test_what_cannot_work_is_refused_with_its_reason(name: str) -> None:
 def test_all_that_speaks_against_a_plan_is_told_at_once() -> None:
     """Four things wrong with SCAFFOLD: four reasons in one refusal."""
     keys = ROWS | {
-        "optimiser": {"name": "adam", "learning_rate": 0.1},
-        "rate_schedule": {"name": "cosine"},
+        "optimiser": {"name": "adam", "learning_rate": 0.1, "rate_schedule": {"name": "cosine"}},
     }
 
     with pytest.raises(ValidationError) as refusal:
@@ -222,7 +221,7 @@ def plan_of(method: dict[str, Any], **keys: Any) -> Plan:
     return plan_of_method(method, **needed | keys)
 
 
-@pytest.mark.parametrize("pair", list(combinations(METHOD_NAMES, 2)), ids="-".join)
+@pytest.mark.parametrize("pair", list(combinations(NETWORK_METHODS, 2)), ids="-".join)
 def test_every_pair_of_methods_is_a_plan_or_has_a_reason(pair: tuple[str, str]) -> None:
     """Any composition of two methods gives a plan that knows its method, or a refusal in words, but never a defect."""
     try:

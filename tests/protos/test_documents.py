@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from protos.errors import ConfigurationError
-from protos.plan import concepts, federated_statistics
+from protos.plan import concepts, statistics_plan
 from protos.plan.documents import (
     DEEPEST_NESTING,
     LARGEST_DOCUMENT_BYTES,
@@ -22,7 +22,7 @@ from protos.plan.documents import (
     read_document,
     refuse_for,
 )
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_yaml
 
 
 class Cat(Document):
@@ -323,10 +323,10 @@ _WORDS = st.sampled_from(
 def test_almost_yaml_is_a_plan_or_a_configuration_error(words: list[str]) -> None:
     """Files that are nearly right make the reader of plans fail in no other way than by its own error."""
     with suppress(ConfigurationError):
-        parse_document("".join(words).encode(), Plan, source="plan.yaml", consequence="Nothing began.")
+        plan_from_yaml("".join(words).encode(), source="plan.yaml", consequence="Nothing began.")
 
 
-TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, federated_statistics.Text]
+TEXTS_THAT_PEOPLE_READ = [concepts.Text, concepts.Definition, statistics_plan.Text]
 WITH_ANOTHER_EFFECT = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029"]
 WITH_ANOTHER_EFFECT += [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
 

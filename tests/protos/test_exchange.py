@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.plan.exchange import Exchange, Exchanges, is_measured, pack_layers, stage_at, unpack_layers
-from protos.plan.manifest import Occasion, manifest_of, slices_of
+from protos.plan.manifest import Occasion, manifest_of, most_bytes, rounds_with, slices_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import spans
-from protos.plan.volume import most_bytes, rounds_with
 from protos.wire.messages import MalformedMessage, Stage
 from tests.for_each import for_each
 from tests.protos.examples import METHODS, plan_of_method
@@ -32,9 +31,12 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 
 
-def a_plan(method: str = "fedavg", schedule: str = "every-epoch", **keys: Any) -> Plan:
+def a_plan(
+    method: str = "fedavg", schedule: str = "every-epoch", early_stopping: dict[str, Any] | None = None, **keys: Any
+) -> Plan:
     """A plan of a method with one of the schedules."""
-    return plan_of_method({"name": method}, schedule=SCHEDULES[schedule], **keys)
+    course = SCHEDULES[schedule] | {"early_stopping": early_stopping}
+    return plan_of_method({"name": method}, schedule=course, **keys)
 
 
 def exchanges_of(plan: Plan) -> Exchanges:

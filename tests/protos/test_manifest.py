@@ -112,7 +112,7 @@ def test_a_random_prefix_is_never_empty_and_never_all(seed: int) -> None:
     """PLayer-FL-Random federates at least the first layer and at most all but the last, by the plan's seed."""
     network = {"name": "dense", "hidden": [4, 3, 2]}
     names = ["input.layer1", "body.layer2", "body.layer3"]
-    plan = plan_of_method({"name": "player-fl-random"}, architecture=network, seed=seed)
+    plan = plan_of_method({"name": "player-fl-random"}, architecture=network, start={"seed": seed})
 
     layers = list(manifest_of(plan).layers)
 
@@ -124,7 +124,9 @@ def test_a_random_prefix_is_never_empty_and_never_all(seed: int) -> None:
 def test_all_prefixes_are_drawn() -> None:
     """Over many seeds every prefix that there is comes up."""
     network = {"name": "dense", "hidden": [4, 3, 2]}
-    plans = (plan_of_method({"name": "player-fl-random"}, architecture=network, seed=seed) for seed in range(60))
+    plans = (
+        plan_of_method({"name": "player-fl-random"}, architecture=network, start={"seed": seed}) for seed in range(60)
+    )
 
     assert {len(manifest_of(plan).layers) for plan in plans} == {1, 2, 3}
 
@@ -238,7 +240,7 @@ def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
 @for_each("seed", range(20))
 def test_equal_seeds_start_equal_and_others_do_not(seed: int) -> None:
     """Two programs that read the same plan compute the same first bits; another seed gives others."""
-    manifest, again = (manifest_of(plan_with(seed=seed)) for _ in range(2))
+    manifest, again = (manifest_of(plan_with(start={"seed": seed})) for _ in range(2))
 
     vector = manifest.initial_parameters(seed)
 

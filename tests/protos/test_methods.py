@@ -33,7 +33,7 @@ from protos.plan.ingredients import (
     Proximal,
     SensitivePrefix,
 )
-from protos.plan.methods import METHOD_NAMES, Composition, MethodChoice, method_names
+from protos.plan.methods import NETWORK_METHODS, Composition, MethodChoice, method_names
 
 BODY = Parts((Part.BODY,))
 ALL_BUT_HEAD = Parts((Part.INPUT, Part.BODY))
@@ -76,7 +76,6 @@ CATALOGUE: dict[str, Method] = {
     "fedbn": Method(federated=AllButNormalisation()),
     "lg-fedavg": Method(federated=Parts((Part.BODY, Part.HEAD))),
     "local": Method(federated=Nothing()),
-    "federated-prior": Method(federated=Nothing()),
 }
 
 
@@ -95,11 +94,11 @@ def composed(*documents: dict[str, Any] | str) -> Composition:
 
 def test_the_catalogue_is_complete() -> None:
     """Every method that a plan may name is in the table below, and no other."""
-    assert set(METHOD_NAMES) == CATALOGUE.keys()
-    assert len(METHOD_NAMES) == len(set(METHOD_NAMES)) == 24
+    assert set(NETWORK_METHODS) == CATALOGUE.keys()
+    assert len(NETWORK_METHODS) == len(set(NETWORK_METHODS)) == 23
 
 
-@pytest.mark.parametrize("name", METHOD_NAMES)
+@pytest.mark.parametrize("name", NETWORK_METHODS)
 def test_a_method_is_these_ingredients_by_default(name: str) -> None:
     """Each name stands for the ingredients and numbers of docs/researcher.md, "Methods"."""
     assert chosen({"name": name}).method() == CATALOGUE[name]

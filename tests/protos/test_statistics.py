@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -10,35 +9,20 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from protos.plan.federated_statistics import MOMENT_SCALE, Statistics, numbers_of, summed
-from protos.plan.manifest import Occasion, manifest_of
+from protos.plan.manifest import Occasion, manifest_of, most_bytes, rounds_with
 from protos.plan.plan import Plan
-from protos.plan.volume import most_bytes, rounds_with
+from protos.plan.statistics_plan import MOMENT_SCALE, StatisticsPlan, summed
 from tests.for_each import for_each
-from tests.protos.examples import plan_of_method
+from tests.protos.examples import plan_of_method, plan_with
 
 COLUMNS: list[dict[str, Any]] = [{"name": "age", "low": 10.0, "high": 90.0}, {"name": "sex", "codes": ["F", "M"]}]
 
 
-def plan_with_statistics(**keys: Any) -> Plan:
+def plan_with_statistics(**keys: Any) -> StatisticsPlan:
     """A plan that only counts."""
-    asked = {"statistics": {"smallest_cell": 5, "columns": COLUMNS}}
-    return plan_of_method({"name": "local"}, **asked | keys)
-
-
-def test_a_plan_of_statistics_needs_no_key_of_a_network() -> None:
-    """It trains nothing, so nobody has to write an architecture, a schedule, an optimiser, weights or a seed."""
-    keys = plan_with_statistics().model_dump(mode="json")
-    unused = ("architecture", "schedule", "optimiser", "weighting", "seed")
-
-    def read(*left_out: str) -> Plan:
-        return Plan.model_validate_json(json.dumps({key: keys[key] for key in keys if key not in left_out}))
-
-    plan = read(*unused)
-
-    assert plan.rounds == 1
-    with pytest.raises(ValidationError):
-        read(*unused, "statistics")
+    plan = plan_with(**{"kind": "statistics", "smallest_cell": 5, "columns": COLUMNS} | keys)
+    assert isinstance(plan, StatisticsPlan)
+    return plan
 
 
 def test_the_manifest_names_every_number_and_nothing_else() -> None:
@@ -62,7 +46,7 @@ def test_sums_over_sites_are_the_moments_of_all_rows_together(seed: int) -> None
     """Mean and deviation to six digits, counts exactly, however the rows lie at the sites."""
     generator = np.random.default_rng(seed)
     parts = [generator.uniform(10, 90, size=generator.integers(20, 200)) for _ in range(4)]
-    asked = Statistics.model_validate({"smallest_cell": 1, "columns": [COLUMNS[0]]}, strict=False)
+    asked = plan_with_statistics(columns=[COLUMNS[0]])
     totals: Counter[str] = Counter()
     for part in parts:
         scaled = (part - 10) / 80
@@ -80,8 +64,8 @@ def test_sums_over_sites_are_the_moments_of_all_rows_together(seed: int) -> None
 
 def test_a_cell_that_no_site_fills_has_no_moments() -> None:
     """Zero rows have neither a mean nor a deviation."""
-    asked = Statistics.model_validate({"smallest_cell": 1, "columns": COLUMNS}, strict=False)
-    told = summed(asked, dict.fromkeys((f"{kind} {cell}" for kind, cell in numbers_of(asked)), 0))
+    asked = plan_with_statistics()
+    told = summed(asked, dict.fromkeys((f"{kind} {cell}" for kind, cell in asked.numbers), 0))
 
     assert told["age"] == {"rows": 0, "mean": None, "deviation": None}
     assert told["sex=F"] == {"rows": 0}
@@ -90,20 +74,17 @@ def test_a_cell_that_no_site_fills_has_no_moments() -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"statistics": {"smallest_cell": 0, "columns": COLUMNS}},
-        {"statistics": {"smallest_cell": 5, "columns": []}},
-        {"statistics": {"smallest_cell": 5, "columns": [COLUMNS[0], COLUMNS[0]]}},
-        {"statistics": {"smallest_cell": 5, "columns": [{"name": "age", "low": 1.0, "high": 1.0}]}},
+        {"smallest_cell": 0},
+        {"columns": []},
+        {"columns": [COLUMNS[0], COLUMNS[0]]},
+        {"columns": [{"name": "age", "low": 1.0, "high": 1.0}]},
         {"weighting": {"name": "rows", "largest_rows": 64}},
-        {"early_stopping": {"signal": "local", "patience": 1}},
     ],
 )
 def test_what_statistics_cannot_go_with_is_refused(keys: dict[str, Any]) -> None:
     """Under such a plan sites send only the sums."""
     with pytest.raises(ValidationError):
         plan_with_statistics(**keys)
-    with pytest.raises(ValidationError):
-        plan_of_method({"name": "fedavg"}, statistics={"smallest_cell": 5, "columns": COLUMNS})
 
 
 EVALUATING: dict[str, Any] = {"columns": ["age"], "outputs": 1, "architecture": {"name": "dense", "hidden": [2]}}
@@ -130,7 +111,7 @@ def test_whoever_only_evaluates_hides_nobody(count: int) -> None:
 
     assert (plan.training_count, len(plan.evaluating_sites)) == (3, count)
     assert (plan.tier_of("site-a"), plan.tier_of("site-d")) == ("training", "evaluation")
-    with pytest.raises(ValidationError, match="at least 4 sites must train"):
+    with pytest.raises(ValidationError, match="at least 4 sites must contribute"):
         with_evaluators("fedavg", count, assumed_colluders=2)
 
 

@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from protos.fingerprints import fingerprint
 from protos.numbers.fixed_point import FixedPoint
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json, plan_from_wire
 from protos.plan.weighting import RowWeights
 from protos.wire.messages import (
     MOST_SAVED,
@@ -38,6 +37,7 @@ from protos.wire.messages import (
 )
 from protos.wire.positions import down_chunks, down_slice, parameters_digest
 from protos.wire.upkeep_messages import LogHeads
+from tests.plan_changes import changed
 
 SITES = ("a", "b", "c")
 NUMBERS = {"a": 1.0, "b": 2.0, "c": 6.0, "d": 0.5}
@@ -63,8 +63,8 @@ def plan_with(
     rounds: int = 3,
     changes: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A plan in the clear for these sites; `changes` replaces whole keys."""
-    return Plan.model_validate_json(_json(plan_document(identities, study, parameters, rounds) | dict(changes or {})))
+    """A plan in the clear for these sites; see `changed` for `changes`."""
+    return plan_from_json(_json(changed(plan_document(identities, study, parameters, rounds), changes or {})))
 
 
 def plan_document(
@@ -72,6 +72,7 @@ def plan_document(
 ) -> dict[str, Any]:
     """The plan as a person would write it."""
     return {
+        "kind": "network",
         "study": study,
         "version": 1,
         "method": {"name": "fedavg"},
@@ -85,9 +86,9 @@ def plan_document(
         "schedule": {"aggregate": "every-round", "epochs": rounds, "batches_per_epoch": 1},
         "optimiser": {"name": "sgd", "learning_rate": 1.0},
         "weighting": {"name": "equal"},
-        "seed": 0,
+        "start": {"name": "equal", "seed": 0},
         "sites": [{"name": site, "identity": identity} for site, identity in sorted(identities.items())],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
     }
 
 
@@ -105,7 +106,7 @@ def contribution(
     travels = exchange or Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
     layout, given = travels.layout, {"rows": 1} | dict(scalars or {})
     weight = given["rows"] / plan.weighting.largest_rows if isinstance(plan.weighting, RowWeights) else 1.0
-    fixed_point = FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    fixed_point = FixedPoint(plan.masking.clipping_range, len(plan.sites))
     buffer = bytearray(layout.total_bytes)
     for index in range(layout.chunks):
         body = layout.body(buffer, index)

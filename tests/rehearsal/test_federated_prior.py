@@ -12,7 +12,8 @@ import yaml
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from protos.plan.plan import Plan
+from protos.plan.plan import plan_from_json
+from protos.plan.prior_plan import PriorPlan
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import uci_hospitals
 from quickstart.plans import plan_of, studies_of
@@ -48,10 +49,10 @@ def test_the_quickstart_writes_a_plan_of_the_concepts_that_enough_clinics_record
     hospitals = uci_hospitals(tmp_path)
     sites = [{"name": hospital.name, "identity": "-".join(["aaa" + hospital.name[0]] * 8)} for hospital in hospitals]
 
-    plan = Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | {"sites": sites}))
+    plan = plan_from_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | {"sites": sites}))
 
-    assert plan.prior is not None
-    recorded = {concept.name: concept.recorded_by for concept in plan.prior.concepts}
+    assert isinstance(plan, PriorPlan)
+    recorded = {concept.name: concept.recorded_by for concept in plan.concepts}
     assert len(recorded) == 12
     assert recorded["total-cholesterol"] == ("cleveland", "hungarian", "va")
 

@@ -19,10 +19,9 @@ import yaml
 from safetensors.numpy import load_file
 from scipy.stats import kstest
 
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import mean_change
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_wire
 from protos.privacy.accounting import PRIVATE_SCALE
 from quickstart.federation import Rehearsal
 from quickstart.hospitals import uci_hospitals
@@ -85,7 +84,7 @@ def prepared(folder: Path, kind: str) -> Rehearsal:
             config = folder / hospital.name / "hospital.yaml"
             content = yaml.safe_load(config.read_text()) | {"trainer_socket": "trainer socket"}
             config.write_text(yaml.safe_dump(content))
-        saving = {"snapshots": {"every_rounds": 3, "every_seconds": None}}
+        saving = {"timing": {"save_every_rounds": 3, "save_every_seconds": None}}
         steps, noise = (3, "local") if kind == "local" else (1, "shared")
         schedule = {"epochs": ROUNDS * steps, "epochs_per_round": steps, "batches_per_epoch": 1}
         several = {"schedule": schedule | {"aggregate": "every-round"}}

@@ -33,8 +33,7 @@ def privately(
     (plan,) = rehearsal.folder.glob("plan-*.yaml")
     (study,) = studies_of(["federated-prior"])
     concepts = plan_of(study, rehearsal.hospitals, latent=8, is_masked=True)["concepts"]
-    others = ("columns", "partly_recorded", "unused_columns")
-    written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key not in others} | {
+    written = {key: value for key, value in yaml.safe_load(plan.read_text()).items() if key != "columns"} | {
         "concepts": concepts,
         "architecture": {"name": "dense", "hidden": []},
         "schedule": {"aggregate": "every-batch", "epochs": rounds, "batches_per_epoch": 1},

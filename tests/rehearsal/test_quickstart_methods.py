@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError
-from protos.plan.methods import NETWORK_METHODS, described
-from protos.plan.plan import Plan
+from protos.plan.methods import NETWORK_METHODS
+from protos.plan.plan import Plan, plan_from_json
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import HospitalData
 from quickstart.plans import choice_of, plan_of, studies_of
@@ -18,7 +18,7 @@ from tests.rehearsal.study import made_up_identities
 
 AROUND = {
     "schedule": {"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 5},
-    "seed": 0,
+    "start": {"name": "equal", "seed": 0},
     "sites": [{"name": name, "identity": identity} for name, identity in made_up_identities().items()],
 }
 
@@ -41,13 +41,13 @@ def _hospital(folder: Path, name: str, columns: list[str]) -> HospitalData:
 def plan_for(words: str, hospitals: list[HospitalData]) -> Plan:
     """The plan that the quickstart writes for a method as a person names it."""
     (study,) = studies_of([words])
-    return Plan.model_validate_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | AROUND))
+    return plan_from_json(json.dumps(plan_of(study, hospitals, latent=8, is_masked=True) | AROUND))
 
 
 @pytest.mark.parametrize("name", NETWORK_METHODS)
 def test_every_method_gets_a_plan_that_fits(name: str, hospitals: list[HospitalData]) -> None:
     """Network, columns and outputs follow from the method; no list of names has to be kept."""
-    assert described(plan_for(name, hospitals).method) == name
+    assert plan_for(name, hospitals).method_in_words == name
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_several_methods_or_settings_make_one_study(words: str, label: str, hosp
     (study,) = studies_of([words])
 
     assert study.label == label
-    assert described(plan_for(words, hospitals).method) == label
+    assert plan_for(words, hospitals).method_in_words == label
 
 
 def test_studies_of_one_rehearsal_have_names_of_their_own() -> None:

@@ -46,7 +46,7 @@ def plan_with_a_receiver(rehearsal: Rehearsal, study: Any, identities: dict[str,
     sites = [{"name": name, "identity": identity} for name, identity in sorted(identities.items())]
     for site in sites:
         site |= {"tier": "receiving"} if site["name"] == RECEIVER else {}
-    return plan | {"sites": sites, "deadlines": {"contribute_seconds": 120.0}}
+    return plan | {"sites": sites, "timing": {"contribute_seconds": 120.0}}
 
 
 @pytest.mark.slow

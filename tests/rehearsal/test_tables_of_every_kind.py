@@ -167,7 +167,7 @@ class Kind:
             "schedule": {"aggregate": "every-epoch", "epochs": epochs, "batches_per_epoch": 5},
             "optimiser": ADAMW,
             "sites": [{"name": name, "identity": identity_of(name)} for name in self.names],
-            "secure_aggregation": "required",
+            "masking": {"required": True},
             "checkpoint": "latest",
         }
         return make_plan(**(around | self.keys | changes))
@@ -211,8 +211,8 @@ KINDS = {
         "digits", architecture=CONVOLUTIONAL, outputs=10, method={"name": "player-fl"}
     ),
     "augmented images": of_images(
-        "digits", architecture=CONVOLUTIONAL, outputs=10,
-        augmentation=[{"name": "flip"}, {"name": "shift", "pixels": 1}],
+        "digits", outputs=10,
+        architecture=CONVOLUTIONAL | {"augmentation": [{"name": "flip"}, {"name": "shift", "pixels": 1}]},
     ),
     "masks": MASKS,
     "masks, some layers private": of_images("masks", architecture=U_NET, method={"name": "global-layers"}),
@@ -306,7 +306,7 @@ def test_nothing_that_a_coordinator_receives_has_a_code_or_a_word(tmp_path: Path
 
 def auroc(folder: Path, others: Columns, note: dict[str, Any], **keys: Any) -> float:
     """Of the test rows of all hospitals together, after thirty epochs."""
-    plan = with_notes({}).plan(epochs=30, secure_aggregation="off", **keys)
+    plan = with_notes({}).plan(epochs=30, masking={"required": False}, **keys)
     studies = {}
     for site in NAMES:
         dataset, _ = read(put_notes(folder / site, site, others, note, rows=400))
@@ -357,9 +357,9 @@ def test_hospitals_learn_from_images_that_they_never_see(
 
 OWN = {"name": "named-tensors", "tensors": [{"name": "last.weight", "shape": [1, 4], "bound": 0.1}]}
 OF_NOTES = KINDS["notes"]
-CLEAR = {"secure_aggregation": "off"}  # a column may then be at one hospital alone
+CLEAR = {"masking": {"required": False}}  # a column may then be at one hospital alone
 WITH_AGE = with_notes({"columns": ["weight", "age"]} | CLEAR, {"ahus": [AGE]})
-WITHOUT_AGE = with_notes({"unused_columns": ["age"]} | CLEAR, {"ahus": [AGE]})
+WITHOUT_AGE = with_notes({"columns": [{"name": "age", "recorded_by": []}]} | CLEAR, {"ahus": [AGE]})
 OF_COLUMNS = Kind(
     lambda folder, _, __: make_site(folder, columns=slice(0, 6)), NAMES, {"method": {"name": "global-layers"}}
 )

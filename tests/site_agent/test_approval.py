@@ -30,16 +30,16 @@ PLAN = plan_with(made_up_identities())
 AT = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 CHANGES: dict[str, dict[str, Any]] = {
     "version": {"version": 2},
-    "seed": {"seed": 1},
+    "seed": {"start": {"seed": 1}},
     "rounds": {"schedule": {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1}},
-    "masking": {"secure_aggregation": "required"},
-    "clipping range": {"encoding": {"clipping_range": 16.0}},
+    "masking": {"masking": {"required": True}},
+    "clipping range": {"masking": {"clipping_range": 16.0}},
     "a site's key": {
         "sites": [
             {"name": n, "identity": i} for n, i in ({**made_up_identities(), "c": made_up_identities("d")["d"]}).items()
         ]
     },
-    "deadlines": {"deadlines": {"grace_seconds": 1.0}},
+    "deadlines": {"timing": {"grace_seconds": 1.0}},
 }
 
 

@@ -23,6 +23,7 @@ from site_agent.approvals import find_approval, keep_plan, why_not
 from site_agent.site_cli import main
 from tests.logged import lines_of
 from tests.pki.whole_site import SiteKeys
+from tests.plan_changes import changed
 from tests.rehearsal.study import made_up_identities, plan_document, plan_with
 from tests.site_agent.trainer.sites import make_plan, make_site
 
@@ -55,7 +56,7 @@ class Site:
 
     def plan(self, **keys: Any) -> Plan:
         """Write plan.yaml."""
-        document = plan_document(self.identities) | keys
+        document = changed(plan_document(self.identities), keys)
         (self.folder / "plan.yaml").write_text(yaml.safe_dump(document))
         return plan_with(self.identities, changes=document)
 
@@ -186,13 +187,13 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     assert "No other plan of this study was ever approved here." in site.out
     assert site("approve", "--by", "A. Jones", "--yes") == 0
 
-    site.plan(version=2, seed=9)
+    site.plan(version=2, start={"seed": 9})
     assert site("review") == 0
     for command in ("review", "approve"):
         assert site(*((command,) if command == "review" else (command, "--by", "A. Jones", "--yes"))) == 0
         assert "Changes since version 1, which was approved here last" in site.out
         rows = [line.split() for line in site.out.splitlines()]
-        assert ["seed", "0", "9"] in rows
+        assert ["start.seed", "0", "9"] in rows
         assert ["version", "1", "2"] in rows
     assert "Version 1 of this study no longer trains here." in site.out
 

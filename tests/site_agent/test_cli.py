@@ -304,7 +304,7 @@ def test_a_gate_runs_with_pythons_collector(
 
 def written_plan(folder: Path, **keys: Any) -> Plan:
     """A plan as a file beside the configuration."""
-    document = plan_document(made_up_identities()) | {"secure_aggregation": "required"} | keys
+    document = plan_document(made_up_identities()) | {"masking": {"required": True}} | keys
     (folder / "plan.yaml").write_text(yaml.safe_dump(document))
     return plan_with(made_up_identities(), changes=document)
 
@@ -351,8 +351,8 @@ def test_a_changed_audit_log_is_found_by_the_command(site_agent: Terminal, folde
 @pytest.mark.parametrize(
     ("keys", "finding"),
     [
-        ({"secure_aggregation": "required", "assumed_colluders": 2}, "at least 4 sites must train"),
-        ({"encoding": {"clipping_range": 3.0}}, "clipping_range must be a power of two"),
+        ({"masking": {"required": True}, "assumed_colluders": 2}, "at least 4 sites must contribute"),
+        ({"masking": {"clipping_range": 3.0}}, "clipping_range must be a power of two"),
         ({"rounds": 3}, "rounds: unknown key"),
         ({"method": {"name": "fedavgg"}}, "method"),
     ],

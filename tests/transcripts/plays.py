@@ -49,7 +49,7 @@ from coordinator.rounds.phases import (
     WentBack,
 )
 from coordinator.rounds.round import advance
-from protos.plan.schedules import Deadlines
+from protos.plan.schedules import Timing
 from protos.wire.messages import SiteReason
 
 CONTRIBUTE, GRACE = 50.0, 10.0
@@ -62,7 +62,7 @@ def terms(**changes: object) -> Terms:
         "rounds": 2,
         "seconds": CONTRIBUTE,
         "is_masked": False,
-        "deadlines": Deadlines(contribute_seconds=CONTRIBUTE, grace_seconds=GRACE),
+        "deadlines": Timing(contribute_seconds=CONTRIBUTE, grace_seconds=GRACE),
     }
     return Terms(**standard | changes)  # type: ignore[arg-type]  # a table of fields, checked by the record
 

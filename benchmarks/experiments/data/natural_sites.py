@@ -66,10 +66,10 @@ class NaturalSites:
             recorded_by = [name for name in members if name in concept["recorded_by"]]
             if len(recorded_by) >= FEWEST_SITES:
                 concepts.append({**concept, "recorded_by": recorded_by})
-        method: dict[str, Any] = {"name": "federated-prior", "fewest_sites": FEWEST_SITES, "rows_per_unknown": 1.0}
+        keys: dict[str, Any] = {"kind": "prior", "fewest_sites": FEWEST_SITES, "rows_per_unknown": 1.0}
         if self.classes:
-            method["outcome"] = {"task": "multi-class", "classes": list(self.classes)}
-        return experiment_plan(members, seed, method=method, concepts=concepts)
+            keys["outcome"] = {"task": "multi-class", "classes": list(self.classes)}
+        return experiment_plan(members, seed, **keys, concepts=concepts)
 
 
 @cache

@@ -117,7 +117,7 @@ NETWORKS: Final = {
 # masking.
 EXACT_ROWS: Final = {
     f"{name}, exact rows": replace(
-        ENTRIES[name], keys={"weighting": _ROWS | {"exact": True}, "secure_aggregation": "required"}
+        ENTRIES[name], keys={"weighting": _ROWS | {"exact": True}, "masking": {"required": True}}
     )
     for name in ("fedavg", "fedadam", "fedprox", "moon", "fedper", "fenda-fl")
 }

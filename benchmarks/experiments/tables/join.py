@@ -32,6 +32,7 @@ from protos.plan.architecture import Architecture
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.methods import NETWORK_METHODS, SingleMethod
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.comparison.evaluation import Scores, measure, scores_of
 from site_agent.desk.results.joined_model import JoinedModel, of_others
 from site_agent.desk.results.joining_models import fit_own_models
@@ -264,8 +265,8 @@ def _without_outcomes(sites: NaturalSites, members: Members, site: str, seed: in
     known = next(iter(studies.values())).known_by_others()
     if _guard(known) <= 0:
         return {}
-    assert plan.prior is not None
-    mapped = mapped_columns(plan.prior.concepts, own.table.contract, None)
+    assert isinstance(plan, PriorPlan)
+    mapped = mapped_columns(plan.concepts, own.table.contract, None)
     features = {name: values[own.split.test] for name, values in own.table.features.items()}
     lines = known.standard.applied(values_of(mapped, features, len(own.split.test))) @ known.joint.T
     if sites.classes:
@@ -313,8 +314,8 @@ def _together(sites: NaturalSites, members: Members, site: str, seed: int) -> Me
 
 
 def _concepts(plan: Plan, member: Member, name: str, rows: npt.NDArray[np.int64]) -> Numbers:
-    assert plan.prior is not None
-    mapped = mapped_columns(plan.prior.concepts, member.table.contract, name)
+    assert isinstance(plan, PriorPlan)
+    mapped = mapped_columns(plan.concepts, member.table.contract, name)
     return values_of(mapped, {key: values[rows] for key, values in member.table.features.items()}, len(rows))
 
 
@@ -389,8 +390,7 @@ def network_plan(sites: Sites, seed: int, method: str, **changes: Any) -> Plan: 
     if "columns" in sizes and "columns" not in changes:
         columns = union_of_columns(sites)
         recorded_by = {column: [name for name, each in sites.items() if column in each.columns] for column in columns}
-        partly = [{"column": c, "recorded_by": names} for c, names in recorded_by.items() if len(names) < len(sites)]
-        keys |= {"columns": columns, "partly_recorded": partly}
+        keys["columns"] = [{"name": column, "recorded_by": names} for column, names in recorded_by.items()]
     if "outputs" in sizes:
         keys["outputs"] = 1
     content: dict[str, Any] = {

@@ -15,51 +15,19 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt
 
-from protos.plan.documents import Document
+from protos.plan.augmentation import ImageNetworkSettings, ImageSize
 from protos.plan.networks.dense_networks import ActivationName, Widths
 from protos.plan.networks.network_tensors import Rate, Sizes, TensorSpec, Uniform, linear, normalisation, spec
 
-LARGEST_IMAGE_NUMBERS = 2**18
 KERNEL = 3
 
-Side: TypeAlias = Annotated[StrictInt, Field(ge=1, le=1024)]
 Channels: TypeAlias = Annotated[StrictInt, Field(ge=1, le=4096)]
 Blocks: TypeAlias = Annotated[tuple[Channels, ...], Field(min_length=1, max_length=16)]
 
 
-class ImageSize(Document):
-    """The size of the images that a network reads. `channels` is 1 for grey and 3 for red, green and blue."""
-
-    height: Side
-    width: Side
-    channels: Literal[1, 3] = 1
-
-    @model_validator(mode="after")
-    def _bounded(self) -> ImageSize:
-        if self.numbers > LARGEST_IMAGE_NUMBERS:
-            raise ValueError(
-                f"an image has {self.numbers} values, but at most {LARGEST_IMAGE_NUMBERS} values are possible"
-            )
-        return self
-
-    @property
-    def numbers(self) -> int:
-        """Return the number of values in one image."""
-        return self.pixels * self.channels
-
-    @property
-    def pixels(self) -> int:
-        """Return the number of pixels in one image, for any number of channels."""
-        return self.height * self.width
-
-    def __str__(self) -> str:
-        """Return the image size as text, such as `64 by 64 pixels, grey`."""
-        return f"{self.height} by {self.width} pixels, {'grey' if self.channels == 1 else 'colour'}"
-
-
-class ConvolutionalNetwork(Document):
+class ConvolutionalNetwork(ImageNetworkSettings):
     """Channels of each block, then hidden widths of the linear layers between the blocks and the outputs.
 
     `normalisation` gives each block mean 0 and variance 1 over one image (Wu and He 2018, with one group), then scale
@@ -67,7 +35,6 @@ class ConvolutionalNetwork(Document):
     """
 
     name: Literal["convolutional"]
-    image: ImageSize
     blocks: Blocks = (32, 64, 64)
     hidden: Widths = (64,)
     normalisation: StrictBool = False
@@ -85,14 +52,13 @@ class ConvolutionalNetwork(Document):
         yield from linear("head.output", widths[-1], sizes.outputs, bias=True)
 
 
-class ParallelConvolutionalNetwork(Document):
+class ParallelConvolutionalNetwork(ImageNetworkSettings):
     """Channels of the blocks in the common and the unique extractor. The head is a linear map of both outputs.
 
     Source: Tavakoli et al. 2024, "FENDA-FL", section 3. Both extractors read the whole image.
     """
 
     name: Literal["parallel-convolutional"]
-    image: ImageSize
     common: Blocks = (32, 64)
     unique: Blocks = (32, 64)
     normalisation: StrictBool = False

@@ -20,8 +20,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from protos.plan.documents import Document
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageNetworkSettings
 from protos.plan.networks.network_tensors import Constant, Initial, Part, Rate, Sizes, TensorSpec, Uniform
 
 ImageNormalisationName: TypeAlias = Literal["fixed", "image"]
@@ -62,7 +61,7 @@ class InvertedBlock(NamedTuple):
         return self.stride == 1 and self.inner == self.outer
 
 
-class EfficientNetwork(Document):
+class EfficientNetwork(ImageNetworkSettings):
     """`width` and `depth` scale B0's numbers of channels and blocks. `dropout` is before the last layer.
 
     Attributes:
@@ -71,7 +70,6 @@ class EfficientNetwork(Document):
     """
 
     name: Literal["efficientnet-b0"]
-    image: ImageSize
     normalisation: ImageNormalisationName
     width: Multiplier = 1.0
     depth: Multiplier = 1.0

@@ -16,13 +16,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from protos.plan.documents import Document
-from protos.plan.networks.convolutional_networks import ImageSize, block_tensors
+from protos.plan.augmentation import ImageNetworkSettings
+from protos.plan.networks.convolutional_networks import block_tensors
 from protos.plan.networks.dense_networks import ActivationName
 from protos.plan.networks.network_tensors import Sizes, TensorSpec, linear
 
 
-class UNetNetwork(Document):
+class UNetNetwork(ImageNetworkSettings):
     """A U-Net. `width` is the number of channels at the top level; `levels` is how often the sides are halved.
 
     Each block is two convolutions of 3 by 3 pixels, each with the activation. Before the activation is the
@@ -30,7 +30,6 @@ class UNetNetwork(Document):
     """
 
     name: Literal["u-net"]
-    image: ImageSize
     width: Annotated[StrictInt, Field(ge=1, le=256)] = 16
     levels: Annotated[StrictInt, Field(ge=1, le=4)] = 2
     normalisation: StrictBool = False

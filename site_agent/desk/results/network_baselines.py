@@ -26,7 +26,7 @@ from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchange, Exchanges, is_measured
 from protos.plan.ingredients import Method, Nothing, SensitivePrefix
 from protos.plan.manifest import ROWS, Manifest, largest_weight
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.wire.messages import Stage
 from site_agent.trainer.choice import Choice
@@ -37,7 +37,7 @@ from site_agent.trainer.study import Answer, Asked, Outcome, Study, conclude
 Float32: TypeAlias = npt.NDArray[np.float32]
 
 
-def has_placebo(plan: Plan) -> bool:
+def has_placebo(plan: NetworkPlan) -> bool:
     """Return whether the method of a plan can run with copies of one site, as the placebo needs."""
     method = plan.ingredients
     depends = isinstance(method.federated, SensitivePrefix | Nothing)
@@ -53,11 +53,10 @@ def train_placebo(study: Study) -> Outcome | None:
     if not has_placebo(study.plan):
         return None
     checkpoint = "latest" if study.plan.checkpoint == "latest" else "local"
-    # If masking were on, the study would refuse columns that, according to the plan, other sites record. Here nothing
-    # is sent.
-    unmasked = {"secure_aggregation": "off"}
-    among_copies = unmasked | {"checkpoint": checkpoint, "early_stopping": None}
-    plan = study.plan.model_copy(update=among_copies)
+    # Nothing is sent here. With masking, the study would refuse columns that other sites record.
+    unmasked = study.plan.masking.model_copy(update={"required": False})
+    schedule = study.plan.schedule.model_copy(update={"early_stopping": None})
+    plan = study.plan.model_copy(update={"masking": unmasked, "checkpoint": checkpoint, "schedule": schedule})
     names = [study.site, *(f"{study.site} copy {number}" for number in range(1, len(plan.sites)))]
     draws = [replace(study.seeds, site=name) for name in names]
     members = [
@@ -82,13 +81,13 @@ def train_placebo(study: Study) -> Outcome | None:
         return None  # as in a run, where the gate refuses such an update
 
 
-def _train_together(plan: Plan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
+def _train_together(plan: NetworkPlan, manifest: Manifest, members: list[Study], parameters: Float32) -> None:
     """Train all rounds with copies of one site. `parameters`, float32 (manifest.parameters,), is changed in place.
 
     Raises:
         NotFinite: training diverged at one of the members.
     """
-    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.encoding.clipping_range, len(plan.sites))
+    exchanges, fixed_point = Exchanges(plan, manifest), FixedPoint(plan.masking.clipping_range, len(plan.sites))
     state = begin_rule(plan.ingredients.server_rule, manifest.parameters)
     for number in range(plan.schedule.rounds):
         exchange = exchanges.of(number, Stage.TRAINING, b"")

@@ -73,7 +73,7 @@ def make_prior_report(hospital: Hospital, study: PriorStudy, preprocessing: Prep
 def joined_with(study: PriorStudy, known: KnownByOthers, preprocessing: Preprocessing, own: OwnModels) -> FittedJoin:
     """Combine the site's own models with the score of the other sites. If this score does not help, its weight is 0."""
     others, classes = known.others, study.own.classes
-    outcome = study.prior.method.outcome
+    outcome = study.prior.outcome
     if outcome.task == "regression":
         assert preprocessing.target_scale is not None
         others = others * (known.standard.outcome_deviation * outcome.width / preprocessing.target_scale.deviation)

@@ -21,11 +21,10 @@ import numpy.typing as npt
 import structlog
 
 from protos.numbers.newton_sums import OutOfBound
-from protos.plan.methods import described
 from protos.plan.noisy_results import noisy_fit
 from protos.plan.plan import Plan
-from protos.plan.prior_method import OneOfClasses
-from protos.plan.prior_sums import AnnouncedSums, Prior, Standard
+from protos.plan.prior_plan import OneOfClasses, PriorPlan
+from protos.plan.prior_sums import AnnouncedSums, Standard
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.joined_model import JoinedModel
 from site_agent.desk.results.saved_model import SavedModel, save_model, versions
@@ -85,17 +84,17 @@ def receive(hospital: Hospital, plan: Plan, run: str, rounds: int, vector: Float
     structlog.get_logger().info("model_received", run=run, rows=table.rows)
 
 
-def _received(prior: Prior, rounds: int, vector: Float32) -> _Received:
+def _received(prior: PriorPlan, rounds: int, vector: Float32) -> _Received:
     try:
         sums = AnnouncedSums(prior, vector)
         if prior.private is not None:
-            slopes, errors = noisy_fit(prior.private, sums.terms, prior.method.ridge)
+            slopes, errors = noisy_fit(prior.private, sums.terms, prior.ridge)
             return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=None, rounds=0)
         made = rounds - 2  # one round is for the statistics, and one round is for the guard
-        if not 0 < made <= prior.newton_rounds:
+        if not 0 < made <= prior.training_rounds:
             raise MalformedMessage("a result after another number of rounds")
         slopes = sums.coefficients(made)[-1]
-        errors = sums.newton(made).standard_errors(prior.method.ridge)
+        errors = sums.newton(made).standard_errors(prior.ridge)
         return _Received(standard=sums.standard, slopes=slopes, errors=errors, guard=sums.guard, rounds=made)
     except OutOfBound as refused:
         raise MalformedMessage(str(refused)) from refused
@@ -106,8 +105,8 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
     prior, contract, rows = _prior(plan), table.contract, np.arange(table.rows, dtype=np.int64)
     preprocessing = _preprocessing(prior, contract, table, found.standard)
     slopes = found.slopes
-    if isinstance(prior.method.outcome, OneOfClasses):
-        slopes = slopes[[prior.method.outcome.classes.index(name) for name in contract.target.classes]]
+    if isinstance(prior.outcome, OneOfClasses):
+        slopes = slopes[[prior.outcome.classes.index(name) for name in contract.target.classes]]
     names = tuple(column.name for column in prior.columns)
     concepts = ConceptEncoding.of(names, mapped, found.standard)
     design = found.standard.applied(values_of(mapped, table.features, table.rows))
@@ -136,9 +135,9 @@ def _model(hospital: Hospital, plan: Plan, table: Table, found: _Received, mappe
     )
 
 
-def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
+def _preprocessing(prior: PriorPlan, contract: Contract, table: Table, standard: Standard) -> Preprocessing:
     fitted = fit(contract, table, np.arange(table.rows, dtype=np.int64))
-    outcome = prior.method.outcome
+    outcome = prior.outcome
     if outcome.task != "regression":
         return fitted
     mean = outcome.low + outcome.width * float(standard.outcome_means[0])
@@ -146,9 +145,9 @@ def _preprocessing(prior: Prior, contract: Contract, table: Table, standard: Sta
     return fitted.model_copy(update={"target_scale": scale})
 
 
-def _shares(hospital: Hospital, prior: Prior, contract: Contract, standard: Standard) -> Float64:
+def _shares(hospital: Hospital, prior: PriorPlan, contract: Contract, standard: Standard) -> Float64:
     """Return for each output the fraction of patients that the mean prediction must equal."""
-    outcome, own = prior.method.outcome, hospital.data.prevalence
+    outcome, own = prior.outcome, hospital.data.prevalence
     if isinstance(outcome, OneOfClasses):
         return standard.outcome_means[[outcome.classes.index(name) for name in contract.target.classes]]
     return standard.outcome_means if own is None else np.array([own])
@@ -173,7 +172,7 @@ def _facts(
         "site": hospital.site,
         "run": run,
         "plan_digest": plan.digest.hex(),
-        "method": described(plan.method),
+        "method": plan.method_in_words,
         "question": None if plan.question is None else plan.question.model_dump(mode="json"),
         "task": table.contract.target.task,
         "rows": {"table": table.rows},
@@ -206,7 +205,7 @@ def _sentence(plan: Plan, found: _Received) -> str:
 
 
 def coefficient_facts(
-    prior: Prior, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
+    prior: PriorPlan, standard: Standard, mapped: Sequence[Mapped], slopes: Float64, errors: Float64
 ) -> list[dict[str, Json]]:
     """Return facts about each coefficient of the model for the report, ordered by output and then by column.
 
@@ -227,6 +226,6 @@ def coefficient_facts(
     ]
 
 
-def _prior(plan: Plan) -> Prior:
-    assert plan.prior is not None  # a plan with receivers has federated-prior
-    return plan.prior
+def _prior(plan: Plan) -> PriorPlan:
+    assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
+    return plan

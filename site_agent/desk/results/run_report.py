@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 import structlog
 
-from protos.plan.methods import described
 from protos.plan.patient_privacy import Privacy
 from site_agent.desk.comparison.evaluation import Scores, held_out_rows, judged
 from site_agent.desk.comparison.gain import FEDERATED, PLACEBO, SILOED, Assessment, Baselines, Gain, assess
@@ -169,7 +168,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "site": hospital.site,
         "run": run,
         "plan_digest": study.plan.digest.hex(),
-        "method": described(study.plan.method),
+        "method": study.plan.method_in_words,
         "question": None if study.plan.question is None else study.plan.question.model_dump(mode="json"),
         "answers": {site.name: site.answers for site in study.plan.sites}.get(hospital.site),
         "task": dataset.task,

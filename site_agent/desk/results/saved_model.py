@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
-from protos.plan.announced_plan import plan_from_wire
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import Plan, plan_from_wire
+from protos.plan.prior_plan import PriorPlan
 from site_agent.desk.comparison.gain import FEDERATED
 from site_agent.desk.results.joined_model import JoinedModel, joined_model_of
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of
@@ -75,7 +76,7 @@ class SavedModel:
     @property
     def read_places(self) -> tuple[int, ...] | None:
         """The positions of the input columns if the network reads columns of concepts. Otherwise None."""
-        if self.concepts is None or not self.plan.reads_concepts:
+        if self.concepts is None or not isinstance(self.plan, NetworkPlan) or not self.plan.reads_concepts:
             return None
         return read_places(self.plan, self.preprocessing.contract)
 
@@ -84,14 +85,14 @@ class SavedModel:
         """The names of the network's input columns: columns of the plan, columns of this site, or both."""
         if self.is_alone and self.common is None:
             return self.preprocessing.columns
-        if self.read_places is not None:
+        if isinstance(self.plan, NetworkPlan) and self.read_places is not None:
             return read_columns(self.plan, self.preprocessing.contract)
         return input_columns(self.plan, self.preprocessing.columns)[0]
 
     @property
     def common(self) -> int | None:
         """The number of input columns that all sites have. None if the network treats all columns in the same way."""
-        if self.plan.reads_concepts:
+        if isinstance(self.plan, NetworkPlan) and self.plan.reads_concepts:
             return shared_count(self.plan)
         return input_columns(self.plan, self.preprocessing.columns)[1]
 
@@ -139,7 +140,7 @@ def load_model(state: Path, run: str, name: str = FEDERATED) -> SavedModel:
         preprocessing = preprocessing_of(str(facts["preprocessing"]))
         task, own = preprocessing.contract.target.task, _under(_OWN, tensors)
         profile, concepts = facts.get("profile"), facts.get("concepts")
-        has_join = plan.prior is not None and not own
+        has_join = isinstance(plan, PriorPlan) and not own
         return SavedModel(
             plan=plan,
             preprocessing=preprocessing,

@@ -18,9 +18,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictFloat, StrictInt, StringConstraints, model_validator
 
+from protos.plan.augmentation import ImageSize
 from protos.plan.concepts import ConceptName
 from protos.plan.documents import Document
-from protos.plan.networks.convolutional_networks import ImageSize
 from protos.plan.networks.transformer_networks import LONGEST_NOTE, NoteSize
 from site_agent.trainer.data.cell_rules import TermsRule, canonical_code, folded
 

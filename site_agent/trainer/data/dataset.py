@@ -24,9 +24,10 @@ import numpy.typing as npt
 
 from protos.errors import ConfigurationError, DataError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork, note_columns
+from protos.plan.augmentation import ImageSize
 from protos.plan.compatibility import agreed_sizes
 from protos.plan.documents import Document, nearest_name
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.networks.transformer_networks import NoteSize
 from protos.plan.plan import Plan
 from site_agent.hospital import Split
@@ -296,14 +297,16 @@ def input_columns(plan: Plan, own: Sequence[str]) -> tuple[tuple[str, ...], int 
     The number is None if the network treats all columns alike. The columns of a note in word order follow those that
     the plan lists. They have the site's own names.
     """
+    if not isinstance(plan, NetworkPlan):
+        return tuple(own), None
     words = note_columns(plan.architecture)
     if words and "columns" in agreed_sizes(plan.ingredients, plan.architecture):
-        return (*plan.columns, *own[-words:]), None
+        return (*plan.column_names, *own[-words:]), None
     if not plan.columns:
         return tuple(own), None
     if not isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork):
-        return plan.columns, None
-    return (*plan.columns, *(column for column in own if column not in plan.columns)), len(plan.columns)
+        return plan.column_names, None
+    return (*plan.column_names, *(column for column in own if column not in plan.column_names)), len(plan.column_names)
 
 
 def align(dataset: Dataset, columns: Sequence[str], unused: Sequence[str] = ()) -> Dataset:

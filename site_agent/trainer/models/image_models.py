@@ -25,10 +25,10 @@ from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from protos.errors import to_install
+from protos.plan.augmentation import ImageSize
 from protos.plan.networks.convolutional_networks import (
     KERNEL,
     ConvolutionalNetwork,
-    ImageSize,
     ParallelConvolutionalNetwork,
     flat_width,
     is_halved,

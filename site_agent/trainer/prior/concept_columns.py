@@ -30,7 +30,7 @@ from protos.errors import ConfigurationError
 from protos.plan.architecture import ColumnsNetwork, ParallelNetwork
 from protos.plan.concepts import CodedConcept, Concept, ConceptColumn, NumberConcept, columns_of, declared_standard
 from protos.plan.documents import Document
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
 from protos.plan.prior_sums import FEWEST_ROWS, Standard
 from site_agent.trainer.data.columns import CategoricalFeature, DateFeature, Feature, NumericFeature
 from site_agent.trainer.data.contract import Contract
@@ -268,7 +268,7 @@ class ConceptInputs:
     dataset: Dataset
 
 
-def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
+def concept_inputs(plan: NetworkPlan, site: str, table: Table, rows: SplitRows, own: Dataset) -> ConceptInputs:
     """Encode a site's rows as columns of the concepts. Raise ConfigurationError if contract and concepts differ."""
     columns = columns_of(plan.concepts)
     encoding = ConceptEncoding.declared(columns, mapped_columns(plan.concepts, table.contract, site))
@@ -288,26 +288,26 @@ def concept_inputs(plan: Plan, site: str, table: Table, rows: SplitRows, own: Da
     return ConceptInputs(encoding=encoding, dataset=dataset)
 
 
-def read_places(plan: Plan, contract: Contract) -> tuple[int, ...]:
+def read_places(plan: NetworkPlan, contract: Contract) -> tuple[int, ...]:
     """Return the positions of the network's columns in one list: all encoded columns, then the concepts' columns."""
     first = len(contract.encoded_columns)
     shared = range(first, first + len(plan.shared_columns))
     return (*shared, *_own_places(plan, contract))
 
 
-def read_columns(plan: Plan, contract: Contract) -> tuple[str, ...]:
+def read_columns(plan: NetworkPlan, contract: Contract) -> tuple[str, ...]:
     """Return the names of the columns that the network reads."""
     own: Sequence[str] = contract.encoded_columns
     return (*plan.shared_columns, *(own[place] for place in _own_places(plan, contract)))
 
 
-def shared_count(plan: Plan) -> int | None:
+def shared_count(plan: NetworkPlan) -> int | None:
     """Return how many of the network's columns all sites have, or None if the network reads only shared columns."""
     has_own = isinstance(plan.architecture, ParallelNetwork | ColumnsNetwork)
     return len(plan.shared_columns) if has_own else None
 
 
-def _own_places(plan: Plan, contract: Contract) -> list[int]:
+def _own_places(plan: NetworkPlan, contract: Contract) -> list[int]:
     if shared_count(plan) is None:
         return []
     names = {concept.name for concept in plan.concepts}

@@ -27,15 +27,13 @@ from protos.numbers.newton_sums import NewtonSums, OutOfBound
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import noisy_fit
-from protos.plan.plan import Plan
-from protos.plan.prior_method import Number, OneOfClasses
+from protos.plan.prior_plan import Number, OneOfClasses, PriorPlan
 from protos.plan.prior_sums import (
     FEWEST_ROWS,
     GUARD_SCALE,
     LARGEST_ROW_LOSS,
     PRIOR_MOMENT_SCALE,
     AnnouncedSums,
-    Prior,
     Standard,
 )
 from protos.plan.private_prior import PrivateSums
@@ -82,21 +80,20 @@ class PriorStudy:
     """Runs a plan with federated-prior at this site. It has the same methods as Study."""
 
     def __init__(
-        self, plan: Plan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
+        self, plan: PriorPlan, dataset: Dataset, table: Table, rows: SplitRows, *, site: str, fewest: int = FEWEST_ROWS
     ) -> None:
         """Map the site's columns. A column takes part if at least `fewest` values differ from its most frequent value.
 
         Raises:
             ConfigurationError: the contract does not fit the plan's concepts or outcome.
         """
-        assert plan.prior is not None
-        self.plan, self.own, self.site, self.prior = plan, dataset, site, plan.prior
+        self.plan, self.own, self.site, self.prior = plan, dataset, site, plan
         self.dataset, self.manifest, self.rows = dataset, manifest_of(plan), 0
         self._exchanges = Exchanges(plan, self.manifest)
         self._table = table
         self._rows_of = {"training": rows.training, "validation": rows.validation, "test": rows.test}
         self._features = self.part("training")
-        self.recorded = mapped_columns(plan.prior.concepts, table.contract, site)
+        self.recorded = mapped_columns(plan.concepts, table.contract, site)
         # With differential privacy, rare columns stay: otherwise one patient could decide whether a column takes part,
         # and so change all other terms.
         self.mapped = self.recorded
@@ -104,7 +101,7 @@ class PriorStudy:
             self.mapped = without_rare(self.recorded, self._features, max(fewest, FEWEST_ROWS))
         self._values = values_of(self.mapped, self._features, len(rows.training))
         assert table.target is not None
-        self._outcomes = outcomes_of(plan.prior, table.contract, table.target[rows.training])
+        self._outcomes = outcomes_of(plan, table.contract, table.target[rows.training])
         self.suspicions: tuple[Suspicion, ...] = ()
         self._announced = np.empty(0, np.float32)
         self._final: tuple[AnnouncedSums, int] | None = None
@@ -157,7 +154,7 @@ class PriorStudy:
                 standard=found.standard,
                 mapped=self.recorded,
                 joint=path[-1],
-                errors=found.newton(rounds).standard_errors(self.prior.method.ridge),
+                errors=found.newton(rounds).standard_errors(self.prior.ridge),
                 others=self._others(found, path),
                 guard=found.guard,
                 rounds=rounds,
@@ -178,8 +175,8 @@ class PriorStudy:
         prior = self.prior
         if received.shape != (prior.tensor.number_count,):
             raise MalformedMessage("another number of announced sums")
-        made = min(round_number - 1, prior.newton_rounds)
-        words = prior.place(made, prior.newton_rounds).stop if round_number else 0
+        made = min(round_number - 1, prior.training_rounds)
+        words = prior.place(made, prior.training_rounds).stop if round_number else 0
         known = received[: 4 * words]
         shorter = min(len(known), len(self._announced))
         if not np.array_equal(known[:shorter], self._announced[:shorter]):
@@ -204,7 +201,7 @@ class PriorStudy:
 
     def _known_privately(self, found: AnnouncedSums, private: PrivateSums) -> KnownByOthers:
         """Fit one model from all sites' noisy sums, and one without this site's terms. Both have its share of noise."""
-        ridge = self.prior.method.ridge
+        ridge = self.prior.ridge
         own = np.array(self._terms(private), np.float64) / PRIVATE_SCALE
         joint, errors = noisy_fit(private, found.terms, ridge)
         others, _ = noisy_fit(private, found.terms - own, ridge)
@@ -244,7 +241,7 @@ class PriorStudy:
         """Subtract this site's own sums, make one Newton step, and return the coefficients."""
         rounds, before = len(path) - 1, path[-2]
         without = found.newton(rounds).without(self._own(found, before))
-        return without.next_coefficients(before, self.prior.method.ridge)
+        return without.next_coefficients(before, self.prior.ridge)
 
     def _statistics(self) -> tuple[int, ...]:
         numbers: list[int] = []
@@ -262,7 +259,7 @@ class PriorStudy:
         """Compare this site's columns with those of all other sites combined."""
         sites, counts, means, deviations = found.without(self._statistics())
         # The numbers of the other sites are shown only if they are sums of as many sites as the plan requires.
-        are_enough = (sites >= self.prior.method.fewest_sites - 1) & (counts >= FEWEST_ROWS)
+        are_enough = (sites >= self.prior.fewest_sites - 1) & (counts >= FEWEST_ROWS)
         others = OtherColumns(means=means, deviations=deviations, are_enough=are_enough)
         return tuple(suspicions(self.prior.columns, self.recorded, self._features, others))
 
@@ -280,13 +277,13 @@ class PriorStudy:
         return round(min(max(total, -largest), largest) * GUARD_SCALE)
 
 
-def outcomes_of(prior: Prior, contract: Contract, target: Float64) -> Float64:
+def outcomes_of(prior: PriorPlan, contract: Contract, target: Float64) -> Float64:
     """Return outcomes as the plan defines them, float64 (rows, outputs): 0 and 1, or a number in 0..1.
 
     Raises:
         ConfigurationError: the contract has another outcome.
     """
-    outcome, own = prior.method.outcome, contract.target
+    outcome, own = prior.outcome, contract.target
     if outcome.task != own.task:
         raise _other_outcome(f"the plan predicts {outcome.task}, and the contract's target {own.name} is {own.task}")
     if isinstance(outcome, Number):

@@ -8,6 +8,7 @@ import numpy as np
 
 from protos.errors import ConfigurationError, OperatorError
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract, require_answer
 from site_agent.trainer.data.mistakes import refuse
@@ -36,11 +37,11 @@ def require_receivable(hospital: Hospital, plan: Plan) -> tuple[Mapped, ...]:
     Raises:
         OperatorError: table, contract and plan do not fit.
     """
-    assert plan.prior is not None  # a plan with receivers has federated-prior
+    assert isinstance(plan, PriorPlan)  # a plan with receivers has federated-prior
     contract = read_without_outcomes(hospital).contract
     require_answer(plan, contract, hospital.site)
-    outcomes_of(plan.prior, contract, np.empty(0))
-    mapped = mapped_columns(plan.prior.concepts, contract, None)
+    outcomes_of(plan, contract, np.empty(0))
+    mapped = mapped_columns(plan.concepts, contract, None)
     if all(one is None for one in mapped):
         raise _unusable(
             "No column of this site's contract records a concept of the plan.",

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from protos.errors import DataError
-from protos.plan.augmentation import Augmentation, Flip, Shift
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import Augmentation, Flip, ImageSize, Shift
 from protos.plan.schedules import Schedule, StepSchedule, too_few_rows
 from site_agent.trainer.training.flat_network import State, generator_state, restore_generator
 

@@ -11,6 +11,7 @@ from protos.masking.mask_stream import Masker
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from site_agent.gate.privacy_ledger import with_noise
@@ -21,7 +22,7 @@ from tests.protos.privacy.private_plans import private_network_plan, private_pla
 @pytest.mark.parametrize("seed", range(5))
 def test_masks_take_no_bit_from_the_noisy_sum(seed: int, plan: Plan) -> None:
     """Each gate's own encoding and masks over four sites: the sum has exactly the terms and the drawn noise."""
-    sites, stage = plan.site_names, Stage.TRAINING if plan.prior is None else Stage.STATISTICS
+    sites, stage = plan.site_names, Stage.STATISTICS if isinstance(plan, PriorPlan) else Stage.TRAINING
     exchange = Exchanges(plan, manifest_of(plan)).of(0, stage, b"")
     layout, generator = exchange.layout, np.random.default_rng(seed)
     terms = {site: generator.integers(0, 1 << 38, len(exchange.scalars)) for site in sites}

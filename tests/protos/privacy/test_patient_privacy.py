@@ -13,6 +13,7 @@ from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
 from protos.plan.methods import METHOD_NAMES, MethodChoice
 from protos.plan.patient_privacy import why_not_private
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import how_private
 from protos.privacy.accounting import LARGEST_NOISE, PRIVATE_SCALE, delta_of
 from protos.wire.messages import Stage
@@ -45,7 +46,7 @@ from tests.protos.privacy.private_plans import PROMISE, local_plan, private_netw
 def test_a_promise_without_meaning_is_refused_with_what_it_would_mean(promise: dict[str, Any], words: str) -> None:
     """Epsilon 0, a billion and NaN, and other nonsense, are refused in words."""
     with pytest.raises(ValidationError, match=words):
-        private_plan(promise)
+        private_network_plan(promise)
 
 
 # Every method that keeps the promise, with what else its plan says; all others are refused.
@@ -94,11 +95,9 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
 
     assert plan.private_training is not None
     assert plan.private_sums == plan.rounds == 10
-    assert [*why_not_private(plan.method, "shared")] == []
+    assert [*why_not_private(plan.ingredients, "shared")] == []
     assert plan.privacy is not None
-    assert next(how_private(plan.method, plan.privacy)).startswith(
-        "In each round the sites send one noisy sum of clipped gradients"
-    )
+    assert next(how_private(plan)).startswith("In each round the sites send one noisy sum of clipped gradients")
     exchange = Exchanges(plan, manifest_of(plan)).of(3, Stage.TRAINING, b"")
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
     assert (exchange.up, exchange.has_controls) == ((), False)
@@ -112,9 +111,7 @@ def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> 
 
     assert plan.privacy is not None
     assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
-    assert next(how_private(plan.method, plan.privacy)).startswith(
-        "In each round a site sends the sum of its noisy steps"
-    )
+    assert next(how_private(plan)).startswith("In each round a site sends the sum of its noisy steps")
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
@@ -147,12 +144,12 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     """The text for the researcher has every reason."""
     method = TypeAdapter[Any](MethodChoice).validate_json(f'{{"name": "{name}"}}')
 
-    reasons = [*why_not_private(method, "shared")]
+    reasons = [*why_not_private(method.method(), "shared")]
 
-    assert ([*why_not_private(method, "local")] == reasons) is (name != "pfedme")
+    assert ([*why_not_private(method.method(), "local")] == reasons) is (name != "pfedme")
     assert any(REFUSED[name] in reason for reason in reasons)
     with pytest.raises(ValidationError) as refused:
-        network_plan(method={"name": name}, sites=listed(4), privacy=PROMISE)
+        network_plan(method={"name": name}, sites=listed(4), privacy=PROMISE | {"patients": 300})
     assert all(f"privacy is impossible in this plan: {reason}" in str(refused.value) for reason in reasons)
 
 
@@ -163,7 +160,7 @@ def test_a_composition_is_private_if_each_part_is(other: str) -> None:
     alone = TypeAdapter[Any](MethodChoice).validate_python(parts[1])
     both = TypeAdapter[Any](MethodChoice).validate_json(json.dumps({"name": "composition", "of": parts}))
 
-    assert [*why_not_private(both, "shared")] == [*why_not_private(alone, "shared")]
+    assert [*why_not_private(both.method(), "shared")] == [*why_not_private(alone.method(), "shared")]
 
 
 def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
@@ -172,7 +169,7 @@ def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
 
     assert plan.privacy is not None
     assert (plan.private_releases, plan.private_sums) == (5, 60)
-    assert "covers all of these steps" in " ".join(how_private(plan.method, plan.privacy))
+    assert "covers all of these steps" in " ".join(how_private(plan))
     with pytest.raises(ValidationError, match="rate times strength of pfedme is 2, but local noise allows at most 1"):
         local_plan(method={"name": "pfedme", "strength": 0.5, "rate": 4.0})
 
@@ -180,7 +177,7 @@ def test_the_inner_problem_of_pfedme_is_paid_for() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
+        ({"masking": {"required": False}}, "Set required under masking to true"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
         ({"assumed_colluders": 4}, "assumed_colluders is 4"),
     ],
@@ -196,10 +193,10 @@ def test_a_plan_that_cannot_keep_the_promise_is_refused(changes: dict[str, Any],
 def test_the_honest_shares_alone_keep_the_promise(epsilon: float, colluders: int) -> None:
     """Less what rounding takes, the shares of the sites that do not collude have the variance that delta needs."""
     plan = private_plan({"epsilon": epsilon}, assumed_colluders=colluders)
-    assert plan.prior is not None
-    assert plan.prior.private is not None
+    assert isinstance(plan, PriorPlan)
+    assert plan.private is not None
 
-    honest = (4 - colluders) * (plan.prior.private.share_variance - 4)
+    honest = (4 - colluders) * (plan.private.share_variance - 4)
 
     assert delta_of(epsilon, PRIVATE_SCALE / np.sqrt(float(honest))) <= 1e-5
     assert delta_of(epsilon, 1.01 * PRIVATE_SCALE / np.sqrt(float(honest))) > 1e-5
@@ -208,12 +205,12 @@ def test_the_honest_shares_alone_keep_the_promise(epsilon: float, colluders: int
 def test_one_round_sends_everything() -> None:
     """A private run has one round, and its numbers leave room for rows and for the widest noise."""
     plan = private_plan({"epsilon": 0.01, "delta": 1e-12})
-    assert plan.prior is not None
-    assert plan.prior.private is not None
+    assert isinstance(plan, PriorPlan)
+    assert plan.private is not None
 
     assert plan.rounds == 1
     assert (stage_at(plan, 0), stage_at(plan, 1)) == (Stage.STATISTICS, None)
     scalars = manifest_of(plan).scalars
-    assert len(scalars) == len(plan.prior.private.names) == 5 * 6 // 2 + 5 * 4 + 4 + 9
+    assert len(scalars) == len(plan.private.names) == 5 * 6 // 2 + 5 * 4 + 4 + 9
     assert 4 * max(scalar.bound for scalar in scalars) < 1 << 62
-    assert 100 * np.sqrt(float(plan.prior.private.share_variance)) < LARGEST_NOISE
+    assert 100 * np.sqrt(float(plan.private.share_variance)) < LARGEST_NOISE

@@ -16,15 +16,13 @@ from pydantic import ValidationError
 
 from coordinator.rounds.aggregation import RunningSum
 from protos.masking.mask_stream import Masker
-from protos.plan.announced_plan import plan_from_wire
 from protos.plan.exchange import Exchange, Exchanges
-from protos.plan.manifest import manifest_of
+from protos.plan.manifest import manifest_of, most_bytes
 from protos.plan.noisy_results import mean_change
 from protos.plan.patient_privacy import noise_multiplier
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json, plan_from_wire
 from protos.plan.privacy_in_words import bits_in_words
 from protos.plan.private_training import PrivateTraining
-from protos.plan.volume import most_bytes
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
 from protos.privacy.private_ring import LARGEST_NARROW, Ring
 from protos.wire.messages import Stage
@@ -79,7 +77,7 @@ def has_room(plan: Plan) -> bool:
     training, sites = training_of(plan), len(plan.site_names)
     scale = Ring(32, training.ring.numbers).scale
     noise = 64 * sqrt(training.steps * training.share_variance) * scale / PRIVATE_SCALE
-    return sites * (training.steps * training.patients * scale + noise) <= LARGEST_NARROW
+    return sites * (training.steps * training.promise.patients * scale + noise) <= LARGEST_NARROW
 
 
 def _identity(place: int) -> str:
@@ -152,7 +150,7 @@ def test_a_drawn_plan_has_room_for_all_its_patients_or_is_refused(seed: int) -> 
 
     sent = steps * training.largest_sum + 64 * (isqrt(steps * training.share_variance) + 1)
 
-    assert training.largest_sum >= training.patients * training.scale
+    assert training.largest_sum >= training.promise.patients * training.scale
     assert sent <= training.bound
     assert len(plan.site_names) * training.bound <= LARGEST_NARROW
     assert sqrt(training.ring.numbers) / training.scale <= 1e-3
@@ -254,7 +252,7 @@ def test_a_site_with_more_patients_than_a_bound_of_64_bits_has_stops_nothing_eit
     make = private_network_plan if kind in ("shared", "private layers") else local_plan
     keys: dict[str, Any] = {"method": {"name": "fedper"}, "outputs": None} if "layers" in kind else {}
     keys |= {} if make is private_network_plan else {"steps": 4 if kind == "several steps" else 1, "rounds": 1}
-    plan = make({"clip": 1e-6, "epsilon": 20.0, "delta": 1e-3}, hidden=(4,), seed=5, **keys)
+    plan = make({"clip": 1e-6, "epsilon": 20.0, "delta": 1e-3}, hidden=(4,), start={"seed": 5}, **keys)
     training, generator = training_of(plan), np.random.default_rng(0)
     arrays = [np.zeros(tensor.shape) for tensor in training.network]
     arrays[-1][...], arrays[2][...] = -30.0, 0.5  # whatever the steps are, each patient's outcome of 1 is a surprise
@@ -322,9 +320,7 @@ def test_a_round_of_32_bits_ends_where_one_of_64_bits_ends(make: Any) -> None:
 
 def test_a_private_round_of_32_bits_has_the_bytes_of_a_plain_round() -> None:
     """Both have 4 bytes for each number and the check. Without the key a private round has 8."""
-    plain = Plan.model_validate_json(
-        json.dumps(json.loads(private_network_plan(hidden=(8,)).canonical) | {"privacy": None})
-    )
+    plain = plan_from_json(json.dumps(json.loads(private_network_plan(hidden=(8,)).canonical) | {"privacy": None}))
     wide, narrow = private_network_plan(hidden=(8,)), private_network_plan(NARROW, hidden=(8,))
     sizes = [exchange_of(plan).layout.total_bytes for plan in (plain, narrow, wide)]
 

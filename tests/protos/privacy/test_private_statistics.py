@@ -11,11 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from protos.plan.exchange import Exchanges, stage_at
-from protos.plan.federated_statistics import NumericColumn
 from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import fewest_rows, noise_rows, noisy_statistics
 from protos.plan.plan import Plan
-from protos.plan.private_statistics import PrivateStatistics
+from protos.plan.statistics_plan import NumericColumn, StatisticsPlan
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
 from protos.privacy.discrete_gaussian import discrete_gaussian
 from protos.wire.messages import Stage
@@ -24,7 +23,7 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.tables import Table
 from site_agent.trainer.released_numbers import numbers_of_table, private_numbers
 from tests.for_each import for_each
-from tests.protos.examples import listed, plan_of_method
+from tests.protos.examples import listed, plan_with
 from tests.protos.privacy.private_plans import PROMISE
 from tests.rehearsal.gates import policy_with
 from tests.site_agent.trainer.test_statistics import CONTRACT
@@ -32,18 +31,19 @@ from tests.site_agent.trainer.test_statistics import CONTRACT
 AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}
 
 
-def private_statistics_plan(promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any) -> Plan:
+def private_statistics_plan(
+    promise: dict[str, Any] | None = None, smallest_cell: int = 1, **keys: Any
+) -> StatisticsPlan:
     """A plan that counts ages and sexes at four sites, with noise."""
-    asked = {"smallest_cell": smallest_cell, "columns": [AGE, SEX]}
-    of_sites = {"sites": listed(4), "secure_aggregation": "required"}
-    private = {"statistics": asked, "privacy": PROMISE | {"clip": 1.0} | (promise or {})}
-    return plan_of_method({"name": "local"}, **of_sites | private | keys)
+    asked = {"kind": "statistics", "smallest_cell": smallest_cell, "columns": [AGE, SEX], "sites": listed(4)}
+    plan = plan_with(**asked | {"privacy": PROMISE | {"clip": 1.0} | (promise or {})} | keys)
+    assert isinstance(plan, StatisticsPlan)
+    return plan
 
 
-def private_of(plan: Plan) -> PrivateStatistics:
-    """The private form of its statistics."""
-    assert plan.private_statistics is not None
-    return plan.private_statistics
+def names_of(plan: StatisticsPlan) -> tuple[str, ...]:
+    """The names of the numbers that each site sends."""
+    return tuple(f"{kind} {cell}" for kind, cell in plan.numbers)
 
 
 def table_of(ages: np.ndarray, sexes: np.ndarray, patients: np.ndarray | None = None) -> Table:
@@ -68,17 +68,17 @@ def norm_of(numbers: Any) -> float:
 @for_each("mean", (60.0, 98.0))
 def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
     """1,000 draws of noise move the mean of 3,000 ages as the closed form says, within the limits of chance."""
-    counted, generator = private_of(private_statistics_plan()), np.random.default_rng(7)
+    counted, generator = private_statistics_plan(), np.random.default_rng(7)
     place, rows, draws = (mean - 60.0) / 40.0, 3000, 1000
     exact = {"count age": rows, "sum age": rows * place, "squares age": rows * place**2}
-    sigma = np.sqrt(4.0 * counted.share_variance)
+    sigma = np.sqrt(4.0 * counted.noise_variance)
     means = []
     for _ in range(draws):
-        noise = dict(zip(counted.names, generator.normal(0.0, sigma, len(counted.names)), strict=True))
+        noise = dict(zip(names_of(counted), generator.normal(0.0, sigma, len(names_of(counted))), strict=True))
         sums = {name: round(exact.get(name, 500.0) / counted.unit * PRIVATE_SCALE + noise[name]) for name in noise}
         means.append(noisy_statistics(counted, sums, 4)["age"]["mean"])
 
-    (column,) = (one for one in counted.statistics.columns if one.name == "age")
+    (column,) = (one for one in counted.columns if one.name == "age")
     assert isinstance(column, NumericColumn)
     # To first order, the noise in the count moves the mean by its distance from the middle of the range.
     wanted = (column.high - column.low) / 2 * noise_rows(counted, 4) / rows * np.sqrt(1 + place**2)
@@ -89,12 +89,11 @@ def test_the_error_of_a_mean_is_that_of_its_noise(mean: float) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"smallest_cell": 10}, "smallest_cell is 10, but with privacy noise hides small counts"),
-        ({"promise": {"patients": 300}}, "patients is only for neural networks"),
-        ({"promise": {"sampling": 0.5}}, "sampling is only for neural networks"),
-        ({"secure_aggregation": "off"}, "Set secure_aggregation to required"),
+        ({"smallest_cell": 10}, "smallest_cell is 10, but noise hides small counts"),
+        ({"promise": {"patients": 300}}, "Extra inputs are not permitted"),
+        ({"promise": {"sampling": 0.5}}, "Extra inputs are not permitted"),
+        ({"masking": {"required": False}}, "Set required under masking to true"),
         ({"assumed_colluders": 0}, "assumed_colluders is 0"),
-        ({"statistics": None}, "the sites send no sums over patients"),
     ],
 )
 def test_statistics_that_cannot_keep_the_promise_are_refused(keys: dict[str, Any], words: str) -> None:
@@ -108,12 +107,12 @@ def test_one_round_sends_signed_sums_and_nothing_else() -> None:
     plan = private_statistics_plan({"epsilon": 0.01, "delta": 1e-12})
     manifest = manifest_of(plan)
 
-    assert (plan.rounds, plan.private_sums, plan.noise_variance) == (1, 1, private_of(plan).share_variance)
+    assert (plan.rounds, plan.private_sums, plan.noise_variance) == (1, 1, plan.noise_variance)
     assert (stage_at(plan, 0), stage_at(plan, 1)) == (Stage.STATISTICS, None)
     exchange = Exchanges(plan, manifest).of(0, Stage.STATISTICS, b"")
     names = ("count age", "sum age", "squares age", "count sex=F", "count sex=M", "count sex=X")
     assert (exchange.up, exchange.scalars) == ((), manifest.scalars)
-    assert tuple(scalar.name for scalar in manifest.scalars) == names == private_of(plan).names
+    assert tuple(scalar.name for scalar in manifest.scalars) == names == names_of(plan)
     assert all(scalar.is_signed and scalar.scale == PRIVATE_SCALE for scalar in manifest.scalars)
     assert all(100 * scalar.bound < 1 << 63 for scalar in manifest.scalars)
     assert all(scalar.bound > 64 * float(plan.noise_variance) ** 0.5 for scalar in manifest.scalars)
@@ -135,7 +134,7 @@ def test_the_honest_shares_of_the_fewest_sites_keep_the_promise(epsilon: float, 
 @for_each("seed", range(10))
 def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: int, clip: float) -> None:
     """With one row or many, missing, huge or infinite values: whoever leaves moves the vector of sums by at most 1."""
-    generator, private = np.random.default_rng(seed), private_of(private_statistics_plan({"clip": clip}))
+    generator, private = np.random.default_rng(seed), private_statistics_plan({"clip": clip})
     ages, sexes = drawn(generator, 60, spread=1e3)
     ages[:3] = np.inf, -np.inf, 1e300
     patients = generator.integers(0, 12, 60)
@@ -149,7 +148,7 @@ def test_no_patient_changes_the_sums_by_more_than_the_noise_is_made_for(seed: in
 
 def test_a_complete_row_at_the_end_of_the_range_is_as_long_as_the_clip_allows() -> None:
     """So the unit is not larger than it has to be, and a patient with a thousand such rows has the same norm."""
-    private = private_of(private_statistics_plan())
+    private = private_statistics_plan()
     one = private_numbers(private, table_of(np.array([100.0]), np.array([0.0])))
     many = private_numbers(private, table_of(np.full(1000, 100.0), np.zeros(1000), np.zeros(1000)))
 
@@ -160,12 +159,12 @@ def test_a_complete_row_at_the_end_of_the_range_is_as_long_as_the_clip_allows() 
 @for_each("seed", range(5))
 def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
     """Clip 1 shortens no patient with one row: counts, mean and deviation are exact to rounding."""
-    generator, private = np.random.default_rng(seed), private_of(private_statistics_plan())
+    generator, private = np.random.default_rng(seed), private_statistics_plan()
     ages, sexes = drawn(generator, 2000)
     totals: Counter[str] = Counter()
     for part in np.array_split(np.arange(2000), 4):
         totals.update(
-            dict(zip(private.names, private_numbers(private, table_of(ages[part], sexes[part])), strict=True))
+            dict(zip(names_of(private), private_numbers(private, table_of(ages[part], sexes[part])), strict=True))
         )
 
     told = noisy_statistics(private, totals, 4)
@@ -181,10 +180,10 @@ def test_without_noise_the_sums_are_the_moments_of_all_rows(seed: int) -> None:
 def test_the_reported_noise_is_that_of_the_counts(seed: int) -> None:
     """The shares of four sites move a count by its reported deviation, and small counts have no moments."""
     plan, generator = private_statistics_plan(), np.random.default_rng(seed)
-    private = private_of(plan)
+    private = plan
     shares = discrete_gaussian(4 * 6 * 200, plan.noise_variance, generator.bytes).reshape(200, 4, 6)
     told = [
-        noisy_statistics(private, dict(zip(private.names, sums.tolist(), strict=True)), 4)
+        noisy_statistics(private, dict(zip(names_of(private), sums.tolist(), strict=True)), 4)
         for sums in shares.sum(axis=1)
     ]
     counts = shares.sum(axis=1)[:, 0] / PRIVATE_SCALE * private.unit
@@ -214,7 +213,7 @@ def test_the_sums_of_a_trainer_do_not_depend_on_small_cells(tmp_path: Path) -> N
     A policy's smallest cell changes no number, and a second plan is not compared with the first one.
     """
     plan = private_statistics_plan()
-    private = private_of(plan)
+    private = plan
     table = table_of(np.array([50.0] * 20), np.array([0.0] * 19 + [1.0]))
     for number in range(2):
         again = private_statistics_plan(version=number + 1)
@@ -230,12 +229,16 @@ def test_a_site_with_more_patients_than_the_bound_sends_clipped_sums_and_stops_n
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A refusal would tell that there is one patient more. The bound is the gate's, with room for 1,048,576 rows."""
-    monkeypatch.setattr("protos.plan.private_statistics.LARGEST_PATIENTS", 3 - (1 << 20))
+    monkeypatch.setattr("protos.plan.statistics_plan.LARGEST_PATIENTS", 3 - (1 << 20))
     plan = private_statistics_plan()
-    private = private_of(plan)
+    private = plan
 
     one, other = (private_numbers(private, table_of(np.full(rows, 100.0), np.zeros(rows))) for rows in (59, 60))
 
-    assert {scalar.bound for scalar in manifest_of(plan).scalars} == {private.bound} == {3 * PRIVATE_SCALE}
+    assert (
+        {scalar.bound for scalar in manifest_of(plan).scalars}
+        == {private.largest_private_number}
+        == {3 * PRIVATE_SCALE}
+    )
     assert one == other
-    assert max(one) == private.bound
+    assert max(one) == private.largest_private_number

@@ -261,7 +261,7 @@ def test_a_rate_without_meaning_is_refused(rate: float) -> None:
 
 def test_samples_go_with_networks_alone() -> None:
     """The federated prior has one sum of all patients."""
-    with pytest.raises(ValidationError, match="sampling is only for neural networks"):
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         private_plan({"sampling": 0.5})
 
 

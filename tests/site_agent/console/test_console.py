@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.approvals import approval_path, find_approval, why_not
 from site_agent.approving import announced_plans
 from site_agent.console.console_app import LONGEST_FORM_BYTES, run_command
@@ -55,7 +55,7 @@ def running(folder: Path) -> Iterator[Running]:
 
 def plan_of(folder: Path) -> Plan:
     """The plan that was announced."""
-    return Plan.model_validate_json(announced_plans(folder / "state")[0].read_bytes())
+    return plan_from_json(announced_plans(folder / "state")[0].read_bytes())
 
 
 def may_train(folder: Path, plan: Plan) -> bool:
@@ -110,7 +110,7 @@ def test_what_is_approved_is_what_was_read(tmp_path: Path) -> None:
     with running_console(tmp_path, by="A. Jones") as running:
         running.enter()
         running.read_plan(plan)
-        changed = plan.model_copy(update={"seed": plan.seed + 1})
+        changed = plan.model_copy(update={"version": plan.version + 1})
         (gate_folder(tmp_path / "state") / "plans" / f"{plan.digest.hex()}.json").write_bytes(changed.canonical)
 
         running.act("approve", plan=plan.digest.hex(), by="somebody else")

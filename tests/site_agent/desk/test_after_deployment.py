@@ -12,9 +12,8 @@ import pytest
 
 from host.audit_log import AuditLog
 from protos.errors import DataError
-from protos.plan.augmentation import Flip
+from protos.plan.network_plan import FileStart
 from protos.plan.patient_privacy import Privacy
-from protos.plan.plan import StartingFile
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
@@ -131,10 +130,10 @@ def test_a_card_has_the_epsilon_of_what_left(hospital: Hospital) -> None:
     assert "differential privacy of what the sites sent: none" in card_markdown(card_facts(hospital, used))
 
 
-def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: Hospital) -> None:
+def test_a_card_names_a_starting_file(hospital: Hospital) -> None:
     """In the words of the page that was approved; a model of this site's rows alone has none of them."""
     used = model_in_use(hospital.state_path, RUN)
-    named = {"starting_file": StartingFile(sha256="5" * 64), "augmentation": (Flip(name="flip"),)}
+    named = {"start": FileStart(name="file", seed=0, sha256="5" * 64)}
     other = replace(used.model, plan=used.model.plan.model_copy(update=named))
 
     text = card_markdown(card_facts(hospital, replace(used, model=other)))
@@ -142,7 +141,6 @@ def test_a_card_names_starting_file_frozen_layers_and_changed_images(hospital: H
     for sentence in network_terms(other.plan):
         assert sentence in text
     assert "SHA-256 5555" in text
-    assert "mirrored across" in text
     assert "SHA-256 5555" not in card_markdown(card_facts(hospital, used))
 
 

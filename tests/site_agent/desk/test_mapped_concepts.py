@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protos.errors import ConfigurationError
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.mapped_concepts import concept_sections
 from site_agent.desk.plan_review import as_lines
 from site_agent.trainer.data.contract import Contract, require_answer
@@ -41,7 +41,7 @@ def _plan(**answers: str) -> Plan:
         "question": QUESTION
     }
     document["sites"] = [one | {"answers": answers.get(one["name"], "same")} for one in document["sites"]]
-    return Plan.model_validate_json(json.dumps(document))
+    return plan_from_json(json.dumps(document))
 
 
 def _contract(unit: str = "mmol/l", answers: str = "same") -> Contract:

@@ -16,7 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from protos.errors import DataError, OperatorError, UsageError
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageSize
 from site_agent.desk import trainer_doctor
 from site_agent.desk.applied import AppliedModel
 from site_agent.desk.comparison.evaluation import dice_of_images

@@ -11,18 +11,18 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
-from protos.plan.manifest import Occasion, manifest_of
-from protos.plan.plan import Plan
-from protos.plan.volume import most_bytes
+from protos.plan.manifest import Occasion, manifest_of, most_bytes
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
 from site_agent.desk.sets_of_plans import plan_differences
-from tests.protos.examples import METHODS, plan_of_method
+from tests.plan_changes import changed
+from tests.protos.examples import METHODS, plan_of_method, plan_with
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
 
 ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-FILE: dict[str, Any] = {"sha256": "5" * 64}
+FILE: dict[str, Any] = {"name": "file", "seed": 7, "sha256": "5" * 64}
 OWN: dict[str, Any] = {
     "name": "named-tensors",
     "tensors": [
@@ -59,7 +59,7 @@ def widest(method: dict[str, Any], **keys: Any) -> Plan:
 @pytest.mark.parametrize("masking", ["required", "off"])
 def test_everything_that_may_leave_is_named(method: dict[str, Any], masking: str) -> None:
     """Each tensor with shape, type, bytes and masking, each number with a meaning and a bound, the bytes in all."""
-    plan = widest(method, secure_aggregation=masking)
+    plan = widest(method, masking={"required": masking == "required"})
     manifest, masked = manifest_of(plan), "yes" if masking == "required" else "no"
 
     assert table(plan, "Updates of parameters") == tuple(
@@ -87,7 +87,7 @@ def test_a_page_reads_like_this() -> None:
     plan = plan_of_method(
         {"name": "player-fl"},
         architecture={"name": "dense", "hidden": [2, 2]},
-        early_stopping={"signal": "global", "patience": 3},
+        schedule={"early_stopping": {"signal": "global", "patience": 3}},
         **ROWS | MEASURING,
     )
     manifest = manifest_of(plan)
@@ -154,9 +154,12 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         "blocks": [2],
         "hidden": [],
     }
-    frozen = plan_of_method({"name": "fedavg"}, architecture=OWN, columns=[], outputs=None, starting_file=FILE)
+    frozen = plan_of_method({"name": "fedavg"}, architecture=OWN, columns=[], outputs=None, start=FILE)
     changed = plan_of_method(
-        {"name": "fedper"}, architecture=of_images, columns=[], outputs=None, augmentation=[{"name": "flip"}]
+        {"name": "fedper"},
+        architecture=of_images | {"augmentation": [{"name": "flip"}]},
+        columns=[],
+        outputs=None,
     )
 
     assert (
@@ -173,7 +176,7 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"secure_aggregation": "off"}, "so the coordinator sees the numbers of each single site, not only sums."),
+        ({"masking": {"required": False}}, "so the coordinator sees the numbers of each single site, not only sums."),
         (
             {"checkpoint": "global"},
             "The coordinator and the other sites see only the sums of these numbers over the sites.",
@@ -182,17 +185,17 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
         ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
         ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
         (
-            {"early_stopping": {"signal": "local", "patience": 2}},
+            {"schedule": {"early_stopping": {"signal": "local", "patience": 2}}},
             "when no site's own validation loss has fallen in the last 2",
         ),
         ({}, "A report shows how much this site gained by joining. The report is not sent and stays at this site."),
         ({}, "Apart from the values above, no number is sent."),
-        ({"encoding": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
+        ({"masking": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
         ({"weighting": ROWS["weighting"]}, "the number of this site's training rows, rounded to two significant bits"),
         ({"weighting": ROWS["weighting"] | {"exact": True}}, "the number of this site's training rows, not rounded"),
-        ({"starting_file": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
+        ({"start": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
         (
-            {"starting_file": FILE | {"layers": ["body.layer2"]}},
+            {"start": FILE | {"layers": ["body.layer2"]}},
             f"The layers body.layer2 start from the file with the SHA-256 {'5' * 64}.",
         ),
     ],
@@ -212,7 +215,7 @@ def test_a_plan_that_shares_nothing_says_so() -> None:
 def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
     columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]
-    plan = plan_of_method({"name": "local"}, statistics={"smallest_cell": 12, "columns": columns})
+    plan = plan_with(kind="statistics", smallest_cell=12, columns=columns)
     text = page(plan)
 
     names = [row[0] for row in table(plan, "Other numbers")]
@@ -316,7 +319,7 @@ def _short(plan: Plan) -> str:
 @pytest.mark.parametrize("masking", ["required", "off"])
 def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], masking: str) -> None:
     """Whatever the plan: what is asked, in whom, what stays and leaves, masking, privacy, and the worst case."""
-    text = _short(widest(method, secure_aggregation=masking))
+    text = _short(widest(method, masking={"required": masking == "required"}))
 
     for words in (
         "Task: ",
@@ -336,7 +339,7 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
 @pytest.mark.parametrize("masking", ["required", "off"])
 def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
     """In every plan, a sentence has one thought: at most 25 words, no semicolon, and a full stop."""
-    plan = widest(method, secure_aggregation=masking)
+    plan = widest(method, masking={"required": masking == "required"})
     shown = [in_words(plan, manifest_of(plan)), *sections(plan)[1:]]  # without the digests
 
     for text in (sentence for section in shown for sentence in section.sentences):
@@ -379,17 +382,17 @@ def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
     tables = uci_tables(CONCEPTS.parent)
     tables.pop("switzerland")
     content = plan_of_tables(tables, 3).model_dump(mode="json")
-    content["method"].pop("fewest_sites")
+    content.pop("fewest_sites")
 
     with pytest.raises(ValidationError, match="three sites could each compute the sum of the other two"):
-        Plan.model_validate_json(json.dumps(content))
+        plan_from_json(json.dumps(content))
 
 
 def test_receivers_are_named_and_not_counted() -> None:
     """The page says that they send nothing, and the sum is over the contributors only."""
     content = plan_of_tables(uci_tables(CONCEPTS.parent), 3).model_dump(mode="json")
     content["sites"].append({"name": "westbrook", "identity": "-".join(["aaaw"] * 8), "tier": "receiving"})
-    plan = Plan.model_validate_json(json.dumps(content | {"secure_aggregation": "required"}))
+    plan = plan_from_json(json.dumps(changed(content, {"masking": {"required": True}})))
 
     told = page(plan)
     words = " ".join(in_words(plan, manifest_of(plan)).sentences)

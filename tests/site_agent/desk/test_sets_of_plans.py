@@ -23,7 +23,7 @@ def test_a_plan_with_other_sites_is_named_with_the_difference(sites: str) -> Non
 
 def test_the_same_sites_and_runs_that_do_not_count_are_not_named() -> None:
     """Also no plan without masks, of which no sum hides anything."""
-    unmasked = masked_plan("abc").model_copy(update={"secure_aggregation": "off"})
+    unmasked = masked_plan("abc", masking={"required": False})
 
     assert compared_with_others(masked_plan("abcd", study="another"), [FOUR], ()) is None
     assert compared_with_others(masked_plan("abc"), [FOUR], [FOUR.run_name]) is None

@@ -43,7 +43,7 @@ def rounds_under(plan: Plan, policy: Policy, folder: Path, audit: AuditLog) -> R
 @pytest.mark.parametrize("key", CHANGES)
 def test_masks_and_building_follow_a_changed_policy(tmp_path: Path, key: str) -> None:
     """A run whose policy changes has the limits of a run that begins under the new policy."""
-    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+    plan = plan_with(made_up_identities(), changes={"masking": {"required": True}})
     changed = policy_with(secure_aggregation="required").model_copy(update={key: CHANGES[key]})
     log = AuditLog(tmp_path / "audit.log", site="a", now=lambda: NOON)
     rounds = rounds_under(plan, policy_with(secure_aggregation="required"), tmp_path, log)

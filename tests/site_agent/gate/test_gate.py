@@ -96,7 +96,7 @@ def test_a_change_of_another_length_is_refused_not_padded(tmp_path: Path, audit:
 @pytest.mark.parametrize(("clipped", "is_refused"), [(0, False), (100, False), (101, True), (1000, True)])
 def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clipped: int, is_refused: bool) -> None:
     """Up to the agreed share values are clipped and counted; one more stops this site."""
-    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
+    encoding = {"masking": {"clipping_range": 8.0, "largest_clipped_share": 0.1}}
     plan = plan_with(made_up_identities(), parameters=1000, changes=encoding)
     gate = gate_for(plan, audit, tmp_path)
     update = np.ones(1000, np.float32)
@@ -113,7 +113,7 @@ def test_too_much_clipping_stops_the_round(tmp_path: Path, audit: AuditLog, clip
 @pytest.mark.parametrize("seed", range(20))
 def test_no_encoded_value_lies_beyond_the_clipping_range(tmp_path: Path, audit: AuditLog, seed: int) -> None:
     """Whatever a trainer computes, the sum over all sites fits into 32 bits."""
-    encoding = {"encoding": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
+    encoding = {"masking": {"clipping_range": 8.0, "largest_clipped_share": 1.0}}
     plan = plan_with(made_up_identities(), parameters=5000, changes=encoding)
     gate = gate_for(plan, audit, tmp_path)
     generator = np.random.default_rng(seed)
@@ -295,7 +295,7 @@ def test_a_record_that_cannot_be_written_lets_nothing_out(
 
 def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:
     """A gate in the clear cannot be made for a plan that asks for masking, nor the other way round."""
-    plan = plan_with(made_up_identities(), changes={"secure_aggregation": "required"})
+    plan = plan_with(made_up_identities(), changes={"masking": {"required": True}})
 
     with pytest.raises(ValueError, match="masked"):
         gate_for(plan, audit, tmp_path)

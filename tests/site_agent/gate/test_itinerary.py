@@ -21,9 +21,13 @@ DIGEST = bytes(32)
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [2, 2, 2]}, "columns": ["x"], "outputs": 1}
 
 
-def a_plan(method: str = "fedavg", rounds: int = 4, **changes: Any) -> Plan:
+def a_plan(
+    method: str = "fedavg", rounds: int = 4, early_stopping: dict[str, Any] | None = None, **changes: Any
+) -> Plan:
     """So many training rounds of one step."""
-    schedule = {"aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1}
+    schedule = {
+        "aggregate": "every-epoch", "epochs": rounds, "batches_per_epoch": 1, "early_stopping": early_stopping,
+    }  # fmt: skip
     return plan_with(made_up_identities(), changes={"method": {"name": method}, "schedule": schedule} | changes)
 
 

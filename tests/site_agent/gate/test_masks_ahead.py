@@ -23,7 +23,7 @@ POSITION = bytes(range(32))
 def masking(tmp_path: Path) -> Iterator[SiteMasking]:
     """The masks of site a, after all sites agreed on keys."""
     keys, identities = keys_of(NAMES)
-    plan = plan_with(identities, changes={"secure_aggregation": "required"})
+    plan = plan_with(identities, changes={"masking": {"required": True}})
     stores = {name: Store(tmp_path / name / "gate.sqlite") for name in NAMES}
     yield sealed(plan, keys, stores)
     for store in stores.values():

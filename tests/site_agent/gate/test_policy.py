@@ -89,7 +89,7 @@ def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
         ),
         ({}, {"smallest_sites": 4}, "the plan sums the updates of 3 sites, and the policy requires at least 4"),
         (
-            {"encoding": {"clipping_range": 16.0}},
+            {"masking": {"clipping_range": 16.0}},
             {},
             "the plan's clipping range is 16, and the policy allows 8",
         ),
@@ -127,11 +127,11 @@ def test_the_smallest_set_counts_for_each_concept(fewest: int, is_refused: bool)
 def test_exact_rows_and_starting_files_are_refused_unless_the_policy_allows_them(allowed: bool) -> None:
     """Both weaken the protection of patients, so a hospital must write them; rounded rows need no key."""
     rows = {"name": "rows", "largest_rows": 1024}
-    masked = {"secure_aggregation": "required"}
+    masked = {"masking": {"required": True}}
     policy = {"exact_rows": "allow", "starting_file": "allow"} if allowed else {}
 
     exact = asked(masked | {"weighting": rows | {"exact": True}}, **policy)
-    file = asked({"starting_file": {"sha256": "0" * 64}}, **policy)
+    file = asked({"start": {"name": "file", "seed": 0, "sha256": "0" * 64}}, **policy)
 
     assert asked(masked | {"weighting": rows}) is None
     for reason, key in ((exact, "exact_rows"), (file, "starting_file")):
@@ -141,7 +141,7 @@ def test_exact_rows_and_starting_files_are_refused_unless_the_policy_allows_them
 @pytest.mark.parametrize(("cell", "is_refused"), [(1, True), (2, False), (10, False)])
 def test_exact_rows_need_a_cell_of_two_patients(cell: int, is_refused: bool) -> None:
     """Otherwise the counts of two studies may differ by the one patient who came between them."""
-    plan = {"secure_aggregation": "required", "weighting": {"name": "rows", "largest_rows": 1024, "exact": True}}
+    plan = {"masking": {"required": True}, "weighting": {"name": "rows", "largest_rows": 1024, "exact": True}}
 
     reason = asked(plan, exact_rows="allow", smallest_cell=cell)
 

@@ -184,15 +184,14 @@ def test_the_end_of_a_run_removes_the_numbers_and_no_payment(tmp_path: Path, aud
 @for_each("seed", range(3))
 def test_the_noise_of_a_site_has_the_variance_of_its_share(seed: int) -> None:
     """Over 300 draws of every number the variance is the plan's within the limits of chance."""
-    assert PLAN.prior is not None
-    assert PLAN.prior.private is not None
-    size, generator = len(PLAN.prior.private.names), np.random.default_rng(seed)
+    assert PLAN.private is not None
+    size, generator = len(PLAN.private.names), np.random.default_rng(seed)
 
     drawn = np.array([with_noise(PLAN, [7] * size, generator.bytes) for _ in range(300)], np.float64) - 7
 
-    ratio = drawn.var() / PLAN.prior.private.share_variance
+    ratio = drawn.var() / PLAN.private.share_variance
     assert abs(ratio - 1) < 5 * sqrt(2 / drawn.size)
-    assert abs(drawn.mean()) < 5 * sqrt(PLAN.prior.private.share_variance / drawn.size)
+    assert abs(drawn.mean()) < 5 * sqrt(PLAN.private.share_variance / drawn.size)
 
 
 @pytest.mark.parametrize("has_limits", [True, False])

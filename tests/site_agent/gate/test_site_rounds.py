@@ -40,7 +40,7 @@ def rounds_of(plan: Plan, site: str, state: Path, audit: AuditLog, asked: list[C
         asked.append(question)
         return Agreed()
 
-    masking = None if plan.secure_aggregation == "off" else object()  # is not come to
+    masking = None if not plan.masking.required else object()  # is not come to
     return Rounds(
         run=plan.run_name, plan=plan, manifest=manifest_of(plan), site=site, policy=policy_with(), audit=audit,
         consent=Consent(state, plan, approvers=1, now=lambda: NOON), masking=masking, saved=(),  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ import yaml
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from protos.plan.methods import METHOD_NAMES
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.approving import approve
 from site_agent.desk.comparison.evaluation import measure, scores_of, targets_of
 from site_agent.hospital import Hospital, read_hospital
@@ -25,6 +25,7 @@ from site_agent.trainer.before_rounds import begin_study
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Asked, Outcome, Study
 from site_agent.trainer.training.flat_network import Vector
+from tests.plan_changes import changed
 
 LOOSE_POLICY: Final = {
     "methods": list(METHOD_NAMES),
@@ -123,24 +124,25 @@ def make_site(
     return folder / "hospital.yaml"
 
 
-def make_plan(*, method: dict[str, object] | None = None, **changes: Any) -> Plan:
+def make_plan(**changes: Any) -> Any:  # a plan, of the kind that the changes name
     """A plan of three sites with a small network; any key may be changed."""
     content: dict[str, object] = {
+        "kind": "network",
         "study": "law",
         "version": 1,
-        "method": method or {"name": "global-layers"},
+        "method": {"name": "global-layers"},
         "architecture": SMALL,
         "schedule": {"aggregate": "every-epoch", "epochs": 3, "batches_per_epoch": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.003},
         "weighting": {"name": "equal"},
-        "seed": 11,
+        "start": {"name": "equal", "seed": 11},
         "sites": [
             {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
             for name, letter in zip(NAMES, "abc", strict=True)
         ],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
     }
-    return Plan.model_validate_json(json.dumps(content | changes))
+    return plan_from_json(json.dumps(changed(content, changes)))
 
 
 def prepare(config: Path, plan: Plan) -> tuple[Hospital, Study, Preprocessing]:

@@ -58,7 +58,7 @@ def test_rows_count_as_they_are_or_on_the_grid() -> None:
     assert [rounded.counted(rows) for rows in (1, 172, 250, 300)] == [1, 192, 256, 256]
     assert [exact.counted(rows) for rows in (1, 172, 250, 300)] == [1, 172, 250, 256]
     weighting = exact.model_dump(mode="json")
-    measures = Measures(make_plan(weighting=weighting, secure_aggregation="required"), 172, 171)
+    measures = Measures(make_plan(weighting=weighting, masking={"required": True}), 172, 171)
     assert measures.rows == 172
     assert measures.validation_of(0.5, improving=True)["validation weight"] == 192
 
@@ -83,7 +83,7 @@ def test_a_site_with_too_few_rows_does_not_train(
     """About 115 training rows: the limits of policy and plan are for rows of the table, whatever the cap of weights."""
     config = make_site(tmp_path)
     config.write_text(config.read_text().replace("policy:", f"policy:\n  smallest_training_rows: {smallest}"))
-    plan = make_plan(weighting=weighting, secure_aggregation="required")
+    plan = make_plan(weighting=weighting, masking={"required": True})
     approve_plan(config, plan)
     socket = ScriptedSocket(Prepare("law-1", plan.canonical))
 
@@ -100,7 +100,7 @@ def test_a_small_count_of_an_earlier_study_stops_a_site_that_grew(tmp_path: Path
     """The table now has as many rows as the plan requires, but the count that may leave is smaller."""
     config = make_site(tmp_path)
     weighting = {"name": "rows", "largest_rows": 1024, "fewest_rows": 96, "exact": True}
-    plan = make_plan(weighting=weighting, secure_aggregation="required")
+    plan = make_plan(weighting=weighting, masking={"required": True})
     approve_plan(config, plan)
     rows = len(make_study(config, make_plan()).own.training)
     config.write_text(config.read_text().replace("policy:", f"policy:\n  smallest_cell: {rows - 94}"))
@@ -124,7 +124,7 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
     rounded, exact = (
         make_plan(
             weighting={"name": "rows", "largest_rows": 1024} | ({"exact": True} if is_exact else {}),
-            secure_aggregation="required",
+            masking={"required": True},
         )
         for is_exact in (False, True)
     )

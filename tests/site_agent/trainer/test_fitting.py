@@ -46,14 +46,16 @@ def plan(**changes: Any) -> Plan:
         "schedule": {"aggregate": "every-epoch", "epochs": 2, "batches_per_epoch": 2},
         "optimiser": {"name": "sgd", "learning_rate": 0.1},
         "weighting": {"name": "equal"},
-        "secure_aggregation": "required",
+        "masking": {"required": True},
     }
     return experiment_plan(SITES, 0, **keys | changes)
 
 
 PARTLY = {
-    "column dose": {"partly_recorded": [{"column": "dose", "recorded_by": list(OTHERS)}]},
-    "output 2": {"partly_observed": [{"output": 2, "recorded_by": list(OTHERS)}]},
+    "column dose": {
+        "columns": [{"name": "dose", "recorded_by": list(OTHERS)} if name == "dose" else name for name in COLUMNS]
+    },
+    "output 2": {"outputs": {"count": CLASSES, "partly_observed": [{"output": 2, "recorded_by": list(OTHERS)}]}},
 }
 LACKING = {"column dose": table(columns=("age",)), "output 2": table(seen=(0, 1))}
 

@@ -28,8 +28,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "method": {"name": "scaffold"}, "columns": COLUMNS, "optimiser": {"name": "sgd", "learning_rate": 0.1},
     } | DENSE,
     "statistics": {
-        "method": {"name": "local"},
-        "statistics": {"smallest_cell": 10, "columns": [{"name": "mean_radius", "low": 0.0, "high": 30.0}]},
+        "kind": "statistics", "smallest_cell": 10, "columns": [{"name": "mean_radius", "low": 0.0, "high": 30.0}],
     },
 }  # fmt: skip
 

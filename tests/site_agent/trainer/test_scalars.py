@@ -72,7 +72,7 @@ def test_a_validation_loss_is_weighed_by_its_rows_and_never_beyond_its_bound(
 
 def test_the_signal_to_go_on_is_the_sites_own() -> None:
     """1 while its loss was the lowest within the patience; without early stopping it says nothing."""
-    stopping, without = _plan(early_stopping=STOPPING), _plan(checkpoint="global")
+    stopping, without = _plan(schedule={"early_stopping": STOPPING}), _plan(checkpoint="global")
 
     signals = [
         Measures(stopping, 9, 9).validation(_choice(*losses))["still improving"]

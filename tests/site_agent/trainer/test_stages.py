@@ -63,7 +63,7 @@ def _federate(**changes: Any) -> tuple[Federation, dict[int, dict[str, Named]]]:
 def _best_of(seed: int) -> tuple[Federation, dict[int, dict[str, Named]]]:
     """Some seeds learn slowly, some overshoot, so that every round is the best of some."""
     rate = {"name": "sgd", "learning_rate": (0.2, 3.0, 10.0)[seed % 3]}
-    return _federate(seed=seed, checkpoint="global", schedule=schedule(4, steps=1), optimiser=rate)
+    return _federate(start={"seed": seed}, checkpoint="global", schedule=schedule(4, steps=1), optimiser=rate)
 
 
 @for_each("seed", range(12))
@@ -91,8 +91,8 @@ def test_over_the_seeds_every_round_is_the_best_of_some() -> None:
 def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
     """With a rate that only harms, all sites end after the same round and keep the best model."""
     federation, _ = _federate(
-        checkpoint="global", early_stopping={"signal": signal, "patience": 1}, schedule=schedule(12, steps=1),
-        optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},
+        checkpoint="global", schedule=schedule(12, steps=1) | {"early_stopping": {"signal": signal, "patience": 1}},
+        optimiser={"name": "sgd", "learning_rate": 10.0}, masking={"clipping_range": 64.0},
     )  # fmt: skip
 
     made = federation.run.course.training_rounds
@@ -110,7 +110,7 @@ def test_a_site_that_entered_late_ends_with_what_it_has_seen() -> None:
     """If the best round was before its time, with the last model that it measured."""
     federation = Federation(tiny_plan(
         "fedper", outputs=None, checkpoint="global", schedule=schedule(4, steps=1),
-        optimiser={"name": "sgd", "learning_rate": 10.0}, encoding={"clipping_range": 64.0},
+        optimiser={"name": "sgd", "learning_rate": 10.0}, masking={"clipping_range": 64.0},
     ))  # fmt: skip
     for number in range(5):
         federation.round(number, of=("ahus",) if number < 3 else ("ahus", "berlin"))
@@ -161,7 +161,7 @@ def test_the_scalars_of_a_measured_round_are_the_sites_own_measurement() -> None
 
 def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
     """Its first step in round 2 is made with the rate of the run's third step."""
-    plan = tiny_plan("fedavg", rate_schedule=STEP_RATE, schedule=schedule(4, steps=1))
+    plan = tiny_plan("fedavg", optimiser={"rate_schedule": STEP_RATE}, schedule=schedule(4, steps=1))
     federation = Federation(plan)
     for number in range(2):
         federation.round(number, of=("ahus",))

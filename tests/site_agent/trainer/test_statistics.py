@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from protos.errors import DataError
-from protos.plan.federated_statistics import MOMENT_SCALE
-from protos.plan.plan import Plan
+from protos.plan.statistics_plan import MOMENT_SCALE, StatisticsPlan
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.before_rounds import own_numbers
 from site_agent.trainer.disk import recording
@@ -57,10 +56,11 @@ def released(folder: Path) -> list[tuple[str, str, str, int]]:
         return store.read("SELECT * FROM released")
 
 
-def asking(*columns: dict[str, Any], smallest_cell: int = 1, version: int = 1) -> Plan:
+def asking(*columns: dict[str, Any], smallest_cell: int = 1, version: int = 1) -> StatisticsPlan:
     """A plan that counts these columns."""
-    asked = {"smallest_cell": smallest_cell, "columns": list(columns)}
-    return make_plan(method={"name": "local"}, statistics=asked, version=version)
+    plan = make_plan(kind="statistics", smallest_cell=smallest_cell, columns=list(columns), version=version)
+    assert isinstance(plan, StatisticsPlan)
+    return plan
 
 
 AGE, SEX = {"name": "age", "low": 20.0, "high": 100.0}, {"name": "sex", "codes": ["F", "M", "X"]}

@@ -43,7 +43,7 @@ def _three(folder: Path, plan: Plan) -> list[Study]:
 def test_the_same_seed_gives_the_same_bits(tmp_path: Path, seed: int, dropout: float) -> None:
     """Also when one of the two trains alone in between."""
     architecture = make_plan().architecture.model_dump() | {"dropout": dropout}
-    plan = make_plan(seed=seed, architecture=architecture)
+    plan = make_plan(start={"seed": seed}, architecture=architecture)
     config = make_site(tmp_path)
     outcomes = []
 
@@ -100,7 +100,7 @@ def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_pa
 @for_each("seed", range(3))
 def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
     """After a round of Global Layers every body is the mean of the bodies, and nothing private moved."""
-    plan = make_plan(seed=seed)
+    plan = make_plan(start={"seed": seed})
     studies = _three(tmp_path, plan)[:2]
     shared = first_values(plan, studies[0])
     updates = [update_of(study, 0, shared) for study in studies]
@@ -121,7 +121,7 @@ def test_two_sites_meet_at_the_mean(tmp_path: Path, seed: int) -> None:
 @for_each("seed", range(5))
 def test_a_change_is_the_bodys_in_the_manifests_order(tmp_path: Path, seed: int) -> None:
     """Received plus update is the trained body; of the private tensors nothing is in it."""
-    plan = make_plan(seed=seed)
+    plan = make_plan(start={"seed": seed})
     study = make_study(make_site(tmp_path), plan)
     received = first_values(plan, study)
 
@@ -235,7 +235,7 @@ def test_a_round_is_trained_once_and_in_order(tmp_path: Path, asked: int) -> Non
 
 def test_sites_that_start_by_themselves_meet_in_the_first_mean(tmp_path: Path) -> None:
     """With `start: own` the received first values are not taken in; from the first mean on all sites agree."""
-    plan = make_plan(start="own")
+    plan = make_plan(start={"name": "own", "seed": 11})
     studies = [make_study(make_site(tmp_path / name, name), plan) for name in NAMES]
     received = first_values(plan, studies[0])
 

@@ -207,8 +207,8 @@ def test_buffers_stay_private_unless_the_plan_refuses_them(tmp_path: Path) -> No
 def test_frozen_and_trained_layers_start_from_the_file_that_the_plan_names(tmp_path: Path, module: Path) -> None:
     """The coordinator and every site start from it; frozen layers keep it, and all others start from the seed."""
     values = random_values({"trunk.weight": (5, 3), "trunk.bias": (5,), "first.weight": (4, 5), "first.bias": (4,)})
-    named = {"sha256": write_starting_file(tmp_path, values), "layers": ["trunk", "first"]}
-    plan = plan_for({"name": "fedavg"}, LAYERS, starting_file=named)
+    named = {"name": "file", "seed": 5, "sha256": write_starting_file(tmp_path, values), "layers": ["trunk", "first"]}
+    plan = plan_for({"name": "fedavg"}, LAYERS, start=named)
     federation = federation_of(plan, module, starts=starting_values(tmp_path, plan))
     seeded = federation_of(plan_for({"name": "fedavg"}, LAYERS), module).own("ahus")
 
@@ -236,7 +236,7 @@ def test_frozen_and_trained_layers_start_from_the_file_that_the_plan_names(tmp_p
 )
 def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[str] | None, words: str | None) -> None:
     """A layer that stays private starts from the site's secret; a plan that names it is refused. Frozen ones may."""
-    plan = plan_for({"name": method}, LAYERS, starting_file={"sha256": "0" * 64, "layers": layers})
+    plan = plan_for({"name": method}, LAYERS, start={"name": "file", "seed": 5, "sha256": "0" * 64, "layers": layers})
 
     if words is None:
         assert [tensor.name for tensor in starting_tensors(plan)] == [*TRUNK]
@@ -247,7 +247,9 @@ def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[st
 
 def test_without_the_files_values_nothing_starts(module: Path) -> None:
     """Neither coordinator nor site takes the seed's values in their place."""
-    plan = plan_for({"name": "fedavg"}, LAYERS, starting_file={"sha256": "0" * 64, "layers": ["first"]})
+    plan = plan_for(
+        {"name": "fedavg"}, LAYERS, start={"name": "file", "seed": 5, "sha256": "0" * 64, "layers": ["first"]}
+    )
 
     with pytest.raises(ValueError, match="starting file, which was not read"):
         manifest_of(plan).initial_parameters(plan.seed)

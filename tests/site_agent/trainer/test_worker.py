@@ -14,6 +14,7 @@ import yaml
 from protos.errors import UnavailableError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import after_rounds
 from site_agent.hospital import read_hospital
@@ -96,9 +97,9 @@ def _refused(config: Path, *questions: Message) -> Failed:
 def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither an unknown plan nor one that differs in a single number from the approved one."""
     config = make_site(tmp_path)
-    approve_plan(config, make_plan(seed=1))
+    approve_plan(config, make_plan(start={"seed": 1}))
 
-    answer = _refused(config, Prepare("law-1", make_plan(seed=2).canonical))
+    answer = _refused(config, Prepare("law-1", make_plan(start={"seed": 2}).canonical))
 
     assert answer == Failed(SiteReason.PLAN_NOT_APPROVED, 77)
     assert "site-agent approve" in capfd.readouterr().err
@@ -220,7 +221,7 @@ def test_a_private_run_ends_alike_for_others_whatever_patients_make_of_the_repor
     if every == 7:  # four training rows with both outcomes
         config.write_text(config.read_text().replace("seed: 3", "seed: 4\n    test_share: 0.7"))
     approve_plan(config, plan)
-    prior = plan.prior
+    prior = plan if isinstance(plan, PriorPlan) else None
     first_values = _start(plan) if prior is None else np.zeros(prior.tensor.number_count, np.float32)
     last = np.full_like(first_values, 3e38) if prior is None else first_values
     stage = Stage.TRAINING if prior is None else Stage.STATISTICS

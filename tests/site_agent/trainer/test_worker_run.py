@@ -16,7 +16,7 @@ from coordinator.rounds.phases import Gathering
 from coordinator.rounds.run import new_run, terms_of
 from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.wire.messages import SiteReason, Stage
 from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, payload_bytes
@@ -68,7 +68,7 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     plan = make_plan(
         method={"name": method}, architecture={"name": "dense", "hidden": [4, 3]}, columns=columns, outputs=1,
         schedule={"aggregate": "every-epoch", "epochs": 4, "batches_per_epoch": 2}, checkpoint="global",
-        weighting={"name": "rows", "largest_rows": 512}, encoding={"clipping_range": 64.0},
+        weighting={"name": "rows", "largest_rows": 512}, masking={"clipping_range": 64.0},
     )  # fmt: skip
     approve_plan(config, plan)
     trainer_socket = _Coordinated(plan)
@@ -134,7 +134,7 @@ def test_private_layers_over_the_trainer_socket_follow_from_the_sums_that_the_ga
     config.write_text(yaml.safe_dump(content))
     changes = {"method": {"name": "fedper"}, "outputs": None}
     whole = json.loads(network_plan_of(uci_tables(uci), 1.0, rounds=3, hidden=(4,)).canonical)
-    plan = Plan.model_validate_json(json.dumps(whole | changes))
+    plan = plan_from_json(json.dumps(whole | changes))
     manifest, own = manifest_of(plan), plan.own_numbers
     down, shared = manifest.initial_parameters(plan.seed).tobytes(), 8 * len(manifest.scalars)
 

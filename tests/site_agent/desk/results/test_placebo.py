@@ -102,18 +102,17 @@ def test_copies_record_what_the_site_records(tmp_path: Path) -> None:
 
     hospital = read_hospital(make_site(tmp_path))
     columns = list(begin_study(hospital, make_plan(), tmp_path)[0].own.columns)
-    partly = [{"column": columns[0], "recorded_by": ["ahus", "berlin", "cluj"]}]
-    others = [{"column": "elsewhere", "recorded_by": ["berlin", "cluj", "delft"]}]
+    partly = {"name": columns[0], "recorded_by": ["ahus", "berlin", "cluj"]}
+    others = {"name": "elsewhere", "recorded_by": ["berlin", "cluj", "delft"]}
     plan = make_plan(
         method={"name": "fedavg"},
         sites=[
             {"name": name, "identity": "-".join(["aaa" + letter] * 8)}
             for name, letter in zip((*NAMES, "delft"), "abcd", strict=True)
         ],
-        columns=[*columns, "elsewhere"],
+        columns=[partly, *columns[1:], others],
         outputs=1,
-        secure_aggregation="required",
-        partly_recorded=partly + others,
+        masking={"required": True},
     )
     study, _ = begin_study(hospital, plan, tmp_path)
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageSize
 from site_agent.desk.comparison.evaluation import Scores, measure, targets_of
 from site_agent.desk.results import simple_models
 from site_agent.desk.results.own_models import OwnModel, arrays_of, own_model_of, own_scores

@@ -23,7 +23,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 
 from protos.errors import DataError
-from protos.plan.networks.convolutional_networks import LARGEST_IMAGE_NUMBERS
+from protos.plan.augmentation import LARGEST_IMAGE_NUMBERS
 from site_agent.desk.results.simple_models import MOST_NUMBERS
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import Flaw

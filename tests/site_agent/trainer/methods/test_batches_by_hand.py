@@ -170,7 +170,9 @@ def test_an_optimiser_remembers_and_stays_at_its_site() -> None:
 
 def test_the_rate_falls_over_the_rounds() -> None:
     """Half of it after every epoch, here every step, across the rounds."""
-    federation = Federation(tiny_plan("fedavg", rate_schedule={"name": "step", "every_epochs": 1, "factor": 0.5}))
+    federation = Federation(
+        tiny_plan("fedavg", optimiser={"rate_schedule": {"name": "step", "every_epochs": 1, "factor": 0.5}})
+    )
     values = tensors(federation.shared)
 
     for number in range(3):

@@ -275,7 +275,7 @@ def test_player_fl(threshold: float) -> None:
 @for_each("seed", range(4))
 def test_player_fl_random(seed: int) -> None:
     """The plan's seed draws how many layers from the input on are shared; never the last."""
-    federation, own = _begin({"name": "player-fl-random"}, architecture=DEEP, seed=seed)
+    federation, own = _begin({"name": "player-fl-random"}, architecture=DEEP, start={"seed": seed})
     names = tuple(federation.run.manifest.layers)
     assert names in (("input.layer1",), ("input.layer1", "body.layer2"))
 
@@ -288,6 +288,6 @@ def test_player_fl_random(seed: int) -> None:
 
 def test_player_fl_random_draws_every_prefix() -> None:
     """Over some seeds each number of layers comes."""
-    plans = [tiny_plan("player-fl-random", architecture=DEEP, seed=seed) for seed in range(12)]
+    plans = [tiny_plan("player-fl-random", architecture=DEEP, start={"seed": seed}) for seed in range(12)]
 
     assert {len(Federation(plan).run.manifest.layers) for plan in plans} == {1, 2}

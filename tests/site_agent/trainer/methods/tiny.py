@@ -14,7 +14,8 @@ from coordinator.rounds.run import new_run, terms_of
 from global_layers.one_process import asked_by
 from protos.plan.exchange import stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.network_plan import NetworkPlan
+from protos.plan.plan import plan_from_json
 from protos.wire.messages import Stage
 from site_agent.gate.door import Builder
 from site_agent.trainer.arithmetic import prepare_arithmetic
@@ -22,6 +23,7 @@ from site_agent.trainer.data.dataset import Dataset, Examples
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Answer, Asked, Study
 from site_agent.trainer.training.flat_network import Vector
+from tests.plan_changes import changed, few_sites_are_enough
 
 prepare_arithmetic(1)  # as every trainer does before it trains
 
@@ -64,9 +66,10 @@ def schedule(rounds: int, steps: int = STEPS) -> dict[str, Any]:
     return {"aggregate": "every-round", "epochs": rounds * steps, "batches_per_epoch": 1, "epochs_per_round": steps}
 
 
-def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
+def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> NetworkPlan:
     """Two sites, three rounds of two full-batch steps of plain descent. Keys may be changed or, with None, omitted."""
     content: dict[str, Any] = {
+        "kind": "network",
         "study": "hand",
         "version": 1,
         "method": {"name": method} if isinstance(method, str) else dict(method),
@@ -76,19 +79,23 @@ def tiny_plan(method: Mapping[str, Any] | str, **changes: Any) -> Plan:
         "schedule": schedule(3),
         "optimiser": {"name": "sgd", "learning_rate": RATE},
         "weighting": {"name": "equal"},
-        "seed": 5,
+        "start": {"name": "equal", "seed": 5},
         "sites": [{"name": name, "identity": "-".join(["aaa" + name[0]] * 8)} for name in ("ahus", "berlin")],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
         "checkpoint": "latest",
     }
-    content |= changes
-    return Plan.model_validate_json(json.dumps({key: value for key, value in content.items() if value is not None}))
+    content = changed(content, changes)
+    content = {key: value for key, value in content.items() if value is not None}
+    with few_sites_are_enough():
+        plan = plan_from_json(json.dumps(content))
+    assert isinstance(plan, NetworkPlan)
+    return plan
 
 
 class Federation:
     """Run all sites in this process; every integer is the one that would have been sent."""
 
-    def __init__(self, plan: Plan, datasets: Mapping[str, Dataset] | None = None, **study: Any) -> None:
+    def __init__(self, plan: NetworkPlan, datasets: Mapping[str, Dataset] | None = None, **study: Any) -> None:
         self.plan = plan
         given = {"ahus": dataset(AHUS), "berlin": dataset(BERLIN)} if datasets is None else datasets
         self.studies = {

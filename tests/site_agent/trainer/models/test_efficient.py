@@ -18,7 +18,7 @@ from torch import nn
 from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.architecture import EfficientNetwork, network_tensors
-from protos.plan.networks.convolutional_networks import ImageSize
+from protos.plan.augmentation import ImageSize
 from site_agent.trainer.models import image_models
 from site_agent.trainer.models.image_models import Efficient, load_torchvision
 from site_agent.trainer.models.network_catalogue import build_network
@@ -90,8 +90,8 @@ def test_published_values_compute_the_same_from_a_starting_file(tmp_path: Path, 
     torch.manual_seed(0)
     original = published(by_torchvision(7))
     values = converted(original, tmp_path)
-    named = {"sha256": write_starting_file(tmp_path, values), "layers": LAYERS}
-    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(side), outputs=3, starting_file=named)
+    named = {"name": "file", "seed": 11, "sha256": write_starting_file(tmp_path, values), "layers": LAYERS}
+    plan = make_plan(method={"name": "fedavg"}, architecture=architecture(side), outputs=3, start=named)
     networks = SiteNetworks(
         plan=plan, columns=3 * side**2, outputs=3, module_seed=0, starts=starting_values(tmp_path, plan)
     )

@@ -14,7 +14,8 @@ import yaml
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from global_layers.one_process import Collection, run_rounds
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
+from protos.plan.prior_plan import PriorPlan
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.before_rounds import begin_prior
 from site_agent.trainer.data.dataset import prepare_rows
@@ -87,18 +88,23 @@ def make_hospital(
     return folder / "hospital.yaml"
 
 
-def prior_plan(table: Table, *, concepts: list[dict[str, Any]] | None = None, **method: Any) -> Plan:
+def prior_plan(table: Table, *, concepts: list[dict[str, Any]] | None = None, **keys: Any) -> PriorPlan:
     """A plan with federated-prior for the four sites."""
     letters = dict(zip(SITES, "abcd", strict=True))
     content = {
+        "kind": "prior",
         "study": "prior",
         "version": 1,
-        "method": {"name": "federated-prior", "outcome": OUTCOMES[table], "rows_per_unknown": 1.0, **method},
+        "outcome": OUTCOMES[table],
+        "rows_per_unknown": 1.0,
+        **keys,
         "concepts": concepts_of(table) if concepts is None else concepts,
         "sites": [{"name": site, "identity": "-".join([f"aaa{letter}"] * 8)} for site, letter in letters.items()],
-        "secure_aggregation": "off",
+        "masking": {"required": False},
     }
-    return Plan.model_validate_json(json.dumps(content))
+    plan = plan_from_json(json.dumps(content))
+    assert isinstance(plan, PriorPlan)
+    return plan
 
 
 @dataclass(frozen=True)

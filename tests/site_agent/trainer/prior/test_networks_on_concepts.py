@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, split_of, uci_tables
 from global_layers.one_process import run_rounds
 from protos.plan.contributors import kinds_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.comparison.evaluation import scores_of
 from site_agent.desk.export.export_folder import export_model
 from site_agent.desk.findings.facts import site_facts
@@ -30,6 +30,7 @@ from site_agent.trainer.prior.concept_columns import concept_inputs, read_column
 from site_agent.trainer.site_network import Seeds
 from site_agent.trainer.study import Asked, Study
 from tests.for_each import for_each, some
+from tests.plan_changes import changed
 from tests.site_agent.trainer.prior.prior_federation import SITES, concepts_of, make_hospital, prior_plan
 
 LOGISTIC: dict[str, Any] = {"name": "dense", "hidden": []}
@@ -45,18 +46,19 @@ def network_plan(like: Plan, method: str, architecture: dict[str, Any], **change
     """A plan of a network on the concepts of a plan with federated-prior, for its sites."""
     own = json.loads(like.canonical)
     content: dict[str, Any] = {key: own[key] for key in ("study", "version", "concepts", "sites")} | {
+        "kind": "network",
         "method": {"name": method},
         "architecture": architecture,
         "outputs": 1,
         "schedule": {"aggregate": "every-epoch", "epochs": 15, "batches_per_epoch": 4},
         "optimiser": {"name": "adamw", "learning_rate": 0.02},
         "weighting": {"name": "equal"},
-        "seed": 4,
-        "secure_aggregation": "off",
+        "start": {"name": "equal", "seed": 4},
+        "masking": {"required": False},
         "checkpoint": "latest",
     }
-    content |= changes
-    return Plan.model_validate_json(json.dumps({key: value for key, value in content.items() if value is not None}))
+    content = changed(content, changes)
+    return plan_from_json(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
 def heart_studies(method: str, architecture: dict[str, Any], *, split: int = 1, **changes: Any) -> dict[str, Study]:
@@ -100,7 +102,7 @@ def test_a_concept_that_a_clinic_lacks_has_no_change_there(seed: int) -> None:
     """Switzerland records no cholesterol, so the weights of this column do not move there in a step."""
     schedule = {"aggregate": "every-round", "epochs": 1, "batches_per_epoch": 1}
     descent = {"name": "sgd", "learning_rate": 0.1}
-    studies = heart_studies("fedavg", MLP, seed=seed, schedule=schedule, optimiser=descent)
+    studies = heart_studies("fedavg", MLP, start={"seed": seed}, schedule=schedule, optimiser=descent)
     plan = studies["va"].plan
     column = plan.shared_columns.index("total-cholesterol")
 

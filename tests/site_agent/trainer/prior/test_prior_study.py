@@ -14,6 +14,7 @@ from coordinator.rounds.course import Course, fitted
 from protos.errors import ConfigurationError
 from protos.numbers.newton_sums import announced
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.prior_sums import AnnouncedSums
 from protos.wire.messages import MalformedMessage, Stage
 from site_agent.desk.applied import AppliedModel
@@ -74,15 +75,15 @@ def test_a_run_that_ends_early_has_the_coefficients_of_its_rounds(tmp_path: Path
     members = members_of(tmp_path, plan, "breast-cancer")
     rounds = federate(plan, members).run.course.training_rounds
     assert rounds is not None
-    assert plan.prior is not None
+    assert isinstance(plan, PriorPlan)
     course, wanted = Course(), members["ahus"].study.known_by_others()
 
-    made = fitted(plan.prior, course, _before_round(plan, members, rounds), rounds)
+    made = fitted(plan, course, _before_round(plan, members, rounds), rounds)
 
     np.testing.assert_allclose(made["coefficients"], wanted.joint, atol=1e-3)
     np.testing.assert_allclose(made["standard_errors"], wanted.errors, atol=1e-3)
     for count in (0, 1):
-        assert fitted(plan.prior, course, _before_round(plan, members, 1), count) == {}
+        assert fitted(plan, course, _before_round(plan, members, 1), count) == {}
 
 
 def test_sites_standardise_by_the_sums_of_all(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_unit_is_converted_by_the_plan(tmp_path: Path) -> None:
     for row in cells[1:]:
         row[0] = repr(float(row[0]) / 10.0)
     (other.parent / "table.csv").write_text("\n".join(",".join(row) for row in cells) + "\n")
-    vector = np.zeros(prior_plan("breast-cancer").prior.tensor.number_count, np.float32)  # type: ignore[union-attr]
+    vector = np.zeros(prior_plan("breast-cancer").tensor.number_count, np.float32)
     asked = Asked(round=0, stage=Stage.STATISTICS)
 
     with pytest.raises(ConfigurationError, match="is in cm"):
@@ -173,25 +174,25 @@ def test_a_flag_of_few_patients_does_not_travel(tmp_path: Path, rare: int) -> No
 
 
 def _nothing(plan: Plan) -> np.ndarray[Any, np.dtype[np.float32]]:
-    assert plan.prior is not None
-    return np.zeros(plan.prior.tensor.number_count, np.float32)
+    assert isinstance(plan, PriorPlan)
+    return np.zeros(plan.tensor.number_count, np.float32)
 
 
 def _before_round(plan: Plan, members: Mapping[str, Member], number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """What is sent down for a round of an honest run."""
     final = federate(plan, members).run.values.copy()
-    assert plan.prior is not None
-    final[4 * plan.prior.place(number - 1, plan.training_rounds).stop :] = 0.0
+    assert isinstance(plan, PriorPlan)
+    final[4 * plan.place(number - 1, plan.training_rounds).stop :] = 0.0
     return final
 
 
 def _with_sum(plan: Plan, vector: Any, name: str, change: int) -> Any:
     """The vector with another sum of the statistics or of the first Newton round."""
-    assert plan.prior is not None
-    names = (*plan.prior.statistics_names, *plan.prior.newton_names)
+    assert isinstance(plan, PriorPlan)
+    names = (*plan.statistics_names, *plan.newton_names)
     place = names.index(name)
     changed = vector.copy()
-    integers = AnnouncedSums(plan.prior, vector)._words
+    integers = AnnouncedSums(plan, vector)._words
     changed[4 * place : 4 * place + 4] = announced([integers[place] + change])
     return changed
 

@@ -14,7 +14,7 @@ from benchmarks.private_networks import network_plan_of, network_studies
 from coordinator.rounds.run import Run
 from global_layers.one_process import Collection, Part, run_rounds
 from protos.plan.manifest import manifest_of
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.privacy.accounting import PRIVATE_SCALE
 from site_agent.desk.results.network_baselines import has_placebo
 from site_agent.gate.privacy_ledger import with_noise
@@ -86,12 +86,12 @@ def test_without_noise_a_private_round_is_a_step_along_the_clipped_gradient() ->
     plan, studies = _federation(1.0, rounds=10)
     content = json.loads(plan.canonical)
     content["privacy"] |= {"clip": 1000.0, "patients": sum(len(study.own.training) for study in studies.values())}
-    wide = Plan.model_validate_json(json.dumps(content))
+    wide = plan_from_json(json.dumps(content))
     private = network_studies(wide, uci_tables(CONCEPTS.parent), seed=1)
-    plain_plan = Plan.model_validate_json(
+    plain_plan = plan_from_json(
         json.dumps(
             content
-            | {"privacy": None, "secure_aggregation": "off", "weighting": {"name": "rows", "largest_rows": 1024}}
+            | {"privacy": None, "masking": {"required": False}, "weighting": {"name": "rows", "largest_rows": 1024}}
         )
     )
     plain = network_studies(plain_plan, uci_tables(CONCEPTS.parent), seed=1)
@@ -117,7 +117,7 @@ def test_every_private_method_sends_the_sums_of_fedavg(name: str) -> None:
     content = json.loads(plan.canonical) | {"architecture": {"name": "dense", "hidden": [5]}}
     tables, generator = uci_tables(CONCEPTS.parent), np.random.default_rng(6)
     studies = [
-        network_studies(Plan.model_validate_json(json.dumps(content | {"method": one})), tables, seed=1)["va"]
+        network_studies(plan_from_json(json.dumps(content | {"method": one})), tables, seed=1)["va"]
         for one in ({"name": "fedavg"}, {"name": name} | ({"share_rate": 0.0} if name == "apfl" else {}))
     ]
     starts = [studies[0].manifest.initial_parameters(plan.seed)]
@@ -141,7 +141,7 @@ def test_a_personal_model_shapes_no_local_step(name: str, monkeypatch: pytest.Mo
     content["privacy"] |= {"noise": "local"}
     content["schedule"] = {"aggregate": "every-round", "epochs": 4, "batches_per_epoch": 1, "epochs_per_round": 2}
     method = {"name": name} | ({"strength": 0.1} if name == "pfedme" else {})
-    plan = Plan.model_validate_json(json.dumps(content | {"method": method}))
+    plan = plan_from_json(json.dumps(content | {"method": method}))
     study = network_studies(plan, uci_tables(CONCEPTS.parent), seed=1)["va"]
     first, training = study.manifest.initial_parameters(plan.seed), plan.private_training
     assert training is not None
@@ -161,7 +161,7 @@ def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_ter
     """FedBABU sums the gradients of its shared layers alone, clipped as one vector."""
     plan, _ = _federation(1.0, rounds=3)
     changes = {"architecture": {"name": "dense", "hidden": [5]}, "method": {"name": "fedbabu"}, "outputs": None}
-    fixed = Plan.model_validate_json(json.dumps(json.loads(plan.canonical) | changes))
+    fixed = plan_from_json(json.dumps(json.loads(plan.canonical) | changes))
     study = network_studies(fixed, uci_tables(CONCEPTS.parent), seed=1)["va"]
     training = fixed.private_training
     assert training is not None
@@ -180,7 +180,7 @@ def test_layers_that_keep_their_first_values_send_nothing_and_shape_no_other_ter
 def _with_private_layers(name: str, epsilon: float, rounds: int) -> Plan:
     content = json.loads(_federation(epsilon, rounds)[0].canonical)
     changes = {"architecture": {"name": "dense", "hidden": [6, 5]}, "method": {"name": name}}
-    return Plan.model_validate_json(json.dumps(content | changes | WITH_LAYERS[name]))
+    return plan_from_json(json.dumps(content | changes | WITH_LAYERS[name]))
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
@@ -229,7 +229,7 @@ def test_a_sampled_round_reads_the_operating_system_s_randomness(monkeypatch: py
     plan, _ = _federation(1.0, rounds=3)
     content = json.loads(plan.canonical)
     content["privacy"] |= {"sampling": 0.5}
-    sampled = Plan.model_validate_json(json.dumps(content))
+    sampled = plan_from_json(json.dumps(content))
 
     def sums(used: Plan) -> tuple[int, ...]:
         study = network_studies(used, uci_tables(CONCEPTS.parent), seed=1)["va"]
@@ -251,7 +251,7 @@ def test_local_noise_reaches_a_model_and_reads_the_operating_system_s_randomness
     content = json.loads(_federation(8.0)[0].canonical)
     content["privacy"] |= {"noise": "local"}
     content["schedule"] = {"aggregate": "every-round", "epochs": 20, "batches_per_epoch": 1, "epochs_per_round": 5}
-    plan = Plan.model_validate_json(json.dumps(content))
+    plan = plan_from_json(json.dumps(content))
 
     def sums() -> tuple[int, ...]:
         study = network_studies(plan, tables, seed=1)["va"]

@@ -36,7 +36,7 @@ Terms = Callable[..., tuple[int, ...]]
 
 def private_sums(**promise: Any) -> PrivateSums:
     """Of a plan with five columns and four sites."""
-    prior = private_plan(promise).prior
+    prior = private_plan(promise)
     assert prior is not None
     assert prior.private is not None
     return prior.private
@@ -269,6 +269,6 @@ def test_the_others_score_is_fitted_without_any_term_of_this_site(tmp_path: Path
 
     known = study._known_privately(SimpleNamespace(terms=own + others, standard=None), private)  # type: ignore[arg-type]
 
-    expected, _ = noisy_fit(private, others, study.prior.method.ridge)
+    expected, _ = noisy_fit(private, others, study.prior.ridge)
     np.testing.assert_allclose(known.others, expected, rtol=1e-9)
     assert not np.allclose(known.joint, expected, rtol=1e-3)

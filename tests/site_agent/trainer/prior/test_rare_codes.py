@@ -10,7 +10,8 @@ import pytest
 
 from protos.numbers.newton_sums import NewtonSums
 from protos.plan.concepts import CodedConcept, columns_of
-from protos.plan.prior_sums import FEWEST_ROWS, AnnouncedSums, Prior, place_sums
+from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_sums import FEWEST_ROWS, AnnouncedSums, place_sums
 from protos.wire.messages import Stage
 from site_agent.trainer.prior.concept_columns import Mapped, MappedCode, values_of, without_rare
 from site_agent.trainer.prior.prior_study import PriorStudy
@@ -114,7 +115,7 @@ def test_the_difference_of_two_columns_singles_nobody_out(seed: int) -> None:
     assert guarded.hessian[0, 0].any()
 
 
-def _after_statistics(prior: Prior, studies: list[PriorStudy], claims: dict[str, int]) -> npt.NDArray[np.float32]:
+def _after_statistics(prior: PriorPlan, studies: list[PriorStudy], claims: dict[str, int]) -> npt.NDArray[np.float32]:
     """Return the values sent before the first Newton round, with some sums replaced by claims."""
     empty = np.zeros(prior.tensor.number_count, np.float32)
     scalars = [study.train(Asked(round=0, stage=Stage.STATISTICS), empty).scalars for study in studies]
@@ -126,7 +127,7 @@ def _after_statistics(prior: Prior, studies: list[PriorStudy], claims: dict[str,
 def test_a_claimed_count_opens_no_column() -> None:
     """Whatever count of a column the coordinator announces, a site where few patients have it sends zeros."""
     plan, members = heart_members(rows=30)
-    prior = plan.prior
+    prior = plan
     assert prior is not None
     name, study = "sex=male", members["va"].study
     place = [column.name for column in prior.columns].index(name)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from protos.errors import ConfigurationError, DataError
-from protos.plan.plan import Plan
+from protos.plan.plan import Plan, plan_from_json
 from protos.plan.prior_sums import place_sums
 from protos.wire.messages import MalformedMessage
 from site_agent.desk.results.receiving import receive
@@ -30,7 +30,7 @@ _TABLES: tuple[Table, ...] = ("breast-cancer", "wine", "diabetes")
 def _with_receiver(table: Table) -> Plan:
     content = json.loads(prior_plan(table).model_dump_json())
     content["sites"].append({"name": "essen", "identity": "-".join(["aaae"] * 8), "tier": "receiving"})
-    return Plan.model_validate_json(json.dumps(content))
+    return plan_from_json(json.dumps(content))
 
 
 @cache
@@ -101,7 +101,7 @@ def test_a_declared_prevalence_sets_the_mean_prediction(tmp_path: Path) -> None:
 def test_without_any_use_for_the_others_there_is_no_model(tmp_path: Path) -> None:
     """If the guard is not positive, the report has the reason and there is nothing to adopt."""
     plan, _, rounds, values = _federated("breast-cancer")
-    prior, changed = plan.prior, values.copy()
+    prior, changed = plan, values.copy()
     assert prior is not None
     place_sums(changed, prior.place(rounds - 1, rounds - 2), [-1])
     hospital = _receiver(tmp_path, "breast-cancer")
@@ -118,7 +118,7 @@ def test_without_any_use_for_the_others_there_is_no_model(tmp_path: Path) -> Non
 def test_sums_that_no_honest_sites_sent_give_no_model(tmp_path: Path, wrong: str) -> None:
     """A result after another number of rounds, or with an impossible Hessian, is refused before anything is saved."""
     plan, _, rounds, values = _federated("breast-cancer")
-    prior, changed = plan.prior, values.copy()
+    prior, changed = plan, values.copy()
     assert prior is not None
     if wrong == "sums":
         place = prior.place(1, rounds - 2)

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from protos.plan.augmentation import Flip, Shift
+from protos.plan.augmentation import Flip, ImageSize, Shift
 from protos.plan.learning_rates import ConstantRate
 from protos.plan.manifest import manifest_of
-from protos.plan.networks.convolutional_networks import ImageSize
 from site_agent.desk.plan_review import as_lines, review_sections
 from site_agent.trainer.site_network import Seeds, _augmenting
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows
@@ -156,7 +155,7 @@ def test_a_reviewer_reads_how_images_are_changed() -> None:
     )
 
     for augmentation, is_there in ((steps, True), ([], False)):
-        plan = make_plan(method={"name": "local"}, architecture=IMAGE, augmentation=augmentation)
+        plan = make_plan(method={"name": "local"}, architecture=IMAGE | {"augmentation": augmentation})
         assert (words in " ".join(as_lines(review_sections(plan, manifest_of(plan))))) == is_there
 
 
@@ -165,7 +164,7 @@ def test_a_mask_follows_its_image(seed: int) -> None:
     """Each channel of these images is its mask, and is so after the steps; other targets are never changed."""
     masks = (torch.rand(4000, 24, generator=torch.Generator().manual_seed(seed)) > 0.5).float()
     batch = Rows(masks.repeat(1, 3), masks)
-    plan = make_plan(method={"name": "local"}, architecture=U_NET, augmentation=[{"name": "flip"}])
+    plan = make_plan(method={"name": "local"}, architecture=U_NET | {"augmentation": [{"name": "flip"}]})
 
     following = replace(augmenting(*BOTH, seeds=(seed,)), has_masks=True).changed(batch, ROWS, epoch=1)
     others = augmenting(*BOTH, seeds=(seed,)).changed(batch, ROWS, epoch=1)
@@ -184,7 +183,7 @@ IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": 
 @pytest.mark.parametrize(
     ("architecture", "steps", "words"),
     [
-        ({"name": "dense", "hidden": []}, [{"name": "flip"}], "network dense does not read images"),
+        ({"name": "dense", "hidden": []}, [{"name": "flip"}], "Extra inputs are not permitted"),
         (IMAGE, [{"name": "shift", "pixels": 4}], "by 4 pixels, but the shorter side of the images has only 4 pixels"),
         (IMAGE, [{"name": "flip"}, {"name": "flip"}], "lists the same change of images twice"),
         (IMAGE, [{"name": "turn"}], "turn"),
@@ -194,4 +193,4 @@ IMAGE = {"name": "convolutional", "image": {"height": 4, "width": 6}, "blocks": 
 def test_a_plan_that_cannot_be_done_is_refused(architecture: dict[str, Any], steps: Any, words: str) -> None:
     """Each with its reason."""
     with pytest.raises(ValueError, match=words):
-        make_plan(method={"name": "local"}, architecture=architecture, augmentation=steps)
+        make_plan(method={"name": "local"}, architecture=architecture | {"augmentation": steps})

@@ -1,0 +1,336 @@
+"""Defines the network plan: a plan in which sites train a network together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from protos.plan.architecture import (
+    TENSOR_NAME,
+    Architecture,
+    ColumnsNetwork,
+    DenseNetwork,
+    network_tensors,
+    note_columns,
+)
+from protos.plan.compatibility import agreed_sizes, missing_parts, why_impossible
+from protos.plan.concepts import Concept, columns_of
+from protos.plan.documents import Document
+from protos.plan.ingredients import (
+    Adaptive,
+    Blend,
+    FederatedOnly,
+    InnerProblem,
+    Mean,
+    Method,
+    SensitivePrefix,
+    federated_tensors,
+)
+from protos.plan.learning_rates import ExponentialRate, StepRate
+from protos.plan.losses import Loss, TaskDefault
+from protos.plan.methods import MethodChoice, method_names
+from protos.plan.optimisers import Optimiser
+from protos.plan.partly_recorded import (
+    Column,
+    ListedColumn,
+    ListedOutputs,
+    Outputs,
+    PartlyObserved,
+    why_refused,
+)
+from protos.plan.patient_privacy import TrainingPrivacy, why_not_private
+from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
+from protos.plan.private_training import UNPAID, PrivateTraining, why_no_private_network, why_no_private_steps
+from protos.plan.schedules import EarlyStopping, EpochSchedule, Schedule
+from protos.plan.weighting import RowWeights, Weighting
+from protos.wire.messages import Stage
+
+Seed: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Layer = Annotated[str, Field(pattern=TENSOR_NAME)]  # no control character can reach a screen or a log
+
+
+class SeedStart(Document):
+    """Values from the seed: equal ones at all sites, or own ones. Then the first mean is over different networks."""
+
+    name: Literal["equal", "own"]
+    seed: Seed
+
+
+class FileStart(Document):
+    """A safetensors file has first values, for example from an earlier study. Coordinator and sites have this file.
+
+    `sha256` is the file's digest. `layers` are the layers whose tensors the file has; None means all shared and frozen
+    ones. All other layers start from the seed.
+    """
+
+    name: Literal["file"]
+    seed: Seed
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=65_536)] | None = None
+
+    @property
+    def words(self) -> str:
+        """Describe in one sentence which layers start from the starting file."""
+        which = "All shared and frozen layers" if self.layers is None else f"The layers {', '.join(self.layers)}"
+        return f"{which} start from the file with the SHA-256 {self.sha256}."
+
+
+Start: TypeAlias = Annotated[SeedStart | FileStart, Field(discriminator="name")]
+
+
+class NetworkSite(ListedSite):
+    """A site of a network plan. A site of the tier `evaluation` sends measurements and an update of zeros."""
+
+    tier: Literal["evaluation", "training"] = "training"
+
+
+class NetworkPlan(PlanHead):
+    """A plan in which sites train a network together."""
+
+    kind: Literal["network"]
+    sites: Annotated[tuple[NetworkSite, ...], Field(min_length=1, max_length=MOST_SITES)]
+    privacy: TrainingPrivacy | None = None
+    method: MethodChoice
+    architecture: Architecture
+    columns: tuple[Column, ...] = ()
+    concepts: tuple[Concept, ...] = Field(default=(), max_length=500)
+    outputs: Outputs | None = None
+    schedule: Schedule
+    optimiser: Optimiser
+    loss: Loss = TaskDefault(name="task-default")
+    weighting: Weighting
+    start: Start
+    checkpoint: Literal["latest", "local", "global"] = "local"
+
+    def _reasons(self) -> Iterator[str]:
+        checks = (self._of_evaluation, self._of_weighting, self._of_sizes, self._of_rates, self._of_start)
+        for check in checks:
+            yield from check()
+        yield from why_not_listed(self.concepts, self.site_names)
+        settings = self.architecture, self.schedule, self.optimiser, self.weighting
+        for reason in why_impossible(self.ingredients, *settings, measures=self.measures_validation):
+            yield f"the method {self.method_in_words} is impossible in this plan: {reason}"
+        for reason in self._of_privacy():
+            yield f"privacy is impossible in this plan: {reason}"
+
+    def _of_privacy(self) -> Iterator[str]:
+        if (promise := self.privacy) is None:
+            return
+        reasons = [*why_not_private(self.ingredients, promise.noise)]
+        if not reasons:
+            columns = len(self.shared_columns) if self.reads_concepts else None
+            unpaid = {
+                "weighting": self.weighting.name != "equal",
+                "checkpoint": self.checkpoint == "global",
+                "early_stopping": self.early_stopping is not None,
+                "loss": self.loss != TaskDefault(name="task-default"),
+                "start": self.start.name != "equal",
+                "sites": bool(self.evaluating_sites),
+            }
+            reasons = [
+                *why_no_private_network(self.architecture, columns, self.output_count),
+                *why_no_private_steps(promise, self.schedule, self.optimiser, self.ingredients, self.honest),
+                *(UNPAID[key] for key, is_there in unpaid.items() if is_there),
+            ]
+        yield from reasons
+        if not reasons and self.private_training is not None:
+            yield from self.private_training.why_not_narrow()
+
+    def _of_start(self) -> Iterator[str]:
+        if self.start.name == "own" and self.ingredients != Method(federated=self.ingredients.federated):
+            yield "with start: own, the method may differ from fedavg only in the choice of shared parameters"
+        if self.start.name == "own" and self.has_probe:
+            yield "with start: own, the sites start differently, so the method cannot measure the layers"
+
+    def _of_rates(self) -> Iterator[str]:
+        rates = self.optimiser.rate_schedule
+        if isinstance(self.schedule, EpochSchedule):
+            if rates.warm_up_epochs >= self.schedule.epochs:
+                yield "the warm-up of the learning rate must be shorter than the run"
+        elif rates.warm_up_epochs or isinstance(rates, StepRate | ExponentialRate):
+            yield "with aggregate: every-steps, epochs differ between sites, so rate_schedule cannot use epochs"
+
+    def _of_weighting(self) -> Iterator[str]:
+        if not isinstance(self.weighting, RowWeights) or not self.weighting.exact:
+            return
+        if not self.masking.required:
+            yield "exact row counts need masks, or a site's count would be visible"
+
+    def _of_sizes(self) -> Iterator[str]:
+        """Yield the mistakes in columns and outputs. A federated part has one size for all sites."""
+        if len({column.name for column in self.listed_columns}) != len(self.columns):
+            yield "the plan lists a column twice under columns"
+        yield from why_refused(
+            (*self.recorded_columns, *self.partly_observed),
+            training_sites=frozenset(self.site_names) - self.evaluating_sites,
+            fewest=self.assumed_colluders + 2 if self.masking.required else 1,
+        )
+        if missing_parts(self.ingredients, self.architecture):
+            return  # the network does not fit the method, and that error is reported
+        agreed = agreed_sizes(self.ingredients, self.architecture)
+        may_lack = {"columns"} if note_columns(self.architecture) else set()  # a note has its own columns
+        for key, is_given in (("columns", bool(self.shared_columns)), ("outputs", self.outputs is not None)):
+            if key in agreed - may_lack and not is_given:
+                instead = ", or list concepts" if key == "columns" else ""
+                sizes = f"shares layers whose size depends on {key}"
+                yield f"the method {self.method_in_words} {sizes}. List the {key} in the plan{instead}"
+            if is_given and key not in agreed and not (key == "columns" and self.reads_concepts):
+                yield f"the {key} of each site stay private with {self.method_in_words}. Remove {key} from the plan"
+
+    def _of_evaluation(self) -> Iterator[str]:
+        if not self.evaluating_sites:
+            return
+        plain = Method(server_rule=self.ingredients.server_rule)
+        if self.ingredients != plain or not isinstance(plain.server_rule, Mean | Blend | Adaptive):
+            yield "a plan with a site that only evaluates needs a method in which the sites share the whole network"
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """Return the names of the plan's methods. A policy must allow each of them."""
+        return method_names(self.method)
+
+    @property
+    def ingredients(self) -> Method:
+        """Return the plan's method as a record of its parts."""
+        return self.method.method()
+
+    @cached_property
+    def private_training(self) -> PrivateTraining | None:
+        """Return the record of training with differential privacy, or None if the plan trains without it."""
+        promise, method = self.privacy, self.ingredients
+        if promise is None or not isinstance(self.architecture, DenseNetwork):
+            return None
+        whole = network_tensors(self.architecture, columns=len(self.shared_columns), outputs=1)
+        tensors = federated_tensors(method.federated, whole, self.seed)
+        problem, rate = method.procedure, self.optimiser.learning_rate
+        inner = problem if isinstance(problem, InnerProblem) else None
+        return PrivateTraining(
+            network=whole,
+            tensors=tensors,
+            has_own_steps=len(tensors) < len(whole) and not isinstance(problem, FederatedOnly),
+            promise=promise,
+            rounds=self.schedule.rounds,
+            steps=self.schedule.steps_per_round,
+            sites=len(self.site_names),
+            honest=1 if promise.noise == "local" else self.honest,
+            learning_rate=rate,
+            inner=1 if inner is None else inner.steps,
+            pull=rate * method.proximal_strength,
+            follow=0.0 if inner is None else inner.rate * inner.strength,
+        )
+
+    @property
+    def listed_columns(self) -> tuple[ListedColumn, ...]:
+        """Return each column of the plan as a record."""
+        return tuple(ListedColumn(name=column) if isinstance(column, str) else column for column in self.columns)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Return the columns that the network of each site reads, in this order."""
+        return tuple(column.name for column in self.listed_columns if column.recorded_by != ())
+
+    @property
+    def unused_columns(self) -> tuple[str, ...]:
+        """Return the columns that every site leaves out, because too few sites record them."""
+        return tuple(column.name for column in self.listed_columns if column.recorded_by == ())
+
+    @property
+    def output_count(self) -> int | None:
+        """Return the number of outputs of every site; None if each site has its own."""
+        return self.outputs.count if isinstance(self.outputs, ListedOutputs) else self.outputs
+
+    @property
+    def partly_observed(self) -> tuple[PartlyObserved, ...]:
+        """Return the outputs of which some sites have no patients."""
+        return self.outputs.partly_observed if isinstance(self.outputs, ListedOutputs) else ()
+
+    @property
+    def early_stopping(self) -> EarlyStopping | None:
+        """Return the rule that ends training early, or None."""
+        return self.schedule.early_stopping
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the first values."""
+        return self.start.seed
+
+    @property
+    def starting_file(self) -> FileStart | None:
+        """Return the file with first values, or None."""
+        return self.start if isinstance(self.start, FileStart) else None
+
+    @property
+    def site_weights(self) -> Weighting:
+        """Return the weight of each site in the mean of a round."""
+        return self.weighting
+
+    @property
+    def private_sums(self) -> int:
+        """Return the number of noisy sums over the same patients in the whole run; 0 without `privacy`."""
+        return 0 if self.private_training is None else self.private_training.sums
+
+    @property
+    def private_releases(self) -> int:
+        """Return how many contributions of a site one record of privacy cost covers. 0 without `privacy`."""
+        return 0 if self.privacy is None else self.schedule.rounds
+
+    @property
+    def own_numbers(self) -> int:
+        """Return the number of values in private layers trained with noise. These values never leave the site."""
+        return 0 if self.private_training is None else self.private_training.own_numbers
+
+    @property
+    def noise_variance(self) -> int:
+        """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
+        return 0 if self.private_training is None else self.private_training.share_variance
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Return the stages: a probe that chooses layers, the training, and the validation of the final parameters."""
+        probe = isinstance(self.ingredients.federated, SensitivePrefix), Stage.PROBE
+        validation = self.checkpoint == "global", Stage.VALIDATION
+        training: Stages = ((Stage.TRAINING, self.schedule.rounds),)
+        first, last = (((stage, 1),) if is_there else () for is_there, stage in (probe, validation))
+        return (*first, *training, *last)
+
+    @property
+    def measures_validation(self) -> bool:
+        """Return whether the sites' validation losses are summed."""
+        return self.checkpoint == "global" or self.early_stopping is not None
+
+    @property
+    def may_end_early(self) -> bool:
+        """Return whether training can end before its last round."""
+        return self.early_stopping is not None
+
+    @property
+    def reads_concepts(self) -> bool:
+        """Return whether every site must read the concepts' columns, for a shared layer or because of privacy."""
+        if self.columns or not self.concepts or note_columns(self.architecture):
+            return False
+        return self.privacy is not None or "columns" in agreed_sizes(self.ingredients, self.architecture)
+
+    @property
+    def shared_columns(self) -> tuple[str, ...]:
+        """Return the columns that set the sizes of the shared layers; empty if no shared layer reads columns."""
+        if self.reads_concepts:
+            return tuple(column.name for column in columns_of(self.concepts))
+        return self.column_names
+
+    @property
+    def recorded_columns(self) -> tuple[ListedColumn, ...]:
+        """Return the shared columns that some sites do not record, each with the sites that record it."""
+        recorded = tuple(column for column in self.listed_columns if column.recorded_by != ())
+        if self.reads_concepts:
+            found = columns_of(self.concepts)
+            recorded = tuple(ListedColumn(name=each.name, recorded_by=each.concept.recorded_by) for each in found)
+        return tuple(column for column in recorded if column.recorded_by is not None)
+
+    @property
+    def placeholder_columns(self) -> int:
+        """Return a number of columns with which the shared tensors can be listed. The private tensors may differ."""
+        shared = len(self.shared_columns) + note_columns(self.architecture)
+        return shared + 1 if isinstance(self.architecture, ColumnsNetwork) else shared or 1

@@ -1,0 +1,244 @@
+"""Defines the prior plan (method federated-prior): a score computed from other hospitals' data.
+
+Each hospital chooses the score's weight.
+
+The sites fit one regression on common concepts together, from sums alone. Each site then subtracts its own part from
+these sums, so that the score is the result of the others. It combines the score with its own models. There is one round
+of statistics, some rounds of Newton's method, and one guard round. The guard tests over all sites whether the others'
+score helps at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import combinations
+from typing import Annotated, Final, Literal, Self, TypeAlias, assert_never
+
+from pydantic import Field, StrictInt, model_validator
+
+from protos.plan.concepts import Concept, ConceptColumn, Text, columns_of
+from protos.plan.documents import Document
+from protos.plan.methods import FEDERATED_PRIOR
+from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
+from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_not_listed
+from protos.plan.private_prior import PrivateSums
+from protos.wire.messages import Stage
+
+MOMENTS: Final = ("sites", "count", "sum", "squares")
+
+
+class YesOrNo(Document):
+    """The outcome is present or absent."""
+
+    task: Literal["binary"]
+
+
+class OneOfClasses(Document):
+    """The outcome is one of these classes. One regression for each class predicts this class against all others."""
+
+    task: Literal["multi-class"]
+    classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
+
+
+class Number(Document):
+    """The outcome is a number. In sums, a value outside `low` to `high` is replaced by the nearer limit."""
+
+    task: Literal["regression"]
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low must be below high")
+        return self
+
+    @property
+    def width(self) -> float:
+        """Return the width of the outcome's range: the highest value minus the lowest value."""
+        return self.high - self.low
+
+
+PriorOutcome: TypeAlias = Annotated[YesOrNo | OneOfClasses | Number, Field(discriminator="task")]
+
+
+class PriorSite(ListedSite):
+    """A site of a prior plan. A site of the tier `receiving` sends no number and receives the result."""
+
+    tier: Literal["receiving", "training"] = "training"
+
+
+class PriorPlan(PlanHead):
+    """A plan in which sites fit a regression on common concepts from sums.
+
+    Attributes:
+        outcome: the kind of outcome that all sites predict.
+        ridge: the penalty is ridge / 2 times the squared coefficients, in standardised units.
+        newton_rounds: the largest number of Newton rounds; they stop when no coefficient moves by 1e-8.
+        fewest_sites: the number of sites that must record a concept, according to the plan. With three, each of the
+            three can compute the sum of the two others. With four or more, one may prove to have too few different
+            values.
+        largest_rows: the largest number of training rows of all sites together, for the bounds of sums.
+        rows_per_unknown: the least number of other sites' rows for each number that a reader could solve for: this
+            times rounds times (columns + 3) / 2.
+    """
+
+    kind: Literal["prior"]
+    sites: Annotated[tuple[PriorSite, ...], Field(min_length=1, max_length=MOST_SITES)]
+    concepts: tuple[Concept, ...] = Field(min_length=1, max_length=500)
+    outcome: PriorOutcome = YesOrNo(task="binary")
+    ridge: float = Field(default=10.0, gt=0, le=1e6)
+    newton_rounds: StrictInt = Field(default=15, ge=1, le=50)
+    fewest_sites: StrictInt = Field(default=4, ge=3, le=100)
+    largest_rows: StrictInt = Field(default=1 << 20, ge=1, le=1 << 26)
+    rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
+
+    def _reasons(self) -> Iterator[str]:
+        yield from why_not_listed(self.concepts, self.site_names)
+        if self.privacy is not None and not isinstance(self.outcome, YesOrNo):
+            yield (
+                "privacy: the outcome must be binary, because the program cannot clip the gradients of other outcomes "
+                "yet"
+            )
+        if self.largest_rows * len(self.site_names) >= 1 << 27:
+            yield (
+                f"largest_rows ({self.largest_rows}) times the number of sites ({len(self.site_names)}) must be below "
+                "134,217,728"
+            )
+        for names, sites in self.recorders().items():
+            if len(sites) < self.fewest_sites:
+                why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
+                yield (
+                    f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {self.fewest_sites}"
+                    f"{why}"
+                )
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """Return the name by which a policy allows this kind of plan."""
+        return (FEDERATED_PRIOR,)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Return the stages: statistics, Newton rounds and the guard; with privacy one round sends all sums.
+
+        A number as the outcome needs one Newton round, because one step is then exact.
+        """
+        if self.privacy is not None:
+            return ((Stage.STATISTICS, 1),)
+        return (Stage.STATISTICS, 1), (Stage.NEWTON, 1 if self.is_number else self.newton_rounds), (Stage.GUARD, 1)
+
+    @property
+    def may_end_early(self) -> bool:
+        """Return whether Newton rounds can end early, when no coefficient moves."""
+        return self.privacy is None
+
+    @cached_property
+    def private(self) -> PrivateSums | None:
+        """Return the one round of the private form; None if the plan has no key `privacy`."""
+        if self.privacy is None:
+            return None
+        return PrivateSums(self.columns, self.site_names, self.privacy, self.assumed_colluders, self.largest_rows)
+
+    @property
+    def noise_variance(self) -> int:
+        """Return the variance of the noise that a site adds to each integer of a sum; 0 without `privacy`."""
+        return 0 if self.private is None else self.private.share_variance
+
+    @cached_property
+    def columns(self) -> tuple[ConceptColumn, ...]:
+        """Return the columns of the regression."""
+        return columns_of(self.concepts)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the name of each fitted regression."""
+        match self.outcome:
+            case YesOrNo() | Number():
+                return ("outcome",)
+            case OneOfClasses(classes=classes):
+                return tuple(f"outcome={name}" for name in classes)
+            case other:
+                assert_never(other)
+
+    @property
+    def is_number(self) -> bool:
+        """Return whether the outcome is a number."""
+        return isinstance(self.outcome, Number)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the names of the two columns of each pair."""
+        return tuple((one.name, other.name) for one, other in combinations(self.columns, 2))
+
+    @property
+    def largest_weight(self) -> float:
+        """Return the largest weight that one row can have in the Hessian."""
+        return 1.0 if self.is_number else 0.25
+
+    @cached_property
+    def statistics_names(self) -> tuple[str, ...]:
+        """Return the names of the sums in round 0.
+
+        They are sites and moments for each column, sites for each pair, and outcomes. In the private form these are all
+        sums of the regression, which has no other round.
+        """
+        if self.private is not None:
+            return self.private.names
+        moments = [f"{kind} {column.name}" for column in self.columns for kind in MOMENTS]
+        pairs = [f"sites {one} x {other}" for one, other in self.pairs]
+        outcomes = [f"sum {output}" for output in self.outputs]
+        return (*moments, *pairs, "outcomes", *outcomes, *(["squares outcome"] if self.is_number else []))
+
+    @cached_property
+    def newton_names(self) -> tuple[str, ...]:
+        """Return the names of the sums in one Newton round, in the sequence of `NewtonSums.encoded`."""
+        columns = [column.name for column in self.columns]
+        return tuple(
+            name
+            for output in self.outputs
+            for name in (
+                *(f"hessian {output}: {one} x {other}" for i, one in enumerate(columns) for other in columns[i:]),
+                *(f"gradient {output}: {one}" for one in columns),
+            )
+        )
+
+    @cached_property
+    def tensor(self) -> TensorSpec:
+        """Return the tensor of sums, four numbers each, that sites receive in each round and with the result."""
+        return TensorSpec("announced.sums", (self.words, 4), Part.COMMON, Constant(0.0))
+
+    def recorders(self) -> dict[tuple[str, ...], frozenset[str]]:
+        """Return the sites that, by the plan, contribute to the sums of each concept and each pair of concepts."""
+        everybody = frozenset(self.site_names)
+        sites = {
+            one.name: everybody if one.recorded_by is None else frozenset(one.recorded_by) for one in self.concepts
+        }
+        alone: dict[tuple[str, ...], frozenset[str]] = {(name,): found for name, found in sites.items()}
+        return alone | {(one, other): sites[one] & sites[other] for one, other in combinations(sites, 2)}
+
+    @property
+    def words(self) -> int:
+        """Return the number of sums in the whole run."""
+        if self.private is not None:
+            return len(self.statistics_names)
+        return len(self.statistics_names) + self.training_rounds * len(self.newton_names) + 1
+
+    def place(self, round_number: int, made: int) -> slice:
+        """Return the slice that contains one round's sums in the vector of all sums of the run.
+
+        Args:
+            round_number: 0 for the statistics, then the Newton rounds, then the guard.
+            made: the number of Newton rounds of the run; the next round is the guard.
+        """
+        if round_number == 0:
+            return slice(0, len(self.statistics_names))
+        if round_number > made:
+            return slice(self.words - 1, self.words)
+        start = len(self.statistics_names) + (round_number - 1) * len(self.newton_names)
+        return slice(start, start + len(self.newton_names))
+
+    def rows_needed(self, rounds: int) -> float:
+        """Return how many rows the other sites need so that this site takes part in `rounds` Newton rounds."""
+        return self.rows_per_unknown * rounds * (len(self.columns) + 3) / 2
