@@ -66,3 +66,12 @@ def cheap_passphrases() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sealed_key, "_COST", 2)
         yield
+
+
+@pytest.fixture(autouse=True)
+def the_accounts_own_permissions() -> Iterator[None]:
+    """The programs' `main` gives new files to their user alone, for the rest of its process."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    yield
+    os.umask(mask)
