@@ -25,6 +25,7 @@ from protos.errors import OperatorError
 
 BUSY_SECONDS: Final = 20.0
 _FORMAT: Final = 2  # 1 had the audit log alone
+_SMALLEST_PAGE_BYTES: Final = 512  # SQLite takes a file that was cut in its first hundred bytes for a new one
 _FULL: Final = {sqlite3.SQLITE_FULL}
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -99,8 +100,11 @@ class Store:
                     os.fsync(folder)
             # An existing file is only looked at. If a process closes any descriptor of a file, its other connections to
             # this file lose their locks. Then another process that closes the file deletes the log of their writes.
-            if not stat.S_ISREG(os.stat(self.path.name, dir_fd=folder, follow_symlinks=False).st_mode):
+            found = os.stat(self.path.name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.ELOOP, "it is a link or a folder, and not a file")
+            if 0 < found.st_size < _SMALLEST_PAGE_BYTES:
+                raise self.damaged("it was cut")
             place = by_descriptor(folder) / self.path.name
             self._connection = sqlite3.connect(
                 f"file:{place}?mode=rw",

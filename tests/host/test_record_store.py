@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from host.audit_log import OF_A_SITE, AuditLog, HeadRefused
 from host.log_commands import LogProgram, LogSource
 from host.log_report import Choice
-from host.record_store import Store, StoreError, append_only
+from host.record_store import Store, StoreDamaged, StoreError, append_only
 from protos.errors import ConfigurationError, UsageError
 from tests.for_each import for_each
 
@@ -212,6 +212,16 @@ def test_a_reader_is_not_told_that_the_program_has_stopped(tmp_path: Path) -> No
         errors.append(refused.value.consequence)
 
     assert errors[0] != errors[1] == OF_A_SITE
+
+
+@pytest.mark.parametrize("left", [1, 50, 99, 100, 511])
+def test_a_store_that_was_cut_to_its_first_bytes_is_no_new_one(tmp_path: Path, left: int) -> None:
+    """Otherwise a process would begin again as if nothing had ever been sent."""
+    path = filled(tmp_path)
+    os.truncate(path, left)
+
+    with pytest.raises(StoreDamaged):
+        opened(tmp_path)
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
