@@ -219,11 +219,8 @@ class Store:
 
     def damaged(self, finding: str) -> StoreDamaged:
         """Return the error that this file was changed or damaged."""
-        return StoreDamaged(
-            what=f"The file {self.path} is damaged or was changed: {finding}.",
-            consequence=self.consequence,
-            remedy=RESTORE,
-        )
+        what = f"The file {self.path} is damaged or was changed: {finding}."
+        return StoreDamaged(what=what, consequence=self.consequence, remedy=RESTORE)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
