@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 from typing import Annotated, Final, Literal, Self, TypeAlias, assert_never
 
 from pydantic import Field, StrictInt, model_validator
 
-from protos.plan.concepts import Concept, ConceptColumn, Text, columns_of
+from protos.plan.concepts import Concept, ConceptColumn, NumberConcept, Text, columns_of
 from protos.plan.documents import Document
 from protos.plan.methods import FEDERATED_PRIOR
 from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
@@ -25,6 +25,7 @@ from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages, why_
 from protos.plan.private_prior import PrivateSums
 from protos.wire.messages import Stage
 
+MOST_SUMS: Final = 1 << 17  # of one round: about 500 columns of a regression with one outcome
 MOMENTS: Final = ("sites", "count", "sum", "squares")
 
 
@@ -95,6 +96,12 @@ class PriorPlan(PlanHead):
     rows_per_unknown: float = Field(default=5.0, ge=1.0, le=1e6)
 
     def _reasons(self) -> Iterator[str]:
+        # Every pair of columns has a sum, so this is counted before anything is listed.
+        columns = sum(1 if isinstance(one, NumberConcept) else len(one.codes) - 1 for one in self.concepts)
+        sums = len(self.outputs) * columns * (columns + 3) // 2
+        if sums > MOST_SUMS:
+            yield f"the concepts have {columns} columns and need {sums:,} sums in a round; {MOST_SUMS:,} are allowed"
+            return
         yield from why_not_listed(self.concepts, self.site_names)
         if self.privacy is not None and not isinstance(self.outcome, YesOrNo):
             yield (
@@ -106,13 +113,17 @@ class PriorPlan(PlanHead):
                 f"largest_rows ({self.largest_rows}) times the number of sites ({len(self.site_names)}) must be below "
                 "134,217,728"
             )
-        for names, sites in self.recorders().items():
-            if len(sites) < self.fewest_sites:
-                why = " (three sites could each compute the sum of the other two)" if len(sites) == 3 else ""
-                yield (
-                    f"only {len(sites)} sites record {' and '.join(names)}, but fewest_sites is {self.fewest_sites}"
-                    f"{why}"
-                )
+        places = {name: 1 << place for place, name in enumerate(self.site_names)}
+        sets = [
+            (one.name, sum(places.get(site, 0) for site in set(one.recorded_by or places))) for one in self.concepts
+        ]
+        for (one, some), (other, others) in combinations_with_replacement(sets, 2):
+            count = (some & others).bit_count()
+            if count < self.fewest_sites:
+                names = one if one == other else f"{one} and {other}"
+                why = " (three sites could each compute the sum of the other two)" if count == 3 else ""
+                yield f"only {count} sites record {names}, but fewest_sites is {self.fewest_sites}{why}"
+                return
 
     @property
     def method_names(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from itertools import permutations
 from typing import Any
 
@@ -13,10 +14,11 @@ from pydantic import ValidationError
 
 from protos.errors import ConfigurationError, ProtocolError
 from protos.plan.canonical import digest
+from protos.plan.manifest import manifest_of
 from protos.plan.network_plan import NetworkPlan
 from protos.plan.plan import plan_from_json, plan_from_wire, plan_from_yaml
 from protos.plan.plan_head import LARGEST_PLAN_BYTES
-from protos.plan.prior_plan import PriorPlan
+from protos.plan.prior_plan import MOST_SUMS, PriorPlan
 from protos.plan.statistics_plan import StatisticsPlan
 from tests.for_each import for_each
 from tests.protos.examples import (
@@ -349,3 +351,24 @@ def test_the_rate_is_the_same_at_all_sites_in_every_step(
 def test_a_rate_that_follows_the_whole_run_goes_with_equal_steps() -> None:
     """A cosine counts steps, of which every site makes as many."""
     assert plan_with(schedule=STEPS, optimiser={"rate_schedule": {"name": "cosine"}}).schedule.rounds == 3
+
+
+@pytest.mark.parametrize(("concepts", "codes", "is_allowed"), [(40, 12, True), (43, 13, False), (500, 50, False)])
+def test_a_prior_plan_is_counted_before_its_sums_are_listed(concepts: int, codes: int, is_allowed: bool) -> None:
+    """Every pair of columns has a sum, so some kilobytes of a plan could fill any memory."""
+    listed_concepts = [
+        {"kind": "codes", "name": f"c{place}", "definition": "kind", "codes": [f"k{code}" for code in range(codes)]}
+        for place in range(concepts)
+    ]
+    raw = json.dumps({**HEAD, "kind": "prior", "concepts": listed_concepts})
+    tracemalloc.start()
+    try:
+        if is_allowed:
+            assert len(manifest_of(plan_from_json(raw)).scalars) > MOST_SUMS
+        else:
+            before = tracemalloc.get_traced_memory()[0]
+            with pytest.raises(ValidationError):
+                plan_from_json(raw)
+            assert tracemalloc.get_traced_memory()[1] - before < 20 << 20
+    finally:
+        tracemalloc.stop()
