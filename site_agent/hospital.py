@@ -65,6 +65,8 @@ class Policy(Document):
         largest_rounds: most rounds of one run.
         largest_megabytes: the most that this site may send in one run, in units of 1,000,000 bytes.
         largest_clipping_range: the largest magnitude of an update that this site may send.
+        largest_clipped_share: the largest share of an update's values that a plan may let be clipped. Sums of clipped
+            values with several ranges show values of single sites.
         starting_file: `allow` permits plans whose network starts from a file. Its author chooses the values, and some
             values make a sum reveal single patients.
         exact_rows: `allow` permits plans with weights by exact counts of training rows. Between two studies this
@@ -90,6 +92,7 @@ class Policy(Document):
     largest_rounds: int = Field(ge=1)
     largest_megabytes: float = Field(gt=0)
     largest_clipping_range: float = Field(gt=0)
+    largest_clipped_share: float = Field(default=0.01, ge=0, le=1)
     starting_file: Literal["refuse", "allow"] = "refuse"
     exact_rows: Literal["refuse", "allow"] = "refuse"
     uncounted_runs: tuple[str, ...] = ()

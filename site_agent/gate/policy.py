@@ -67,9 +67,11 @@ def _reasons(policy: Policy, plan: Plan, manifest: Manifest, site: str) -> Itera
     if plan.masking.clipping_range > policy.largest_clipping_range:
         asked, allowed = plan.masking.clipping_range, policy.largest_clipping_range
         yield f"the plan's clipping range is {asked:g}, and the policy allows {allowed:g}"
+    if manifest.tensors and plan.masking.largest_clipped_share > policy.largest_clipped_share:
+        asked, allowed = plan.masking.largest_clipped_share, policy.largest_clipped_share
+        yield f"{asked:.2%} of the values of an update could be clipped, and the policy allows {allowed:.2%}"
     if isinstance(plan, PriorPlan) and plan.fewest_sites < policy.smallest_sites:
-        fewest = plan.fewest_sites
-        yield f"some sums are over only {fewest} sites, and the policy requires {policy.smallest_sites}"
+        yield f"some sums are over only {plan.fewest_sites} sites, and the policy requires {policy.smallest_sites}"
     if isinstance(plan, StatisticsPlan) and plan.privacy is None and plan.smallest_cell < policy.smallest_cell:
         yield f"the plan's smallest cell is {plan.smallest_cell}, and the policy requires {policy.smallest_cell}"
     if plan.privacy is not None and policy.privacy is None:
@@ -87,9 +89,7 @@ def _of_numbers(policy: Policy, plan: Plan) -> Iterator[str]:
         return
     if isinstance(plan.site_weights, RowWeights) and plan.site_weights.exact:
         if policy.exact_rows == "refuse":
-            yield (
-                "exact counts of training rows would be sent in a sum, and the policy does not allow this (exact_rows)"
-            )
+            yield "exact counts of training rows would be sent in a sum, and the policy refuses them (exact_rows)"
         elif policy.smallest_cell < 2:
             yield "exact counts of two studies could differ by one patient, because the policy's smallest_cell is 1"
     fewest = smallest_set(plan, policy.smallest_sites)

@@ -102,6 +102,17 @@ def test_the_first_rule_that_a_plan_breaks_is_the_answer(
     assert asked(changes, **policy) == reason
 
 
+@pytest.mark.parametrize(
+    ("share", "allowed", "is_refused"),
+    [(0.01, {}, False), (0.02, {}, True), (0.02, {"largest_clipped_share": 0.02}, False)],
+)
+def test_sums_of_clipped_values_are_limited(share: float, allowed: dict[str, float], is_refused: bool) -> None:
+    """Several clipping ranges would show values of single sites. Without the key at most 1% may be clipped."""
+    reason = asked({"masking": {"required": False, "largest_clipped_share": share}}, **allowed)
+
+    assert (reason is not None) is is_refused
+
+
 def test_another_key_under_this_sites_name_is_refused_first() -> None:
     """A plan that lists this site with another identity key is none that it takes part in."""
     plan = plan_with(made_up_identities("abd") | {"a": IDENTITIES["b"], "b": IDENTITIES["a"]})
