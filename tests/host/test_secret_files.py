@@ -38,6 +38,24 @@ def test_an_open_secret_is_not_used(tmp_path: Path, mode: int) -> None:
         secret_files.read_secret(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can own a file of root")
+def test_a_credential_of_the_service_manager_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LoadCredential= gives files root:root 0440 in a folder that only the service sees."""
+    given, elsewhere = tmp_path / "given" / "key", tmp_path / "elsewhere" / "key"
+    for path in (given, elsewhere):
+        path.parent.mkdir()
+        path.write_bytes(b"s")
+        path.chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(given.parent))
+
+    assert secret_files.read_secret(given) == b"s"
+    with pytest.raises(ConfigurationError):
+        secret_files.read_secret(elsewhere)
+    given.chmod(0o444)
+    with pytest.raises(ConfigurationError):
+        secret_files.read_secret(given)
+
+
 def test_a_secret_is_never_overwritten_unasked(tmp_path: Path) -> None:
     """Without `replace` the first content stays, and nothing else is left behind."""
     path = tmp_path / "key"
