@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from benchmarks.private_audit import Audited
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import RandomBytes
 from site_agent.gate.privacy_ledger import with_noise
@@ -70,8 +71,9 @@ def audited_prior(plans: list[Plan], bases: int = 128, random_bytes: RandomBytes
         bases: each has 256 canaries, at most 128.
         random_bytes: for the coins and the noise.
     """
-    assert plans[0].prior is not None
-    private = plans[0].prior.private
+    first = plans[0]
+    assert isinstance(first, PriorPlan)
+    private = first.private
     assert private is not None
     rows, sites = canary_rows(bases), private.sites[private.colluders :]
     is_in = np.frombuffer(random_bytes(len(rows)), np.uint8) < 128

@@ -216,7 +216,7 @@ def run(
         decided, following = 0, time.monotonic()
         while not services.tend():
             assert time.monotonic() < deadline, (services.killed, last_words(rehearsal.folder))
-            decisions = (rehearsal.folder / "coordinator.log").read_text().count('"round_offered"')
+            decisions = (rehearsal.folder / "coordinator.log").read_text().count("round_offered")
             # The next one only when the run has come further: this tests recovery, not patience.
             if decisions > decided and len(services.killed) < kills and time.monotonic() > following:
                 services.strike()
