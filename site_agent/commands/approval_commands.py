@@ -18,7 +18,7 @@ from host.audit_log import AuditLog
 from host.command_line import PATH, account, by_option, person
 from host.secret_files import write_public
 from pki.identity_key import has_identity_key, identity_fingerprint, read_identity_key
-from protos.errors import ConfigurationError, OperatorError, RefusedError, UsageError
+from protos.errors import ConfigurationError, OperatorError, RefusedError, UnavailableError, UsageError
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_wire, read_plan
 from site_agent import approvals, approving
@@ -324,7 +324,7 @@ def _meanings(hospital: Hospital, plan: Plan) -> Iterator[Section]:
 
     try:
         contract = read_contract(Path(hospital.data.contract))
-    except ConfigurationError:
+    except (ConfigurationError, UnavailableError):
         contract = None
     return concept_sections(plan, contract, hospital.site, find_suspicions(hospital.state_path))
 

@@ -298,7 +298,7 @@ def test_a_table_that_is_not_there_yet_is_waited_for(under_way: Federation) -> N
     hospital.run("mv", "/var/lib/global-layers/patients", "/var/lib/global-layers/later")
 
     hospital.run("systemctl", "restart", "--no-block", "site-trainer", "site-gate", "site-agent")
-    wait_until(lambda: int(hospital.property("site-gate", "NRestarts")) > 1, "the gate was started again")
+    wait_until(lambda: int(hospital.property("site-trainer", "NRestarts")) > 1, "the trainer was started again")
     hospital.run("mv", "/var/lib/global-layers/later", "/var/lib/global-layers/patients")
 
     under_way.goes_on()

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag, model_validator
 
+from protos.errors import ConfigurationError, UnavailableError
 from protos.plan.concepts import Answers
 from protos.plan.documents import Document, read_document
 from protos.plan.networks.transformer_networks import NoteSize
@@ -354,8 +355,19 @@ class Contract(Document):
 
 
 def read_contract(path: Path) -> Contract:
-    """Read a contract from its YAML file. A ConfigurationError lists every mistake with its line and column."""
-    return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
+    """Read a contract from its YAML file.
+
+    Raises:
+        ConfigurationError: it lists every mistake with its line and column.
+        UnavailableError: the file is not there, for example because a drive is mounted later.
+    """
+    try:
+        return read_document(path, Contract, consequence="The table was not read and nothing was sent.")
+    except ConfigurationError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        remedy = "A service tries again by itself. If the file will not be there, correct its path in hospital.yaml."
+        raise UnavailableError(what=error.what, consequence=error.consequence, remedy=remedy) from error
 
 
 def other_answer(plan: Plan, contract: Contract, site: str) -> str | None:
