@@ -80,7 +80,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # lowers another ceiling.
 CEILINGS: Final = {
     "package_lines": 50_100, "audited_lines": 6_900, "beside_a_round_lines": 19_900, "test_lines": 67_100,
-    "benchmark_lines": 7_100, "doc_words": 26_300, "plan_keys": 20,
+    "benchmark_lines": 7_150, "doc_words": 26_300, "plan_keys": 20,
     "protos.plan": 6_100, "protos.wire": 1_000, "protos.masking": 650, "protos.privacy": 400, "protos.numbers": 400,
     "protos": 200, "host": 2_950, "pki": 2_350, "coordinator.rounds": 2_050, "coordinator.storage": 800,
     "coordinator.network": 1_250, "coordinator.commands": 1_000, "coordinator": 50,
