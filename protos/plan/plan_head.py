@@ -8,6 +8,7 @@ that masking is required.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Final, Literal, Self, TypeAlias
@@ -63,7 +64,7 @@ class Masking(Document):
         return self
 
 
-class PlanHead(Document):
+class PlanHead(Document, ABC):
     """The keys of plans of every kind, and the facts that follow from them."""
 
     study: Name
@@ -111,9 +112,9 @@ class PlanHead(Document):
             )
 
     @property
+    @abstractmethod
     def method_names(self) -> tuple[str, ...]:
         """Return the names of the plan's methods. A policy must allow each of them."""
-        raise NotImplementedError
 
     @property
     def method_in_words(self) -> str:
@@ -126,9 +127,9 @@ class PlanHead(Document):
         return Method(federated=Nothing())
 
     @property
+    @abstractmethod
     def stages(self) -> Stages:
         """Return the stages of the run in their order, each with its largest number of rounds."""
-        raise NotImplementedError
 
     @cached_property
     def rounds(self) -> int:
@@ -181,9 +182,9 @@ class PlanHead(Document):
         return 0
 
     @property
+    @abstractmethod
     def noise_variance(self) -> int:
         """Return the variance of the noise that a site adds to each integer of a sum or local step; 0 without noise."""
-        raise NotImplementedError
 
     @property
     def private_sums(self) -> int:

@@ -345,9 +345,8 @@ class _Reading:
         # If an optional date is missing, every interval from it is unknown.
         unknown = Parsed(values=np.full(len(rows), np.nan), flaws={})
         for name, parsed in days.items():
-            self.marker_days.update(
-                (name, day) for day in _MARKER_DAYS for _ in range(int((parsed.values == day.toordinal()).sum()))
-            )
+            for day in _MARKER_DAYS:
+                self.marker_days[name, day] += int((parsed.values == day.toordinal()).sum())
         days |= {name: unknown for name in dates if name not in days}
         for name, parse in parsers.items():
             column = dates.get(name)

@@ -35,6 +35,7 @@ from site_agent.trainer.data.table_sources import Doubt, Row, Unreadable, cell_o
 
 # A workbook is a compressed archive. A small file can unpack to more than any memory.
 _LARGEST_UNPACKED_BYTES: Final = 1 << 32
+_NAMESPACES_BYTES: Final = 1 << 16  # at the beginning of a part
 _MOST_MERGED_CELLS: Final = 1 << 20
 _DAMAGED: Final = (
     *(zipfile.BadZipFile, zlib.error, InvalidFileException, ParseError, EOFError, RuntimeError),
@@ -48,11 +49,12 @@ _NO_VALUE: Final = Unreadable("a formula without a saved value; open the workboo
 _MERGED: Final = Unreadable("a cell that is merged with another; unmerge the cells and write the value into each")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Sheet:
     """What the XML of a sheet says beside the values: cells by row and column, both from 1."""
 
     unreadable: dict[int, dict[int, Unreadable]] = field(default_factory=lambda: defaultdict(dict))
+    merged: int = 0  # cells that are merged with another
     hidden: set[int] = field(default_factory=set)
     zeros: Counter[int] = field(default_factory=Counter)  # by column, formulas whose saved value is 0
     others: Counter[int] = field(default_factory=Counter)  # by column, other cells with a number
@@ -103,7 +105,7 @@ def _why_not(path: Path) -> str | None:
                 return "the file is a binary workbook (xlsb); save it as xlsx"
             if "mimetype" in names:
                 return "the file is an OpenDocument sheet (ods); save it as xlsx"
-            if "xl/workbook.xml" in names and _STRICT in archive.read("xl/workbook.xml"):
+            if "xl/workbook.xml" in names and _STRICT in archive.open("xl/workbook.xml").read(_NAMESPACES_BYTES):
                 return "the file is a Strict Open XML workbook; save it as an Excel workbook (xlsx) that is not strict"
     except _DAMAGED:
         return "the file is not an Excel workbook (xlsx)"
@@ -170,8 +172,8 @@ def _look_at(cell: Element, found: _Sheet) -> None:
 
 def _merge(place: tuple[int | None, ...], found: _Sheet) -> None:
     left, top, right, bottom = (part or 0 for part in place)
-    cells = (right - left + 1) * (bottom - top + 1) + sum(map(len, found.unreadable.values()))
-    if not (left and top and right and bottom) or cells > _MOST_MERGED_CELLS:
+    found.merged += (right - left + 1) * (bottom - top + 1)
+    if not (left and top and right and bottom) or found.merged > _MOST_MERGED_CELLS:
         raise ValueError
     for row, column in itertools.product(range(top, bottom + 1), range(left, right + 1)):
         if (row, column) != (top, left):
