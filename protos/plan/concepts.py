@@ -57,7 +57,20 @@ class Conversion(Document):
         return self
 
 
-class NumberConcept(Document):
+class LowAndHigh(Document):
+    """The range of a number. In sums a value outside is replaced by the nearer limit."""
+
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low must be below high")
+        return self
+
+
+class NumberConcept(LowAndHigh):
     """A measured number. A value outside `low` to `high` is replaced by the nearer limit.
 
     Networks on concepts, and plans with `privacy`, use `typical` and `spread`. They are declared, not computed from
@@ -69,8 +82,6 @@ class NumberConcept(Document):
     name: ConceptName
     definition: Definition
     unit: Text | None = None
-    low: float
-    high: float
     typical: float | None = None
     spread: float | None = Field(default=None, gt=0)
     conversions: tuple[Conversion, ...] = Field(default=(), max_length=20)
@@ -78,8 +89,6 @@ class NumberConcept(Document):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.low < self.high:
-            raise ValueError("low must be below high")
         if self.typical is not None and not self.low <= self.typical <= self.high:
             raise ValueError("typical must be between low and high")
         units = [conversion.unit for conversion in self.conversions]

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement
-from typing import Annotated, Final, Literal, Self, TypeAlias, assert_never
+from typing import Annotated, Final, Literal, TypeAlias, assert_never
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictInt
 
-from protos.plan.concepts import Concept, ConceptColumn, NumberConcept, Text, columns_of
+from protos.plan.concepts import Concept, ConceptColumn, LowAndHigh, NumberConcept, Text, columns_of
 from protos.plan.documents import Document
 from protos.plan.methods import FEDERATED_PRIOR
 from protos.plan.networks.network_tensors import Constant, Part, TensorSpec
@@ -42,18 +42,10 @@ class OneOfClasses(Document):
     classes: tuple[Text, ...] = Field(min_length=3, max_length=50)
 
 
-class Number(Document):
-    """The outcome is a number. In sums, a value outside `low` to `high` is replaced by the nearer limit."""
+class Number(LowAndHigh):
+    """The outcome is a number."""
 
     task: Literal["regression"]
-    low: float
-    high: float
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.low < self.high:
-            raise ValueError("low must be below high")
-        return self
 
     @property
     def width(self) -> float:

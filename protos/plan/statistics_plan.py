@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import sqrt
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
+from protos.plan.concepts import LowAndHigh
 from protos.plan.documents import READABLE, Document
 from protos.plan.plan_head import MOST_SITES, ListedSite, PlanHead, Stages
 from protos.plan.private_training import LARGEST_PATIENTS
@@ -34,18 +35,10 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=80, pattern=f"^
 Kind = Literal["count", "sum", "squares"]
 
 
-class NumericColumn(Document):
+class NumericColumn(LowAndHigh):
     """A measured number. Sites send its rows with a value, and the sum and sum of squares of the scaled values."""
 
     name: Text
-    low: float
-    high: float
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not self.low < self.high:
-            raise ValueError("low must be below high")
-        return self
 
 
 class CodedColumn(Document):
