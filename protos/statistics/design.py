@@ -1,0 +1,175 @@
+"""Computes the columns of a regression or a Cox model from the terms of an analysis.
+
+A number is one column. A concept of k codes has k - 1 columns, 1 for a code and 0 for all others; the reference has
+none. A product of concepts has the products of their columns. Rows with a missing value take no part. The rules:
+
+* a column is scaled from its possible range to 0..1, and then standardised by the sums of all sites, so every entry of
+  a Hessian has a bound. Coefficients are printed in the units of the concepts;
+* a site needs `smallest_part` rows beside the commonest value of a column, or none. Fewer would show single patients;
+* a column that too few sites have is no part of a model that anybody prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from protos.plan.analyses import SUM_SCALE, Float64, Frame, Number, StudySize, Unanswerable, concept_named
+from protos.plan.concepts import CodedConcept, Concept, NumberConcept
+
+_NARROWEST = 1e-4  # the standard deviation of a column, as a part of its possible range
+
+
+@dataclass(frozen=True)
+class DesignColumn:
+    """One column: the product of numbers and of indicators of codes.
+
+    Attributes:
+        name: "age", "sex=male" or "age:sex=male".
+        factors: concepts, each with the position of its code; None for a number.
+        low, high: the possible range of the product.
+    """
+
+    name: str
+    factors: tuple[tuple[str, int | None], ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Standardised:
+    """Means and deviations of the design's columns in 0..1 over all sites, float64 of shape (columns,), and the rows.
+
+    `per_unit` converts a standardised coefficient to the units of the concepts: float64 of shape (columns,).
+    """
+
+    means: Float64 = field(repr=False)
+    deviations: Float64 = field(repr=False)
+    per_unit: Float64 = field(repr=False)
+    rows: float
+
+
+class Design:
+    """The columns of a model, with the numbers about them that sites send in the first round."""
+
+    def __init__(
+        self, terms: tuple[str, ...], concepts: tuple[Concept, ...], references: Mapping[str, str], size: StudySize
+    ) -> None:
+        """Raises KeyError or ValueError: a term has a concept that the plan lacks, or a reference that is no code."""
+        self.size = size
+        self.columns = tuple(column for term in terms for column in _columns(term, concepts, references))
+        if len({column.name for column in self.columns}) != len(self.columns):
+            raise ValueError("a term is listed twice")
+        self.concepts = tuple(dict.fromkeys(name for term in terms for name in term.split(":")))
+        moment = size.largest_rows * SUM_SCALE
+        self.first: tuple[Number, ...] = tuple(
+            number
+            for column in self.columns
+            for number in (
+                Number(f"sites {column.name}", 1),
+                Number(f"sites with few rows {column.name}", 1),
+                Number(f"sum {column.name}", moment, SUM_SCALE),
+                Number(f"squares {column.name}", moment, SUM_SCALE),
+            )
+        )
+
+    def values(self, frame: Frame) -> Float64:
+        """Return the columns scaled to 0..1, float64 of shape (rows, columns), NaN if missing."""
+        found = np.empty((frame.rows, len(self.columns)))
+        for place, column in enumerate(self.columns):
+            values = np.ones(frame.rows)
+            for name, code in column.factors:
+                own = frame.columns[name]
+                values = values * (own if code is None else np.where(np.isnan(own), np.nan, own == code))
+            found[:, place] = (values - column.low) / (column.high - column.low)
+        return np.clip(found, 0.0, 1.0)
+
+    def first_values(self, complete: Float64) -> Float64:
+        """Return the numbers of `first` for the scaled columns of complete rows, float64 of shape (rows, columns)."""
+        found = np.zeros((len(self.columns), 4))
+        for place, values in enumerate(complete.T):
+            beside = _beside_commonest(values)
+            found[place] = (
+                beside >= self.size.smallest_part,
+                0 < beside < self.size.smallest_part,
+                values.sum(),
+                values @ values,
+            )
+        return found.ravel()
+
+    def standardised(self, first: Float64, rows: float) -> Standardised:
+        """Return the standardisation that follows from the sums of `first` and of the complete rows.
+
+        Raises:
+            Unanswerable: a column has too few rows or sites, or does not vary.
+        """
+        sites, few, sums, squares = first.reshape(-1, 4).T
+        means = sums / max(rows, 1.0)
+        deviations = np.sqrt(np.maximum(squares / max(rows, 1.0) - means * means, 0.0))
+        for place, column in enumerate(self.columns):
+            if few[place]:
+                raise Unanswerable(
+                    f"{column.name} has fewer than {self.size.smallest_part} rows beside its commonest value at a "
+                    "hospital: remove the term, or join codes."
+                )
+            if sites[place] < self.size.fewest_sites:
+                raise Unanswerable(
+                    f"{column.name} varies at {sites[place]:.0f} hospitals, and {self.size.fewest_sites} are needed: "
+                    "remove the term, or join codes."
+                )
+            if deviations[place] < _NARROWEST:
+                raise Unanswerable(
+                    f"{column.name} hardly varies within its declared range: remove the term, or declare a narrower "
+                    "range."
+                )
+        widths = np.array([column.high - column.low for column in self.columns])
+        return Standardised(means, deviations, 1.0 / (deviations * widths), rows)
+
+    def collinear(self, hessian: Float64) -> str | None:
+        """Return the name of a column that follows from the others, by a Hessian of standardised columns, or None.
+
+        Args:
+            hessian: float64 of shape (columns, columns), whose first entries are those of the design.
+        """
+        scale = np.sqrt(np.maximum(np.diagonal(hessian), 1e-300))
+        values, vectors = np.linalg.eigh(hessian / np.outer(scale, scale))
+        if values[0] > 1e-9:
+            return None
+        worst = int(np.argmax(np.abs(vectors[: len(self.columns), 0])))
+        return self.columns[worst].name
+
+
+def _columns(term: str, concepts: tuple[Concept, ...], references: Mapping[str, str]) -> tuple[DesignColumn, ...]:
+    choices: list[list[tuple[str, str, int | None, float, float]]] = []
+    for name in term.split(":"):
+        concept = concept_named(concepts, name)
+        if isinstance(concept, NumberConcept):
+            choices.append([(name, name, None, concept.low, concept.high)])
+        else:
+            skipped = _reference(concept, references)
+            choices.append(
+                [(name, f"{name}={code}", k, 0.0, 1.0) for k, code in enumerate(concept.codes) if k != skipped]
+            )
+    found = []
+    for chosen in product(*choices):
+        ends = [prod(corner) for corner in product(*((low, high) for *_, low, high in chosen))]
+        name = ":".join(word for _, word, *_ in chosen)
+        factors = tuple((concept, code) for concept, _, code, *_ in chosen)
+        found.append(DesignColumn(name, factors, min(ends), max(ends)))
+    return tuple(found)
+
+
+def _reference(concept: CodedConcept, references: Mapping[str, str]) -> int:
+    code = references.get(concept.name, concept.codes[0])
+    if code not in concept.codes:
+        raise ValueError(f"the reference {code} is no code of {concept.name}")
+    return concept.codes.index(code)
+
+
+def _beside_commonest(values: Float64) -> int:
+    """Count the values that differ from the most frequent one."""
+    return int(len(values) - np.unique(values, return_counts=True)[1].max()) if len(values) else 0
