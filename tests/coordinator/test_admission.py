@@ -6,32 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.network.service import refuse_hello
 from coordinator.rounds.engine import refuse_identity, refuse_join
 from protos.plan.manifest import manifest_of
-from protos.wire.messages import PROTOCOL_VERSION, Hello, Join
+from protos.wire.messages import Join
 from tests.for_each import for_each
 from tests.protos.examples import listed, plan_with
 
 PLAN = plan_with()
 MANIFEST = manifest_of(PLAN)
 JOIN = Join(PLAN.run_name, PLAN.digest, MANIFEST.digest, 0)
-
-
-@pytest.mark.parametrize("protocol", [PROTOCOL_VERSION - 1 or 99, PROTOCOL_VERSION + 1, 65_535])
-def test_another_protocol_is_refused_with_both_numbers(protocol: int) -> None:
-    """The refusal names both versions, so that the site knows which to install."""
-    reason = refuse_hello(Hello(protocol, "0.0.1"))
-
-    assert reason is not None
-    assert str(protocol) in reason
-    assert str(PROTOCOL_VERSION) in reason
-
-
-@pytest.mark.parametrize("software", ["", "0.0.1", "99.0"])
-def test_the_software_version_does_not_matter(software: str) -> None:
-    """Agents of neighbouring versions work together if they use one protocol."""
-    assert refuse_hello(Hello(PROTOCOL_VERSION, software)) is None
 
 
 @for_each("index", range(3))

@@ -59,21 +59,6 @@ def test_a_chunk_out_of_order_or_of_a_stranger_is_refused(site: str, index: int)
     assert sums.arrived("a") == 0
 
 
-def test_no_chunk_is_added_twice() -> None:
-    """A repeated chunk, and one behind the last, are refused."""
-    sums = sum_of("a")
-    sums.add("a", 0, body(LAYOUT, 0, 1))
-
-    with pytest.raises(MalformedMessage):
-        sums.add("a", 0, body(LAYOUT, 0, 1))
-    for index in (1, 2):
-        sums.add("a", index, body(LAYOUT, index, 1))
-    with pytest.raises(MalformedMessage):
-        sums.add("a", 3, body(LAYOUT, 2, 1))
-
-    np.testing.assert_array_equal(sums.updates, np.ones(LAYOUT.parameters, np.int32))
-
-
 @pytest.mark.parametrize("difference", [-8, -4, -1, 1, 4, 8])
 @for_each("index", range(3))
 def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None:
@@ -87,22 +72,6 @@ def test_a_chunk_of_another_size_is_refused(index: int, difference: int) -> None
         sums.add("a", index, (right + bytes(8))[: len(right) + difference])
 
     assert sums.arrived("a") == index
-
-
-def test_a_new_attempt_begins_with_nothing() -> None:
-    """After a reset no number and no site of the previous attempt remains."""
-    sums = sum_of("a")
-    for index in range(3):
-        sums.add("a", index, body(LAYOUT, index, 3, (5, 6)))
-
-    sums.reset(LAYOUT, ("b",))
-
-    assert (sums.scalars, sums.is_complete, sums.is_consistent) == ((0, 0), False, False)
-    with pytest.raises(MalformedMessage):
-        sums.add("a", 0, body(LAYOUT, 0, 3))
-    for index in range(3):
-        sums.add("b", index, body(LAYOUT, index, 4, (5, 6)))
-    np.testing.assert_array_equal(sums.updates, np.full(LAYOUT.parameters, 4, np.int32))
 
 
 @for_each("seed", range(20))
@@ -124,20 +93,6 @@ def test_sums_wrap_and_come_back(seed: int) -> None:
     assert sums.is_consistent
     assert sums.scalars == (13, 24)
     np.testing.assert_array_equal(sums.updates, np.full(layout.parameters, 2, np.int32))
-
-
-def test_memory_does_not_grow_with_the_sites() -> None:
-    """A sum over a hundred sites holds the same arrays as before the first: no site's vector is kept."""
-    layout = Layout(1000, 0)
-    names = [f"site-{index}" for index in range(100)]
-    sums = sum_of(*names, layout=layout)
-    before = sums.updates
-
-    for name in names:
-        sums.add(name, 0, body(layout, 0, 1))
-
-    assert sums.updates is before
-    np.testing.assert_array_equal(sums.updates, np.full(1000, 100, np.int32))
 
 
 @pytest.mark.parametrize("parameters", [0, 3, 1000, CHUNK_PARAMETERS])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
-import random
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -18,11 +16,10 @@ import structlog
 import yaml
 
 from coordinator.commands.coordinator_cli import main
-from protos.plan.manifest import manifest_of
-from tests.protos.privacy.private_plans import local_plan, private_network_plan
+from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.federation import Office
 from tests.rehearsal.programs import called, finished
-from tests.rehearsal.study import made_up_identities, made_up_identity, plan_document, plan_with
+from tests.rehearsal.study import made_up_identities, made_up_identity, plan_document
 
 COORDINATOR: dict[str, Any] = {
     "listen": "localhost:8443",
@@ -80,16 +77,6 @@ def assert_three_sentences(text: str) -> None:
     assert re.fullmatch(r"  [A-Z`].*\.", remedy), text
 
 
-def test_check_shows_the_digests_of_every_plan(coordinator: Terminal, folder: Path) -> None:
-    """Hospitals' approvals can be compared before anything is started."""
-    plan = plan_with(made_up_identities())
-
-    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
-    assert plan.digest.hex() in coordinator.out
-    assert manifest_of(plan).digest.hex() in coordinator.out
-    assert not (folder / "state").exists()
-
-
 def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordinator: Terminal, folder: Path) -> None:
     """Epsilon, delta and the noise of all rounds, and one sentence for each part of the method."""
     plan = private_network_plan(method={"name": "composition", "of": [{"name": "fedprox"}, {"name": "ditto"}]})
@@ -102,27 +89,6 @@ def test_check_shows_the_price_of_a_private_plan_and_what_privacy_changes(coordi
         "stays at the site",
     )
     assert all(word.lower() in coordinator.out.lower() for word in words)
-
-
-def test_check_shows_the_price_of_local_noise(coordinator: Terminal, folder: Path) -> None:
-    """Every local step has its cost, at every site alone."""
-    write(folder, plan=json.loads(local_plan({"epsilon": 4.0}, rounds=5, steps=4).canonical))
-
-    assert coordinator("check", "--config", folder / "coordinator.yaml") == 0
-    assert "for each patient over all 20 steps. The noise in each number is 4.84 times as large" in coordinator.out
-    assert "Each site adds this whole noise in each of its steps" in coordinator.out
-
-
-def test_check_names_why_a_plan_cannot_be_private(coordinator: Terminal, folder: Path) -> None:
-    """The refusal gives the reason, and nothing is shown as private."""
-    document = json.loads(private_network_plan().canonical)
-    write(folder, plan=document | {"method": {"name": "moon"}})
-
-    assert coordinator("check", "--config", folder / "coordinator.yaml") == 78
-    assert (
-        "privacy is impossible in this plan: the contrastive penalty uses the site's own earlier model"
-        in coordinator.err
-    )
 
 
 @pytest.mark.parametrize(
@@ -155,98 +121,6 @@ def test_a_wrong_key_is_told_with_its_place(
     assert not (folder / "state").exists()
 
 
-def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
-    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(found for key, value in inner for found in places(value, (*path, key)))]
-
-
-STRANGE = [None, [], {}, "", "x" * 5000, -1, 0, 1 << 70, 1e308, True, "\x00", "../..", "é\u2028", [[[]]], {"a": {}}]
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_a_mutilated_configuration_or_plan_never_shows_a_traceback(
-    coordinator: Terminal, folder: Path, seed: int
-) -> None:
-    """Keys deleted or replaced at random end with 0 or 78, and with three sentences where it fails."""
-    generator = random.Random(seed)
-    documents = [copy.deepcopy(COORDINATOR), plan_document(made_up_identities())]
-    for _ in range(1 + seed % 2):
-        *path, last = generator.choice(places(documents)[3:])
-        node: Any = documents
-        for step in path:
-            node = node[step]
-        if generator.random() < 0.4 and path:
-            del node[last]
-        else:
-            node[last] = copy.deepcopy(generator.choice(STRANGE))
-    write(folder, *documents)
-
-    status = coordinator("check", "--config", folder / "coordinator.yaml")
-
-    assert status in {0, 78}
-    if status:
-        assert_three_sentences(coordinator.err)
-
-
-@pytest.mark.parametrize("words", [["fly"], ["start"], ["check", "--config"], ["status", "--yaml"], ["start", "x"]])
-def test_wrong_usage_ends_with_2(coordinator: Terminal, words: list[str]) -> None:
-    """A command with wrong arguments reports them."""
-    assert coordinator(*words) == 2
-    assert coordinator.err != ""
-
-
-def test_status_without_a_coordinator_says_how_to_start_one(coordinator: Terminal, folder: Path) -> None:
-    """Nobody answers: the exit status is 1 and the remedy is a command."""
-    assert coordinator("status", "--config", folder / "coordinator.yaml") == 1
-    assert "`coordinator start`" in coordinator.err
-
-
-FACTS = {
-    "run": "heart-v1-0123456789ab",
-    "method": "player-fl + ditto",
-    "rounds_made": 4,
-    "rounds": 9,
-    "phase": "training",
-    "chosen_layers": ["input.layer1", "body.layer2"],
-    "best_round": 3,
-    "best_validation_loss": 0.51234567,
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "said", "not_said"),
-    [
-        ({}, ["round 4 of 9", "player-fl + ditto", "input.layer1, body.layer2", "0.512346", "after round 3"], []),
-        (
-            {"chosen_layers": None, "best_round": None, "best_validation_loss": None},
-            ["round 4 of 9"],
-            ["loss", "layers"],
-        ),
-    ],
-)
-def test_status_tells_what_the_sums_have_decided(
-    coordinator: Terminal,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    changed: dict[str, Any],
-    said: list[str],
-    not_said: list[str],
-) -> None:
-    """Chosen layers and the best round stand beside the round that is under way, where there are any."""
-    answer = {"run": FACTS | changed, "sites": {"a": {"connected": True, "joined": False}}}
-
-    async def read_status(_: object) -> bytes:
-        return json.dumps(answer).encode()
-
-    monkeypatch.setattr("coordinator.commands.coordinator_cli.ask", read_status)
-
-    assert coordinator("status", "--config", folder / "coordinator.yaml") == 0
-    text = " ".join(coordinator.out.split())
-    assert all(words in text for words in said)
-    assert not any(words in text for words in not_said)
-
-
 def test_a_coordinator_runs_with_pythons_collector(
     coordinator: Terminal, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,19 +136,6 @@ def test_a_coordinator_runs_with_pythons_collector(
     gc.unfreeze()  # the other tests' objects
 
     assert (status, found) == (0, [True])
-
-
-@pytest.mark.parametrize("content", [None, "", "{", '{"format": 9}'])
-def test_a_start_without_a_whole_authority_is_a_wrong_configuration(
-    coordinator: Terminal, folder: Path, content: str | None
-) -> None:
-    """If `pki init` has not been run, or its files are damaged, the coordinator does not start."""
-    if content is not None:
-        (folder / "authority").mkdir()
-        (folder / "authority" / "federation.json").write_text(content)
-
-    assert coordinator("start", "--config", folder / "coordinator.yaml") == 78
-    assert_three_sentences(coordinator.err)
 
 
 NO_PORT = ["--address", "no port", "--enrolment-address", "a:1", "--directory", "d"]

@@ -33,40 +33,6 @@ def written(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_paths_are_those_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative paths start at the file's folder, wherever the program is started. Absolute paths do not change."""
-    path = written(tmp_path, plans=["plan.yaml", "/etc/other.yaml"])
-    monkeypatch.chdir("/")
-
-    configuration = read_configuration(path)
-
-    assert configuration.authority == str(tmp_path / "authority")
-    assert configuration.state == str(tmp_path / "state")
-    assert configuration.plans == (str(tmp_path / "plan.yaml"), "/etc/other.yaml")
-    assert configuration.enrolment_listen is None
-
-
-def test_plans_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
-    """Studies run one after another, as they are written."""
-    path = written(tmp_path, plans=["second.yaml", "plan.yaml"])
-    (tmp_path / "second.yaml").write_text(yaml.safe_dump(plan_document(study="lung")))
-
-    plans = read_plans(read_configuration(path))
-
-    assert [plan.study for plan in plans] == ["lung", "heart"]
-
-
-def test_a_coordinator_may_have_no_plan_yet(tmp_path: Path) -> None:
-    """Without plans the coordinator still starts, so that sites can enrol."""
-    assert read_plans(read_configuration(written(tmp_path, plans=...))) == ()
-
-
-@pytest.mark.parametrize("address", ["localhost:8443", "10.0.0.1:1", "[::1]:8443", "coordinator.example.org:65535"])
-def test_addresses_have_a_host_and_a_port(tmp_path: Path, address: str) -> None:
-    """Names, IPv4 and bracketed IPv6 addresses are taken."""
-    assert read_configuration(written(tmp_path, listen=address)).listen == address
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -96,23 +62,6 @@ def test_each_mistake_is_told_at_its_line(tmp_path: Path, changes: dict[str, obj
 
     assert re.search(rf"{re.escape(str(path))}:\d+:\d+: {re.escape(told)}", refusal.value.what)
     assert refusal.value.consequence == "The command did nothing. A running coordinator keeps its settings."
-
-
-def test_a_wrong_plan_stops_the_start(tmp_path: Path) -> None:
-    """A plan that sites cannot agree to is a mistake in its own file."""
-    configuration = read_configuration(written(tmp_path))
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan_document() | {"sites": []}))
-
-    with pytest.raises(ConfigurationError, match=r"plan\.yaml:17:8: sites: "):
-        read_plans(configuration)
-
-
-def test_a_missing_plan_stops_the_start(tmp_path: Path) -> None:
-    """A plan that is named and not there is reported by its path."""
-    configuration = read_configuration(written(tmp_path, plans=["none.yaml"]))
-
-    with pytest.raises(ConfigurationError, match=r"none\.yaml cannot be read"):
-        read_plans(configuration)
 
 
 def test_a_missing_starting_file_stops_the_start(tmp_path: Path) -> None:

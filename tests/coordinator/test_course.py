@@ -6,19 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from coordinator.rounds.course import (
     Course,
     follow,
-    layers_at,
-    layers_of_result,
-    news,
     rounds_of,
 )
 from protos.plan.manifest import LARGEST_LOSS, LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
 from protos.plan.plan import Plan
-from protos.wire.messages import Stage
 from tests.coordinator.totals import plan_of, sums_of
 
 CHAIN = {"name": "dense", "hidden": [2, 2, 2]}  # four layers, of which PLayer-FL may federate three
@@ -55,16 +50,6 @@ def test_layers_up_to_the_first_sharp_rise_are_federated(sensitivities: list[flo
     assert course.sensitivities == tuple(sensitivities)
 
 
-def test_the_chosen_layers_are_those_of_every_later_round_and_of_the_result() -> None:
-    """The probe itself requires all layers. Later offers have the chosen ones."""
-    plan = plan_of({"name": "player-fl"}, **KEYS)
-    course = probed([1.0, 1.0, 4.0, 4.0])
-
-    assert layers_at(plan, course, 0) == b""
-    assert {layers_at(plan, course, number) for number in (1, 2, 3)} == {b"\x03"}
-    assert layers_of_result(course) == b"\x03"
-
-
 def rounds(count: int) -> dict[str, Any]:
     """A schedule of this number of rounds of one step."""
     return {"aggregate": "every-epoch", "epochs": count, "batches_per_epoch": 1}
@@ -98,13 +83,6 @@ def test_the_best_round_is_the_earliest_of_the_lowest() -> None:
     assert course.best_round == 2
 
 
-def test_the_first_round_is_not_measured() -> None:
-    """The initial model is never chosen."""
-    plan = measuring()
-
-    assert [scalar.name for scalar in sums_of(plan, np.zeros(4)).exchange.scalars] == []
-
-
 def test_a_mean_loss_is_weighed_by_validation_rows() -> None:
     """By rows: 48 of 64 rows, weights 1/2 and 1/4, losses 1 and 4 give (1/2 + 1) / (3/4) = 2."""
     plan = measuring(**ROWS)
@@ -121,17 +99,6 @@ def test_a_round_in_which_every_loss_was_infinite_is_never_the_best() -> None:
 
     assert course.best_round is None
     assert len(course.curve) == 2
-
-
-def test_the_validation_round_measures_the_last_aggregate() -> None:
-    """Its number stands for the model that was offered in it, the result of training."""
-    plan = measuring()
-    scalars = {"validation weight": 2, "validation loss": LOSS_SCALE, "still improving": 0}
-
-    course = follow(plan, told(plan, [6.0]), 8, sums_of(plan, (), scalars, number=8))
-
-    assert course.best == (8, 0.5)
-    assert rounds_of(plan, course) == 9
 
 
 def stopping(signal: str, patience: int) -> dict[str, Any]:
@@ -176,16 +143,6 @@ def test_training_ends_when_no_site_improves(improving: list[int], training_roun
     assert course.training_rounds == training_rounds
 
 
-def test_an_early_end_keeps_the_rounds_that_measure() -> None:
-    """Training that ends after 5 of 8 rounds is followed by the validation: 6 rounds in all."""
-    plan = measuring(early_stopping={"signal": "global", "patience": 1})
-
-    course = told(plan, [5.0, 4.0, 4.0])
-
-    assert rounds_of(plan, course) == 6
-    assert layers_at(plan, course, 5) == b""
-
-
 COURSES = [
     Course(),
     probed([1.0, 3.0, 4.0, 5.0]),
@@ -197,36 +154,3 @@ COURSES = [
 def test_a_course_survives_the_journal(course: Course) -> None:
     """A written course is read as the same course, every float to its last bit."""
     assert Course.from_json(course.to_json()) == course
-
-
-TORN = [b"", b"[]", b'{"chosen":1}', b'{"chosen":["yes"]}', b'{"best":[1]}', b'{"curve":[[1]]}', b'{"other":1}']
-
-
-@pytest.mark.parametrize("raw", TORN)
-def test_a_torn_course_is_refused(raw: bytes) -> None:
-    """A text that is no course is refused."""
-    with pytest.raises(ValidationError):
-        Course.from_json(raw)
-
-
-def test_decisions_are_told_once() -> None:
-    """The log records chosen layers with their vector, and an early end, but no other round."""
-    plan = plan_of({"name": "player-fl"}, **KEYS)
-    manifest, chosen = manifest_of(plan), probed([1.0, 3.0, 4.0, 5.0])
-
-    assert list(news(manifest, Course(), chosen)) == [
-        ("layers_chosen", {"layers": ["input.layer1"], "sensitivities": [1.0, 3.0, 4.0, 5.0]})
-    ]
-    assert list(news(manifest, chosen, chosen)) == []
-    assert list(news(manifest, Course(), Course(training_rounds=3))) == [
-        ("training_ends_early", {"training_rounds": 3})
-    ]
-
-
-def test_other_methods_decide_nothing() -> None:
-    """Under plain averaging a round does not change the course."""
-    plan = plan_of({"name": "fedavg"})
-
-    course = follow(plan, Course(), 0, sums_of(plan, np.ones(4), stage=Stage.TRAINING))
-
-    assert course == Course() == Course()

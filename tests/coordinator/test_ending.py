@@ -55,23 +55,6 @@ def test_a_site_is_told_of_the_end_only_once_that_is_on_record(tmp_path: Path) -
     play(scene())
 
 
-def test_nobody_waits_for_who_has_left_or_cannot_call(tmp_path: Path) -> None:
-    """A site that has left knows the end. A site that was never enrolled has no certificate to connect with."""
-    plan = plan_with(IDENTITIES, changes={})
-
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan, identities={name: IDENTITIES[name] for name in "ab"})
-        stage.engine.start()
-        stage.connect(BehavingSite("a"))
-        stage.deliver()
-        stage.engine.ending.left("b")
-
-        assert stage.engine.ending.awaited == ["a"]
-        assert stage.engine.ending.unaware == []  # a study is under way
-
-    play(scene())
-
-
 def test_the_coordinator_stays_its_time_for_them_and_no_longer(tmp_path: Path) -> None:
     """It ends when all sites are informed, or after `stay_seconds`. A plan that is added meanwhile is run."""
     plan, later = plan_with(IDENTITIES), plan_with(IDENTITIES, study="later")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,20 +49,6 @@ def test_a_run_ends_with_rounds_times_the_mean_change(
             assert stream.site.farewell == Farewell(
                 CoordinatorReason.ALL_RUNS_OVER, "all studies of this coordinator are over"
             )
-
-    play(scene())
-
-
-@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
-def test_the_order_of_arrival_does_not_matter(tmp_path: Path, order: str) -> None:
-    """Sites may connect in any order; the record names the same parameters."""
-    plan = plan_with(IDENTITIES)
-    expected = sha256_of(np.full(10, 3 * MEAN, np.float32))
-
-    async def scene() -> None:
-        stage = await a_whole_run(tmp_path, plan, order)
-
-        assert stage.records()[0]["shared_parameters_sha256"] == expected
 
     play(scene())
 
@@ -233,48 +218,6 @@ def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: 
     play(scene())
 
 
-def test_status_tells_who_is_there_and_how_far_the_run_is(tmp_path: Path) -> None:
-    """The status names every listed site, the phase and the rounds made, and is JSON."""
-    plan = plan_with(IDENTITIES)
-
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan, plan_with(IDENTITIES, study="next"))
-        stage.engine.start()
-        stage.connect(BehavingSite("a"))
-        stage.deliver()
-        stage.connect(BehavingSite("b"))
-        status = json.loads(json.dumps(stage.engine.status()))
-
-        quiet = {
-            "last_contact_seconds": None,
-            "withdrawn": False,
-            "revoked": False,
-        }
-        assert status["sites"] == {
-            "a": {"connected": True, "joined": True} | quiet,
-            "b": {"connected": True, "joined": False} | quiet,
-            "c": {"connected": False, "joined": False} | quiet,
-        }
-        assert (status["waits_for"], status["pace"]) == (["b", "c"], None)
-        assert (status["run"]["phase"], status["run"]["rounds_made"], status["runs_waiting"]) == ("gathering", 0, 1)
-
-    play(scene())
-
-
-def test_a_site_that_connects_after_everything_is_told_so(tmp_path: Path) -> None:
-    """When all runs are over, a stream is ended well instead of being left waiting."""
-
-    async def scene() -> None:
-        stage = await a_whole_run(tmp_path, plan_with(IDENTITIES), "abc")
-        late = stage.connect(BehavingSite("c"))
-
-        farewell = late.pop()
-        assert isinstance(farewell, Farewell)
-        assert farewell.reason is CoordinatorReason.ALL_RUNS_OVER
-
-    play(scene())
-
-
 def test_stopping_asks_every_site_to_come_back_later(tmp_path: Path) -> None:
     """A coordinator that is stopped sends a reason that is not final."""
 
@@ -287,19 +230,6 @@ def test_stopping_asks_every_site_to_come_back_later(tmp_path: Path) -> None:
 
         assert stream.site.farewell is not None
         assert stream.site.farewell.reason is CoordinatorReason.SHUTTING_DOWN
-
-    play(scene())
-
-
-def test_offers_carry_the_parameters_of_their_round(tmp_path: Path) -> None:
-    """In each round each site receives exactly the result of the last sum."""
-
-    async def scene() -> None:
-        stage = await a_whole_run(tmp_path, plan_with(IDENTITIES, rounds=4), "abc")
-
-        for stream in stage.streams:
-            assert [float(vector[0]) for vector in stream.site.vectors] == [0.0, 3.0, 6.0, 9.0, 12.0]
-            assert all((vector == vector[0]).all() for vector in stream.site.vectors)
 
     play(scene())
 

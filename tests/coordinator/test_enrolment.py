@@ -17,7 +17,6 @@ from coordinator.network.service import enrolment_server
 from deploy.quickstart.ports import free_port
 from host.record_store import StoreError
 from pki.authority import Authority
-from pki.certificates import certificate_pem
 from pki.enrolment_decisions import enrolment_request, invite_site
 from pki.invitation import Invitation
 from pki.names import SiteName
@@ -77,20 +76,6 @@ def answered(membership: Membership, raw: bytes) -> EnrolmentReply:
     return decode_enrolment(EnrolmentReply, membership.enrol(raw))
 
 
-def test_a_pre_approved_site_gets_its_certificate(
-    office: Office, register: Register, membership: Membership, tmp_path: Path
-) -> None:
-    """The chain is for the site's own key, and asking again gives the same chain."""
-    keys, invitation = SiteKeys.create(tmp_path / "a"), invited(office, register)
-    raw = request(invitation, keys)
-
-    first, second = answered(membership, raw), answered(membership, raw)
-
-    assert first == second
-    keys.install(first.chain, office.authority.root_pem(), site=SiteName("a"), federation="heart", now=utc_now())
-    assert membership.identity_of("a") == keys.identity_fingerprint()
-
-
 def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
     office: Office, register: Register, membership: Membership, tmp_path: Path
 ) -> None:
@@ -103,21 +88,6 @@ def test_a_site_waits_until_a_person_has_compared_its_fingerprint(
     register.approve(SiteName("a"), keys.identity_fingerprint(), utc_now())
 
     assert answered(membership, raw).chain != b""
-
-
-def test_a_second_pair_of_keys_does_not_get_in_with_the_same_token(
-    office: Office, register: Register, membership: Membership, tmp_path: Path
-) -> None:
-    """The second user of an invitation is refused, and the first keeps its place."""
-    invitation = invited(office, register)
-    first, second = SiteKeys.create(tmp_path / "a"), SiteKeys.create(tmp_path / "thief")
-    assert answered(membership, request(invitation, first)).chain != b""
-
-    refused = answered(membership, request(invitation, second))
-
-    assert refused.chain == b""
-    assert refused.refusal != ""
-    assert membership.identity_of("a") == first.identity_fingerprint()
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -138,16 +108,6 @@ def test_whatever_arrives_is_answered_with_a_refusal(
     assert reply.chain == b""
     assert reply.refusal != ""
     assert register.site(SiteName("a")).state is SiteState.INVITED
-
-
-def test_an_expired_invitation_is_refused(
-    office: Office, register: Register, membership: Membership, tmp_path: Path
-) -> None:
-    """An expired token gives no certificate."""
-    reply = answered(membership, request(invited(office, register, hours=-1), SiteKeys.create(tmp_path / "a")))
-
-    assert reply.chain == b""
-    assert reply.refusal != ""
 
 
 def test_a_register_that_cannot_be_written_is_told_as_a_matter_of_waiting(
@@ -203,18 +163,6 @@ def test_a_change_of_the_register_is_noticed_once(office: Office, register: Regi
 
     assert membership.has_changed()
     assert not membership.has_changed()
-
-
-def test_a_revoked_sites_certificate_is_not_accepted(
-    office: Office, register: Register, membership: Membership
-) -> None:
-    """Before revocation the certificate names an accepted caller, afterwards one that is not accepted."""
-    caller = membership.identify(certificate_pem(office.enrol("a").leaf()))
-    assert membership.is_accepted(caller)
-
-    office.revoke("a")
-
-    assert not membership.is_accepted(caller)
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "zebra", "a" * 300, "a\n"])

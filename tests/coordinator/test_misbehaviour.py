@@ -15,7 +15,6 @@ from coordinator.network import service as service_module
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.messages import (
-    PARTICIPATE,
     PROTOCOL_VERSION,
     Bind,
     Chunk,
@@ -179,54 +178,6 @@ def test_a_message_above_the_limit_ends_the_stream_before_it_is_read(
     asyncio.run(scene())
 
 
-def test_a_chunk_after_the_last_one_ends_the_stream_and_counts_for_nothing(
-    tmp_path: Path, office: Office, plan: Plan
-) -> None:
-    """A site that continues after the last chunk is disconnected. Its complete contribution still counts, once."""
-
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path) as running:
-            slow = BehavingSite("a", stops_after=1)
-            waiting = asyncio.create_task(take_part(running.address, office.credentials("a"), slow))
-            others = [asyncio.create_task(take_part(running.address, office.credentials("b"), BehavingSite("b")))]
-            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
-                await up_to(caller, Bind)
-                for index, body in enumerate([*contribution(plan, 6.0), bytes(8)]):
-                    await caller.send(Chunk(0, 0, index, body))
-                farewell = (await caller.rest())[-1]
-                assert isinstance(farewell, Farewell)
-                assert farewell.reason is CoordinatorReason.PROTOCOL_VIOLATED
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            await eventually(lambda: not running.engine.status()["sites"]["a"]["connected"])
-            again = [take_part(running.address, office.credentials(name), BehavingSite(name)) for name in "ac"]
-            await asyncio.gather(*again, *others)
-
-        assert_right_bits(tmp_path, plan)
-
-    asyncio.run(scene())
-
-
-def test_a_thousand_messages_without_reading_hold_nobody_up(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """A site that sends and never reads costs the others nothing. It may reconnect and behave."""
-
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path) as running:
-            others = await others_at_work(running, office)
-            async with calling(running.address, as_channel(office.credentials("c"))) as caller:
-                await caller.send(HELLO)
-                announced = await announced_to(caller)
-                await caller.send(Join(announced.run, plan.digest, manifest_of(plan).digest, 0))
-                for _ in range(1000):
-                    await caller.send(Ready(0, 1))
-                await take_part(running.address, office.credentials("c"), BehavingSite("c"))
-            await asyncio.gather(*others)
-
-        assert_right_bits(tmp_path, plan)
-
-    asyncio.run(scene())
-
-
 def test_a_silent_caller_is_shown_out(
     tmp_path: Path, office: Office, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,22 +222,5 @@ def test_a_caller_that_does_not_read_its_farewell_is_cut_off(
                 assert not running.engine.status()["sites"]["c"]["connected"]
             for task in others:
                 task.cancel()
-
-    asyncio.run(scene())
-
-
-def test_another_call_than_the_one_there_is_does_not_exist(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """The port knows one call; any other name is unimplemented."""
-    credentials = office.credentials("a")
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan, tmp_path) as running,
-            grpc.aio.secure_channel(running.address, as_channel(credentials)) as channel,
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await channel.unary_unary(PARTICIPATE + "2")(b"", timeout=5)
-
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     asyncio.run(scene())

@@ -133,21 +133,6 @@ def test_pace_and_end_are_true_after_any_night(tmp_path: Path, seed: int) -> Non
     assert night.looks > ROUNDS
 
 
-def test_the_nights_hold_every_kind_of_interruption(tmp_path: Path) -> None:
-    """Among the drawn nights there are sites away, sites that lost their memory, and restarts."""
-    kinds: set[str] = set()
-    for seed in range(8):
-
-        async def scene(seed: int = seed) -> list[str]:
-            night = Night(tmp_path / str(seed), seed)
-            await night.play()
-            return night.happened
-
-        kinds |= set(play(scene()))
-
-    assert kinds == {"away", "restart", "returned"}
-
-
 def test_a_disturbed_attempt_is_no_measure() -> None:
     """A site is away for an hour in the middle of an attempt; a repeated attempt begins with its own offer."""
     seconds = 1000.0

@@ -259,17 +259,6 @@ def test_a_socket_is_reached_below_a_path_of_any_length(tmp_path: Path) -> None:
     assert place.is_socket()
 
 
-def test_a_state_directory_that_cannot_be_made_is_a_wrong_configuration(tmp_path: Path) -> None:
-    """A file in the directory's place is reported with its name, and nothing is started."""
-    place = place_in(tmp_path, state="plan.yaml/state")
-
-    done = finished("coordinator", "start", "--config", place.config)
-
-    assert done.returncode == 78
-    assert "cannot be used" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_name_of_which_one_address_is_taken_is_taken() -> None:
     """localhost may be two addresses: a coordinator that got one of them would leave some sites to a stranger."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
@@ -279,11 +268,3 @@ def test_a_name_of_which_one_address_is_taken_is_taken() -> None:
         assert taken_addresses(f"0.0.0.0:{port}") == ["0.0.0.0"]
     assert taken_addresses(f"localhost:{port}") == []
     assert taken_addresses("no-such-host.invalid:8443") == []
-
-
-def test_an_address_that_this_computer_does_not_support_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name may have an IPv6 address where the kernel has no IPv6: the coordinator starts all the same."""
-    unsupported = (9999, socket.SOCK_STREAM, 0, "", ("::1", 8443))
-    monkeypatch.setattr("host.address_checks.socket.getaddrinfo", lambda *_, **__: [unsupported])
-
-    assert taken_addresses("localhost:8443") == []

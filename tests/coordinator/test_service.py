@@ -13,22 +13,19 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from coordinator.network import service as service_module
 from pki import certificates
 from pki.names import SiteName
 from protos.plan.plan import Plan
 from protos.wire.messages import CoordinatorReason, Farewell
-from site_agent.agent.connection import Credentials
-from tests.coordinator.greetings import HELLO, announced_to, assert_right_bits
+from tests.coordinator.greetings import HELLO, announced_to
 from tests.rehearsal.federation import (
     Office,
     as_channel,
     calling,
     serving,
-    take_part,
     utc_now,
 )
-from tests.rehearsal.study import BehavingSite, plan_with
+from tests.rehearsal.study import plan_with
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +108,6 @@ def test_whoever_is_not_a_site_of_this_federation_now_is_refused(
     asyncio.run(scene())
 
 
-def test_a_revoked_site_is_refused(tmp_path: Path) -> None:
-    """A certificate that TLS accepts is refused once the register has revoked its site."""
-    office = Office.found(tmp_path / "office")
-    plan = plan_with(office.identities)
-    office.revoke("a")
-
-    async def scene() -> None:
-        async with (
-            serving(office, plan, tmp_path / "state") as running,
-            calling(running.address, as_channel(office.credentials("a"))) as caller,
-        ):
-            await caller.send(HELLO)
-
-            assert await caller.rest() == []
-            assert await caller.status() is grpc.StatusCode.PERMISSION_DENIED
-
-    asyncio.run(scene())
-
-
 def test_a_register_that_changes_ends_open_streams(tmp_path: Path) -> None:
     """An open stream of a revoked site ends with the reason when the register is asked again; others stay."""
     office = Office.found(tmp_path / "office")
@@ -154,23 +132,3 @@ def test_a_register_that_changes_ends_open_streams(tmp_path: Path) -> None:
             assert (sites["a"]["connected"], sites["b"]["connected"]) == (False, True)
 
     asyncio.run(scene())
-
-
-def test_three_sites_run_a_study_over_tls(tmp_path: Path, office: Office, plan: Plan) -> None:
-    """Accepted sites run to the end, and the parameters are rounds times the mean, to the bit."""
-
-    async def scene() -> None:
-        async with serving(office, plan, tmp_path) as running:
-            sites = [BehavingSite(name) for name in "abc"]
-            await asyncio.gather(*(take_part(running.address, office.credentials(site.name), site) for site in sites))
-
-            assert all(site.farewell and site.farewell.reason is CoordinatorReason.ALL_RUNS_OVER for site in sites)
-        assert_right_bits(tmp_path, plan)
-
-    asyncio.run(scene())
-
-
-def test_credentials_do_not_show_their_key() -> None:
-    """A key never appears in what is printed of the credentials."""
-    assert "secret" not in repr(Credentials(key=b"secret", chain=b"", root=b""))
-    assert "secret" not in repr(service_module.Credentials(key=b"secret", chain=b"", root=b""))

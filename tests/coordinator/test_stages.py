@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coordinator.storage.run_record import sha256_of
-from protos.plan.manifest import LOSS_SCALE, SENSITIVITY_SCALE, manifest_of
+from protos.plan.manifest import LOSS_SCALE, SENSITIVITY_SCALE
 from protos.plan.plan import Plan
 from protos.wire.messages import Offer, Stage
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite
@@ -92,18 +92,6 @@ def test_the_probe_comes_first_and_its_choice_is_all_that_travels_then(tmp_path:
     assert record["shared_parameters_sha256"] == sha256_of(sites[0].vectors[-1])
 
 
-def test_a_layer_that_was_not_chosen_is_never_moved(tmp_path: Path) -> None:
-    """What comes down of the chosen layer is its start plus the sums; the rest of the manifest stays aside."""
-    plan = a_plan("player-fl", rounds=2, **CHAIN)
-    rise = {"sensitivity 2": SENSITIVITY_SCALE}
-
-    _, sites = run_of(tmp_path, plan, lambda offer: rise if offer.stage is Stage.PROBE else {})
-
-    start = manifest_of(plan).initial_parameters(plan.seed)[:4]
-    for number, vector in enumerate(sites[0].vectors[1:]):
-        np.testing.assert_allclose(vector, start + number * MEAN, rtol=1e-6)
-
-
 def test_a_global_checkpoint_measures_the_last_aggregate_in_a_round_of_its_own(tmp_path: Path) -> None:
     """Offers name the best round so far, from the round after it was measured; the last model is measured too."""
     losses = {1: 4.0, 2: 3.0, 3: 5.0, 4: 2.0}
@@ -172,13 +160,3 @@ def test_control_variates_come_down_behind_the_parameters_in_training_alone(tmp_
     assert [vector.size for vector in sites[0].vectors] == [20, 20, 10, 10]
     np.testing.assert_array_equal(sites[0].vectors[0], np.zeros(20, np.float32))
     np.testing.assert_array_equal(sites[0].vectors[1], np.repeat(np.float32([MEAN, -MEAN / 0.5]), 10))
-
-
-def test_a_method_that_shares_nothing_still_counts_its_rounds(tmp_path: Path) -> None:
-    """Local training sends no number down and none up."""
-    plan = a_plan("local", rounds=2)
-
-    _, sites = run_of(tmp_path, plan)
-
-    assert [vector.size for vector in sites[0].vectors] == [0, 0, 0]
-    assert record_of(tmp_path)["rounds_made"] == 2

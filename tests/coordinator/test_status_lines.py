@@ -58,19 +58,6 @@ def printed(answer: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", [20, 80, 200])
-def test_names_are_whole_at_every_width(width: int) -> None:
-    """A name that another command needs is in one piece, however narrow the window is."""
-    names, out = ["university-hospital-of-a-long-name-and-a-place", "b"], io.StringIO()
-    site = {"connected": True, "joined": True, "last_contact_seconds": 3.0, "certificate_days": 80.0}
-
-    answer = {"run": None, "runs_over": 0, "runs_waiting": 1, "sites": dict.fromkeys(names, site)}
-    print_status(answer, Console(file=out, width=width))
-
-    assert names[0] in out.getvalue()
-    assert "…" not in out.getvalue()
-
-
 def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
     """How far, how fast, until when, who is waited for, who was heard of when, and what expires."""
     answer = status_in_round(tmp_path, 4)
@@ -88,17 +75,6 @@ def test_status_answers_what_is_asked_at_night(tmp_path: Path) -> None:
     assert "3.2 days left" in text
     assert text.count("2 min ago") == 3
     assert ("no time left" in text, "20 days left" in text, "40 days left" in text) == (True, True, True)
-
-
-def test_a_coordinator_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
-    """Missing values are left out, and nothing fails."""
-    answer = status_in_round(tmp_path, 1)
-    for key in ("pace", "waits_for", "yet_to_hear_of_the_end", "happened"):
-        del answer[key]
-    for site in answer["sites"].values():
-        del site["last_contact_seconds"]
-
-    assert "round 1 of 10" in printed(answer)
 
 
 def test_after_the_end_it_tells_who_has_not_heard() -> None:

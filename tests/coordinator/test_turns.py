@@ -183,11 +183,6 @@ def test_chunks_under_way_do_not_grow_with_the_sites(tmp_path: Path, monkeypatch
     assert chunks_held(tmp_path, 27, monkeypatch) == {"up": MOST_CHUNKS_AT_ONCE, "down": MOST_CHUNKS_AT_ONCE}
 
 
-def test_sites_that_do_not_say_when_they_send_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site of an earlier version brings its first chunk beside the turns, and the sums are right all the same."""
-    assert chunks_held(tmp_path, 18, monkeypatch, says_ready=False)["down"] == MOST_CHUNKS_AT_ONCE
-
-
 @pytest.mark.parametrize(
     ("sites", "parameters", "says"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +27,3 @@ def test_a_foreign_package_in_front_of_ours_is_named(tmp_path: Path) -> None:
         assert ended.returncode == 78, (name, ended.stderr)
         assert f"the Python package {name} in {foreign / '__init__.py'} belongs to another project" in ended.stderr
         assert "Traceback" not in ended.stderr
-
-
-def test_a_wheel_that_wrote_over_ours_is_named(tmp_path: Path) -> None:
-    """Two wheels in one folder share the name; the one that was installed later is found by its first line."""
-    for name in ("protos", "host", "pki", "coordinator"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    assert started(tmp_path).returncode == 0
-
-    (tmp_path / "protos" / "__init__.py").write_text('"""Protocol buffers of another project."""\n')
-
-    assert started(tmp_path).returncode == 78

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
@@ -21,10 +21,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from host.audit_log import OF_A_SITE, AuditLog, HeadRefused
+from host.audit_log import AuditLog, HeadRefused
 from host.log_commands import LogProgram, LogSource
 from host.log_report import Choice
-from host.record_store import Store, StoreDamaged, StoreError, append_only
+from host.record_store import Store, StoreDamaged, StoreError
 from protos.errors import ConfigurationError, UsageError
 from tests.for_each import for_each
 
@@ -111,18 +111,6 @@ def test_an_exported_file_without_a_line_or_with_another_one_is_refused(tmp_path
             source.verify(heads)
 
 
-def test_an_inner_transaction_belongs_to_the_outer_one(tmp_path: Path) -> None:
-    """A record and the rows beside it are written together, or neither."""
-    with closing(opened(tmp_path)) as log:
-        log.store.define("CREATE TABLE sent (bytes INTEGER) STRICT;" + append_only("sent"))
-        with suppress(KeyError), log.store.transaction():
-            log.write("contribution_released", round=0)
-            log.store.write("INSERT INTO sent VALUES (7)")
-            raise KeyError
-
-        assert (log.head.count, log.store.read("SELECT * FROM sent")) == (0, [])
-
-
 def test_several_processes_write_one_after_another(tmp_path: Path) -> None:
     """Two open logs of one store have one chain."""
     with closing(opened(tmp_path)) as one, closing(opened(tmp_path)) as other:
@@ -200,20 +188,6 @@ def test_a_store_that_cannot_be_used_is_three_sentences(tmp_path: Path, damage: 
         (tmp_path / "gate").chmod(0o700)
 
 
-def test_a_reader_is_not_told_that_the_program_has_stopped(tmp_path: Path) -> None:
-    """A command that may not read the store changes nothing for the program that writes to it."""
-    path = filled(tmp_path)
-    a_folder(path)
-
-    errors = []
-    for exists in (True, False):
-        with pytest.raises(StoreError) as refused:
-            AuditLog(path, site="ahus", now=lambda: datetime.now(UTC), exists=exists)
-        errors.append(refused.value.consequence)
-
-    assert errors[0] != errors[1] == OF_A_SITE
-
-
 @pytest.mark.parametrize("left", [1, 50, 99, 100, 511])
 def test_a_store_that_was_cut_to_its_first_bytes_is_no_new_one(tmp_path: Path, left: int) -> None:
     """Otherwise a process would begin again as if nothing had ever been sent."""
@@ -269,28 +243,6 @@ def test_a_store_that_was_cut_is_refused_or_still_has_whole_records(tmp_path: Pa
         except StoreError:
             continue
         assert found == before[: len(found)], cut
-
-
-@for_each("seed", range(6))
-def test_a_copy_that_was_made_while_the_program_writes_is_refused_or_whole(tmp_path: Path, seed: int) -> None:
-    """The documented copy is made after a stop. Another copy is never wrong in silence."""
-    generator = random.Random(seed)
-    with closing(opened(tmp_path)) as log:
-        for number in range(generator.randrange(5, 50)):
-            log.write("contribution_released", round=number)
-        (tmp_path / "copy").mkdir()
-        shutil.copy(tmp_path / "gate.sqlite", tmp_path / "copy" / "gate.sqlite")
-        log.write("contribution_released", round=99)
-        if generator.random() < 0.7:
-            shutil.copy(tmp_path / "gate.sqlite-wal", tmp_path / "copy" / "gate.sqlite-wal")
-        before = list(log.lines())
-
-    try:
-        with closing(opened(tmp_path / "copy")) as copy:
-            found = list(copy.lines())
-    except StoreError:
-        return
-    assert found == before[: len(found)]
 
 
 # The head that the other program keeps

@@ -97,13 +97,6 @@ def test_another_file_under_the_digest_is_refused(tmp_path: Path) -> None:
         starting_values(tmp_path, plan)
 
 
-def test_a_layer_has_a_name_that_any_screen_can_show() -> None:
-    """A review and an error show the names, and a coordinator chooses them."""
-    for name in ("\x1b[31m", "a layer", "x" * 201):
-        with pytest.raises(ValueError, match="String should match pattern"):
-            plan_of("0" * 64, [name])
-
-
 def test_no_file_starts_a_network_whose_noise_depends_on_it() -> None:
     """The noise is chosen for networks that start from the seed."""
     file = {"name": "file", "seed": 3, "sha256": "0" * 64}

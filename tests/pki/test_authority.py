@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from pki import certificates
 from pki.authority import Authority, FederationRecord
@@ -34,14 +33,6 @@ def test_an_authority_has_its_files_and_private_keys_are_private(authority: Auth
     }
     assert b"PRIVATE KEY" not in authority.sealed_root_key_path.read_bytes()
     assert Authority.load(authority.directory) == authority
-
-
-def test_the_coordinator_is_named_by_every_host(authority: Authority) -> None:
-    """Hosts of both addresses and the further ones stand in the certificate, each once."""
-    names = authority.coordinator_leaf().extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-
-    assert names.get_values_for_type(x509.DNSName) == ["localhost", "coordinator.example.org"]
-    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, record: FederationRecord, now: datetime) -> None:
@@ -87,12 +78,3 @@ def test_the_coordinators_certificate_is_renewed_for_its_key(
     after = authority.coordinator_leaf()
     assert after.public_key() == before.public_key()
     assert after.not_valid_after_utc == now + timedelta(days=130)
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"\xff"])
-def test_a_damaged_federation_file_is_explained(tmp_path: Path, data: bytes) -> None:
-    """federation.json is checked when it is read."""
-    (tmp_path / "federation.json").write_bytes(data)
-
-    with pytest.raises(ConfigurationError):
-        Authority.load(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime, timedelta
 
 import pytest
@@ -91,15 +90,3 @@ def test_a_request_proves_possession_of_its_key() -> None:
             certificates.requested_key(hostile)
     with pytest.raises(ConfigurationError):
         certificates.key_from_pem(pem)
-
-
-def test_a_key_of_an_unknown_curve_is_none() -> None:
-    """A flipped bit in the curve's name is explained as every other damage is."""
-    pem = certificates.key_to_pem(certificates.new_tls_key())
-    der = base64.b64decode(b"".join(pem.splitlines()[1:-1]))
-    curve = bytes.fromhex("2a8648ce3d030107")
-    assert curve in der
-    damaged = base64.encodebytes(der.replace(curve, curve[:-1] + b"\x7f"))
-
-    with pytest.raises(ConfigurationError):
-        certificates.key_from_pem(b"-----BEGIN PRIVATE KEY-----\n" + damaged + b"-----END PRIVATE KEY-----\n")

@@ -16,7 +16,6 @@ from pki.authority import Authority
 from pki.enrolment_decisions import Pending, enrolment_request, handle_request
 from pki.invitation import Invitation
 from pki.register import Register
-from protos.errors import OperatorError
 from tests.pki.whole_site import SiteKeys
 
 
@@ -99,16 +98,6 @@ def test_a_site_is_invited_approved_listed_and_revoked(pki: Terminal, directory:
     assert exposed(tmp_path) == []
 
 
-def test_a_site_that_does_not_wait_is_not_approved(pki: Terminal, directory: Path, tmp_path: Path) -> None:
-    """Before the request and after the revocation no site waits."""
-    words = ("approve", "st-mary", "--directory", directory, "--fingerprint", "abcd-efgh")
-    assert pki("invite", "st-mary", "--directory", directory, "--output", tmp_path / "st-mary.invitation") == 0
-
-    assert pki(*words) == 77
-    assert pki("revoke", "st-mary", "--directory", directory) == 0
-    assert pki(*words) == 77
-
-
 def test_a_passphrase_is_read_or_made(pki: Terminal, tmp_path: Path) -> None:
     """From a private file it is used and not shown; without one it is made and shown once."""
     file = tmp_path / "passphrase"
@@ -158,12 +147,6 @@ def test_every_failure_is_three_lines(pki: Terminal, directory: Path, tmp_path: 
         assert len(pki.err.splitlines()) == 3
 
 
-def test_wrong_usage_ends_with_two(pki: Terminal, directory: Path) -> None:
-    """Unknown commands, missing options and options that exclude each other are wrong usage."""
-    for words in (["dance"], ["invite"], ["list", "--directory", directory, "--json", "--plan"], ["--no-such"]):
-        assert pki(*words) == 2
-
-
 def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk in an unforeseen place is three sentences too."""
 
@@ -174,20 +157,6 @@ def test_what_the_system_refuses_is_explained(pki: Terminal, directory: Path, mo
 
     assert pki("inspect", directory / "root.crt") == 1
     assert pki.err.splitlines()[0] == "pki: The operating system refused an operation: No space left on device. [E009]"
-
-
-@pytest.mark.parametrize("name", sorted(pki_cli.commands.commands))
-def test_help_shows_one_example_that_parses(pki: Terminal, name: str) -> None:
-    """Each command's help has one example, and its words are options of that command."""
-    assert pki(name, "--help") == 0
-    command = pki_cli.commands.commands[name]
-    example = str(command.epilog).removeprefix("Example: ").split()
-
-    assert example[:2] == ["pki", name]
-    try:
-        command.make_context(name, example[2:])
-    except OperatorError:
-        pytest.fail("the example is not accepted")
 
 
 def test_an_invitation_that_cannot_be_saved_leaves_the_one_before_it_good(pki: Terminal, directory: Path) -> None:

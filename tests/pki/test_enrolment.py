@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from pki import certificates
 from pki.authority import Authority
-from pki.certificate_chain import certificates_in, verified_leaf
+from pki.certificate_chain import verified_leaf
 from pki.enrolment_decisions import (
     Issued,
     Pending,
@@ -164,13 +164,3 @@ def test_a_member_renews_with_its_identity_key(
     register.revoke(MARY, later)
     with pytest.raises(RefusedError):
         handle_renewal(authority, register, request, later)
-
-
-def test_issued_leaves_carry_the_invited_name(authority: Authority, register: Register, now: datetime) -> None:
-    """The name comes from the invitation that the token belongs to, never from the request."""
-    request = request_of(invite(authority, register, now))
-
-    answer = handle_request(authority, register, request, now)
-
-    assert isinstance(answer, Issued)
-    assert "spiffe://heart/site/st-mary" in str(certificates_in(answer.chain_pem)[0].extensions)

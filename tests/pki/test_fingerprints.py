@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from pki.identity_key import is_same_fingerprint
-from protos.fingerprints import fingerprint, grouped
+from protos.fingerprints import fingerprint
 from tests.for_each import for_each
 
 
@@ -30,11 +28,3 @@ def test_what_a_person_types_is_understood() -> None:
     assert not is_same_fingerprint("", text)
     assert not is_same_fingerprint(text[:-1], text)
     assert not is_same_fingerprint("ä", text)
-
-
-def test_lengths_that_do_not_fit_are_a_programmers_mistake() -> None:
-    """A key of 31 bytes and a digest of 9 are refused."""
-    with pytest.raises(ValueError, match="32 bytes"):
-        fingerprint(bytes(31))
-    with pytest.raises(ValueError, match="multiple of 5"):
-        grouped(bytes(9))

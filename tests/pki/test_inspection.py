@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from pki import certificates
-from pki.authority import Authority
 from pki.pki_cli import describe
-from protos.errors import ConfigurationError, RefusedError
-
-
-def test_time_is_remarked_upon(authority: Authority, now: datetime) -> None:
-    """A certificate before and after its time is marked."""
-    data = authority.coordinator_certificate_path.read_bytes()
-
-    assert "(expired)" in "\n".join(describe(data, now + timedelta(days=91)))
-    assert "(not valid yet)" in "\n".join(describe(data, now - timedelta(days=1)))
-    assert "(" not in "\n".join(describe(data, now))
 
 
 def test_a_hostile_name_is_shown_with_escapes(now: datetime) -> None:
@@ -42,11 +30,3 @@ def test_a_hostile_name_is_shown_with_escapes(now: datetime) -> None:
     lines = "\n".join(describe(certificates.certificate_pem(hostile), now))
 
     assert "\x1b" not in lines
-
-
-def test_nonsense_is_explained(now: datetime) -> None:
-    """A file of neither kind is an operator's error."""
-    with pytest.raises(ConfigurationError):
-        list(describe(b"nonsense", now))
-    with pytest.raises(RefusedError):
-        list(describe(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", now))

@@ -238,15 +238,3 @@ def test_a_register_keeps_no_token(register: Register, now: datetime, tmp_path: 
 
     assert all(token not in path.read_bytes() for path in tmp_path.iterdir())
     assert token_sha256(token).encode() in b"".join(path.read_bytes() for path in tmp_path.iterdir())
-
-
-def test_sites_come_in_order(register: Register, now: datetime) -> None:
-    """The list is sorted by name and says which identity key is whose."""
-    for name in ("b", "a"):
-        invited(register, now, name=SiteName(name))
-    register.request(asked(invited(register, now, name=SiteName("a")), 1), now)
-
-    assert [(site.name, site.identity_fingerprint) for site in register.sites()] == [
-        ("a", fingerprint((1).to_bytes(32, "big"))),
-        ("b", None),
-    ]

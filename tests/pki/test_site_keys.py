@@ -127,14 +127,3 @@ def test_a_renewal_survives_a_crash_at_every_step(
     assert renewed.has_previous()
     renewed.forget_previous()
     assert {path.name for path in keys.directory.iterdir()} == {"tls.key", "tls.crt", "root.crt", "identity.key"}
-
-
-def test_a_wrong_renewal_changes_nothing(authority: Authority, tmp_path: Path, now: datetime) -> None:
-    """A chain for the present key instead of the next one is refused, and the old pair stays in force."""
-    keys = enrolled(authority, tmp_path / "keys", now)
-    keys.next_signing_request()
-
-    with pytest.raises(RefusedError):
-        keys.install_next(chain_for(authority, keys.signing_request(), now), site=MARY, federation="heart", now=now)
-
-    assert SiteKeys.load(keys.directory).leaf() == keys.leaf()

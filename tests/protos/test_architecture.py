@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import (
-    TENSOR_NAME,
-    Architecture,
     Constant,
     GlobalLayersNetwork,
     NamedTensor,
     NamedTensors,
-    ParallelNetwork,
     Part,
     TensorSpec,
     Uniform,
     network_tensors,
 )
-from tests.for_each import for_each
 from tests.protos.architectures import body_of
 
 HEART = GlobalLayersNetwork(name="global-layers-network", latent=128, gate=False, input_normalisation=False)
@@ -39,14 +34,6 @@ def network(**changes: Any) -> GlobalLayersNetwork:
     return GlobalLayersNetwork.model_validate(HEART.model_dump() | changes)
 
 
-def test_the_hidden_layers_of_a_head_are_listed_in_order() -> None:
-    """They come before its output."""
-    deep = ParallelNetwork(name="parallel", common=(5,), unique=(5,), head=(4, 3))
-
-    names = [tensor.name for tensor in network_tensors(deep, columns=6, outputs=1, common=4)]
-    assert names[-6::2] == ["head.layer1.weight", "head.layer2.weight", "head.output.weight"]
-
-
 @pytest.mark.parametrize(("preset", "tensors", "numbers"), [(HEART, 16, 298_688), (COVERTYPE, 18, 717_640)])
 def test_the_body_has_the_counts_of_the_paper(preset: GlobalLayersNetwork, tensors: int, numbers: int) -> None:
     """The shared part has exactly as many tensors and numbers as the published experiment."""
@@ -55,47 +42,12 @@ def test_the_body_has_the_counts_of_the_paper(preset: GlobalLayersNetwork, tenso
     assert (len(body), number_count(body)) == (tensors, numbers)
 
 
-@for_each("latent", range(8, 400, 8))
-def test_the_body_follows_its_formula_for_every_latent_size(latent: int) -> None:
-    """The body has 18s² + 29.5s numbers without a gate and 23s² + 29.5s with one."""
-    plain, gated = network(latent=latent), network(latent=latent, gate=True)
-
-    assert number_count(body_of(plain)) == 18 * latent**2 + 59 * latent // 2
-    assert number_count(body_of(gated)) == 23 * latent**2 + 59 * latent // 2
-
-
 @pytest.mark.parametrize(("columns", "numbers"), [(13, 448_339), (9, 415_211), (12, 440_057), (31, 597_415)])
 def test_the_heart_network_has_the_counts_of_the_experiment(columns: int, numbers: int) -> None:
     """A heart site's network has 8282·d + 340,673 numbers."""
     total = number_count(network_tensors(HEART, columns=columns, outputs=1))
 
     assert total == numbers == 8282 * columns + 340_673
-
-
-@for_each("outputs", range(1, 8))
-def test_the_covertype_network_has_the_counts_of_the_experiment(outputs: int) -> None:
-    """A covertype site's network has 914,892 + 177·C numbers."""
-    assert number_count(network_tensors(COVERTYPE, columns=11, outputs=outputs)) == 914_892 + 177 * outputs
-
-
-@pytest.mark.parametrize("columns", [1, 9, 54])
-@pytest.mark.parametrize("preset", [HEART, COVERTYPE])
-def test_the_body_is_the_same_for_all_columns_and_outputs(preset: GlobalLayersNetwork, columns: int) -> None:
-    """The tensors of part body do not depend on a site's columns or classes."""
-    complete = network_tensors(preset, columns=columns, outputs=columns)
-
-    assert tuple(spec for spec in complete if spec.part is Part.BODY) == body_of(preset, columns=7, outputs=2)
-    assert {spec.part for spec in complete} == {Part.INPUT, Part.BODY, Part.HEAD}
-
-
-def test_names_are_unique_and_spelt_as_the_wire_allows() -> None:
-    """Every name is distinct, begins with its part, and uses only the allowed characters."""
-    specs = network_tensors(COVERTYPE, columns=11, outputs=7)
-
-    assert len({spec.name for spec in specs}) == len(specs)
-    for spec in specs:
-        assert re.fullmatch(TENSOR_NAME, spec.name)
-        assert spec.name.split(".")[0] == spec.part
 
 
 def test_initial_ranges_are_those_of_torch() -> None:
@@ -122,15 +74,6 @@ def test_listed_tensors_are_all_body_and_in_their_order() -> None:
         TensorSpec("b", (2, 3), Part.BODY, Uniform(0.5)),
         TensorSpec("a", (), Part.BODY, Constant(0.0)),
     )
-
-
-@pytest.mark.parametrize("choice", [HEART, COVERTYPE, NamedTensors(name="named-tensors", tensors=(
-    NamedTensor(name="a", shape=(2,), bound=1.0),))])  # fmt: skip
-def test_an_architecture_survives_its_plan(choice: GlobalLayersNetwork | NamedTensors) -> None:
-    """What is written to a plan reads back as the same record, chosen by its name."""
-    adapter: TypeAdapter[Any] = TypeAdapter(Architecture)
-
-    assert adapter.validate_json(adapter.dump_json(choice)) == choice
 
 
 @pytest.mark.parametrize(

@@ -35,13 +35,6 @@ def test_chunks_tile_the_buffer(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_the_bytes_are_the_changes_the_scalars_and_one_check_a_chunk(layout: Layout) -> None:
-    """Four bytes an update, eight a scalar and eight a chunk; nothing is padded."""
-    assert layout.total_bytes == 4 * layout.parameters + 8 * layout.scalars + 8 * layout.chunks
-    assert layout.chunks == max(1, -(-layout.parameters // CHUNK_PARAMETERS))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_number_has_one_place(layout: Layout) -> None:
     """Writing all words and updates through their views writes every byte of the buffer, none twice."""
     buffer = bytearray(layout.total_bytes)
@@ -54,32 +47,6 @@ def test_every_number_has_one_place(layout: Layout) -> None:
     assert bytes(buffer) == b"\x01" * layout.total_bytes
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_slices_of_the_vector_tile_it(layout: Layout) -> None:
-    """The chunks hold the vector's numbers once each and in order."""
-    vector = np.arange(layout.parameters)
-
-    parts = [vector[layout.updates_slice(index)] for index in range(layout.chunks)]
-
-    np.testing.assert_array_equal(np.concatenate(parts), vector)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_scalars_lie_in_the_last_chunk_only(layout: Layout) -> None:
-    """Every chunk begins with its check; the scalars stand behind the last one's."""
-    words = [layout.words_in(index) for index in range(layout.chunks)]
-
-    assert words == [1] * (layout.chunks - 1) + [1 + layout.scalars]
-
-
-@pytest.mark.parametrize("scalars", [0, 3])
-def test_an_empty_vector_still_carries_its_check(scalars: int) -> None:
-    """A site that sends no update sends one chunk: the check and its scalars."""
-    layout = Layout(0, scalars)
-
-    assert (layout.chunks, layout.chunk_bytes(0), layout.total_bytes) == (1, 8 + 8 * scalars, 8 + 8 * scalars)
-
-
 def test_the_layout_on_the_wire() -> None:
     """Little-endian: the check, then the scalars, then the updates."""
     layout = Layout(2, 1)
@@ -90,9 +57,3 @@ def test_the_layout_on_the_wire() -> None:
     layout.updates(body, 0)[:] = [3, -4]
 
     assert buffer.hex(" ", 4) == "01000000 00000000 feffffff ffffffff 03000000 fcffffff"
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_chunk_fits_into_a_message(layout: Layout) -> None:
-    """No chunk is above 1 MiB and a little, so the limit of messages can stay a guard of memory."""
-    assert max(layout.chunk_bytes(index) for index in range(layout.chunks)) <= (1 << 20) + 8 + 8 * layout.scalars

@@ -37,22 +37,6 @@ def test_the_shared_layers_have_a_weight_for_each_column_of_the_concepts() -> No
     assert manifest_of(plan).tensors[0].shape == (4, 3)
 
 
-def test_listed_columns_come_first() -> None:
-    """A plan that lists columns reads them, although it has concepts."""
-    plan = _plan(columns=["a", "b"])
-
-    assert not plan.reads_concepts
-    assert plan.shared_columns == ("a", "b")
-
-
-def test_private_inputs_read_no_concepts() -> None:
-    """Global Layers keeps its input layer at the site, so each site reads its own columns."""
-    plan = plan_with(concepts=[AGE], sites=listed(4))
-
-    assert not plan.reads_concepts
-    assert plan.shared_columns == ()
-
-
 def test_the_sites_that_record_a_concept_contribute_to_its_columns() -> None:
     """The smallest set is counted for each column of a concept that one site lacks."""
     plan = _plan(concepts=[AGE, PAIN | {"recorded_by": NAMES[:3]}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -19,7 +18,6 @@ from protos.plan.documents import (
     LARGEST_DOCUMENT_BYTES,
     Document,
     parse_document,
-    read_document,
     refuse_for,
 )
 from protos.plan.plan import plan_from_yaml
@@ -90,16 +88,6 @@ def mistakes(text: str | bytes) -> list[str]:
     return re.findall(r"^    house\.yaml:(.*)$", refusal.value.what, re.MULTILINE)
 
 
-def test_a_right_file_becomes_its_record() -> None:
-    """A file without mistakes becomes the record that it describes."""
-    text = "street: Elm\nnumber: -3\nrent: 1e-3\nis_open: true\nfavourite: {name: cat, whiskers: 12}\n"
-
-    household = parse(text)
-
-    favourite = Cat(name="cat", whiskers=12)
-    assert household == Household(street="Elm", number=-3, rent=0.001, is_open=True, favourite=favourite)
-
-
 def test_every_mistake_is_told_at_once_in_the_order_of_the_file() -> None:
     """Three mistakes in one file are three lines, each with its line and column."""
     text = "number: many\nstret: Elm\nfavourite:\n  name: cat\n  whisker: 3\n"
@@ -128,22 +116,6 @@ def test_a_name_that_nobody_knows_is_answered_with_the_nearest(text: str, told: 
     assert mistakes(text) == [told]
 
 
-def test_all_that_speaks_against_a_record_is_told_once_and_line_by_line() -> None:
-    """A record's own check tells every reason, each once, each on a line of its own."""
-    told = mistakes("street: Nowhere\n")
-
-    assert told == ["1:1: the file: no house without a street", "1:1: the file: no such street"]
-
-
-def test_a_key_like_no_other_is_answered_with_all_that_are_known() -> None:
-    """If no known key is near, all of them are named."""
-    told = mistakes("qqqqqq: 1")
-
-    assert told == [
-        "1:1: qqqqqq: unknown key; known are favourite, guests, heating, is_open, number, pets, rent, street"
-    ]
-
-
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
@@ -159,33 +131,6 @@ def test_a_mistake_in_a_union_inside_a_union_has_its_own_place(keys: str, told: 
     found = mistakes(f"guests: [{{name: bird, kind: songs, {before}{keys}}}]")
 
     assert found == [told]
-
-
-def test_a_missing_key_is_told_where_it_is_missing() -> None:
-    """A missing key is named, at the record that lacks it."""
-    with pytest.raises(ConfigurationError) as refusal:
-        parse_document(b"\nwhiskers: 3\n", Cat, source="cat.yaml", consequence="No cat.")
-
-    assert "cat.yaml:2:1: name: this key is missing" in refusal.value.what
-
-
-def test_the_count_of_mistakes_is_the_number_of_lines() -> None:
-    """The first line counts exactly what follows it."""
-    with pytest.raises(ConfigurationError) as refusal:
-        parse("number: x\nrent: y\npets: [{name: bird}]\n")
-
-    counted = re.search(r"has (\d+) mistakes", refusal.value.what)
-    assert counted is not None
-    assert int(counted[1]) == refusal.value.what.count("house.yaml:")
-
-
-def test_the_error_carries_the_callers_consequence() -> None:
-    """The middle sentence is the caller's, because only it knows what did not happen."""
-    with pytest.raises(ConfigurationError) as refusal:
-        parse("number: x")
-
-    assert refusal.value.consequence == "Nobody moved in."
-    assert refusal.value.exit_status == 78
 
 
 @pytest.mark.parametrize(
@@ -233,38 +178,12 @@ def test_a_number_is_only_what_a_reader_takes_for_one(written: str) -> None:
     assert parse(f"street: {written}").street == written
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [("0", 0.0), ("-7", -7.0), ("+3", 3.0), ("1.5", 1.5), ("1.", 1.0), (".5", 0.5), ("1e-3", 1e-3), ("2.5E+2", 250.0)],
-)
-def test_decimal_numbers_are_numbers(written: str, value: float) -> None:
-    """Every way in which people write a decimal number is read as one, 1e-3 included."""
-    household = parse(f"rent: {written}")
-
-    assert household.rent == value
-
-
 @pytest.mark.parametrize("word", ["yes", "no", "on", "off"])
 def test_a_word_that_old_yaml_takes_for_a_truth_is_a_text(word: str) -> None:
     """The country code no and the word off are texts, with and without quotes, and not truth values."""
     assert parse(f"street: {word}").street == word
     assert parse(f"street: '{word}'").street == word
     assert len(mistakes(f"is_open: {word}")) == 1
-
-
-@pytest.mark.parametrize("text", ["street: 5", "number: '5'", "number: 5.0", "is_open: 1", "rent: '1.5'", "rent: true"])
-def test_no_value_is_bent_into_another_type(text: str) -> None:
-    """A number is no text, a text no number, and a truth neither."""
-    told = mistakes(text)
-
-    assert len(told) == 1
-
-
-def test_a_byte_order_mark_is_no_mistake() -> None:
-    """An editor's byte order mark changes nothing."""
-    marked = parse(b"\xef\xbb\xbfnumber: 4\n")
-
-    assert marked.number == 4
 
 
 def test_deep_nesting_is_refused_without_effort() -> None:
@@ -287,13 +206,6 @@ def test_a_number_of_thousands_of_digits_is_a_mistake(digits: int) -> None:
     told = mistakes("number: " + "9" * digits)
 
     assert told == ["1:9: this number cannot be read"]
-
-
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    """A missing file and a directory are configuration mistakes with the system's own reason."""
-    for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(ConfigurationError, match=reason):
-            read_document(path, Household, consequence="Nobody moved in.")
 
 
 @settings(max_examples=400)

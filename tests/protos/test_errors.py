@@ -32,11 +32,3 @@ def test_each_kind_ends_a_program_with_its_own_status(kind: type[OperatorError],
     error = kind(what="It broke.", consequence="Nothing left.", remedy="Correct it.")
 
     assert error.exit_status == status
-
-
-def test_an_operator_reads_program_and_three_sentences() -> None:
-    """What happened stands behind the program's name, then what it means, then what to do."""
-    error = OperatorError(what="It broke.", consequence="Nothing left.", remedy="Correct it.")
-
-    assert error.lines("site-agent") == "site-agent: It broke. [E001]\n  Nothing left.\n  Correct it."
-    assert str(error) == "It broke. Nothing left. Correct it."

@@ -21,7 +21,6 @@ from tests.protos.examples import METHODS, plan_of_method
 PROBE, TRAINING, VALIDATION = Stage.PROBE, Stage.TRAINING, Stage.VALIDATION
 CHAIN: dict[str, Any] = {"architecture": {"name": "dense", "hidden": [4, 3, 2]}}  # four layers
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
-ROWS: dict[str, Any] = {"weighting": {"name": "rows", "largest_rows": 64}}
 STOPPING: dict[str, Any] = {"early_stopping": {"signal": "global", "patience": 1}}
 SCHEDULES: dict[str, dict[str, Any]] = {
     "every-batch": {"aggregate": "every-batch", "epochs": 4, "batches_per_epoch": 3},
@@ -152,43 +151,6 @@ def test_models_are_measured_at_the_ends_of_epochs(schedule: str, measured: list
     assert [number for number in range(plan.schedule.rounds) if is_measured(plan, number)] == measured
 
 
-def test_a_probe_moves_every_round_by_one() -> None:
-    """After a probe the first training round is round 1, and the first measured one round 2."""
-    plan = a_plan("player-fl", **CHAIN | {"checkpoint": "global"})
-
-    assert [is_measured(plan, number) for number in range(5)] == [False, False, True, True, True]
-
-
-def test_rows_travel_with_changes_only() -> None:
-    """If nothing is weighed there is no row count."""
-    plan = a_plan(**ROWS | MEASURING)
-
-    for stage, exchange in whole_run(plan):
-        assert ("rows" in names(exchange)) == (stage is TRAINING)
-
-
-def test_control_variates_come_down_in_training_alone() -> None:
-    """SCAFFOLD sends twice the numbers down, and only while sites train."""
-    plan = a_plan("scaffold", checkpoint="global")
-
-    for stage, exchange in whole_run(plan):
-        assert exchange.has_controls == (stage is TRAINING)
-        assert exchange.down_numbers == exchange.down_parameters * (2 if stage is TRAINING else 1)
-        assert exchange.down_parameters == manifest_of(plan).parameters
-
-
-@pytest.mark.parametrize(("layers", "count"), [(b"\x01", 1), (b"\x03", 2), (b"", 3)])
-def test_chosen_layers_come_down_and_go_up(layers: bytes, count: int) -> None:
-    """PLayer-FL: what is not chosen neither comes down nor goes up, in rounds and in the result."""
-    plan = a_plan("player-fl", **CHAIN | MEASURING)
-    wanted = set(manifest_of(plan).layers[:count])
-
-    for stage, exchange in whole_run(plan, layers):
-        assert {tensor.layer for tensor in exchange.down} == (set() if stage is PROBE else wanted)
-        assert {tensor.layer for tensor in exchange.up} == (wanted if stage is TRAINING else set())
-    assert {tensor.layer for tensor in exchanges_of(plan).result(layers)} == wanted
-
-
 NOT_ALLOWED: list[tuple[Plan, int, Stage, bytes]] = [
     (a_plan(), 4, TRAINING, b""),
     (a_plan(), 4, VALIDATION, b""),
@@ -219,40 +181,11 @@ def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage
         exchanges_of(plan).of(number, stage, layers)
 
 
-@for_each("number", range(1, 5))
-def test_where_training_may_end_early_measuring_may_come_early(number: int) -> None:
-    """With early stopping, validation is allowed after the first training round, whenever it ends."""
-    exchanges = exchanges_of(a_plan(**MEASURING | STOPPING))
-
-    assert exchanges.of(number, VALIDATION, b"").up == ()
-
-
 @pytest.mark.parametrize(("method", "layers"), [("fedavg", b"\x01"), ("player-fl", b"\x02")])
 def test_a_result_has_no_layers_but_those_of_the_method(method: str, layers: bytes) -> None:
     """Only PLayer-FL's first layers can be a result's choice."""
     with pytest.raises(MalformedMessage):
         exchanges_of(a_plan(method, **CHAIN)).result(layers)
-
-
-def test_an_exchange_is_computed_once() -> None:
-    """Equal rounds have one exchange, so that its sizes are not computed again in every round."""
-    exchanges = exchanges_of(a_plan())
-
-    assert exchanges.of(1, TRAINING, b"") is exchanges.of(3, TRAINING, b"")
-
-
-@for_each("seed", range(20))
-def test_a_place_in_the_vector_has_its_tensors_name(seed: int) -> None:
-    """For each number that goes up, tensor_at names the tensor that holds it."""
-    generator = np.random.default_rng(seed)
-    plan = a_plan(architecture={"name": "dense", "hidden": [int(n) for n in generator.integers(1, 5, 4)]})
-    exchange = exchanges_of(plan).of(2, TRAINING, b"")
-
-    named = [exchange.tensor_at(index) for index in range(exchange.layout.parameters)]
-
-    assert named == [tensor.name for tensor in exchange.up for _ in range(tensor.number_count)]
-    with pytest.raises(ValueError, match="beyond the vector"):
-        exchange.tensor_at(exchange.layout.parameters)
 
 
 @for_each("seed", range(30))
@@ -273,13 +206,6 @@ def test_spans_carry_every_number_to_its_place(seed: int) -> None:
     assert sum(part.stop - part.start for _, part in found) == sum(
         part.stop - part.start for part in slices_of(tensors)
     )
-
-
-def test_all_tensors_are_one_span() -> None:
-    """With all layers offered nothing has to be copied."""
-    manifest = manifest_of(a_plan(**CHAIN))
-
-    assert spans(manifest, manifest.tensors) == ((slice(0, manifest.parameters), slice(0, manifest.parameters)),)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from protos.plan.architecture import Constant, GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
+from protos.plan.architecture import GlobalLayersNetwork, Part, TensorSpec, Uniform, network_tensors
 from protos.plan.initial_values import initial_values
 from tests.for_each import for_each
 
@@ -67,23 +67,6 @@ def test_a_tensor_does_not_depend_on_its_shape_or_neighbours(seed: int) -> None:
     np.testing.assert_array_equal(wide.ravel(), flat)
 
 
-def test_blocks_of_the_keystream_join_without_a_seam() -> None:
-    """A tensor longer than one block of work starts with the numbers of a shorter one."""
-    long, short = initial_values(spec("a", (2**20 + 5,), 1.0), 3), initial_values(spec("a", (2**20,), 1.0), 3)
-
-    np.testing.assert_array_equal(long[: 2**20], short)
-    assert len(np.unique(long[-5:])) == 5
-
-
-@for_each("seed", range(20))
-def test_names_and_seeds_give_different_values(seed: int) -> None:
-    """Another name or another seed gives another start."""
-    here = initial_values(spec("a", (8,), 1.0), seed)
-
-    assert not np.array_equal(here, initial_values(spec("b", (8,), 1.0), seed))
-    assert not np.array_equal(here, initial_values(spec("a", (8,), 1.0), seed + 1))
-
-
 @pytest.mark.parametrize("bound", [1.0, 0.3, 1 / 3, 0.0884, 0.5000001, 1e-6, 1000.1])
 def test_values_fill_the_range_evenly_and_stay_inside(bound: float) -> None:
     """Values lie in [-bound, bound), with mean 0 and the variance of a uniform."""
@@ -93,18 +76,3 @@ def test_values_fill_the_range_evenly_and_stay_inside(bound: float) -> None:
     assert values.max() < 1.0
     assert abs(values.mean()) < 0.01
     assert abs(values.var() - 1 / 3) < 0.005
-
-
-def test_a_constant_is_filled() -> None:
-    """A constant start needs no randomness and ignores the seed."""
-    values = initial_values(TensorSpec("a", (2, 3), Part.BODY, Constant(1.0)), 9)
-
-    assert values.dtype == np.float32
-    np.testing.assert_array_equal(values, np.ones((2, 3), dtype=np.float32))
-
-
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_outside_64_bits_is_a_mistake(seed: int) -> None:
-    """Seeds are unsigned 64-bit integers."""
-    with pytest.raises(ValueError, match="seed"):
-        initial_values(spec("a", (1,), 1.0), seed)

@@ -40,30 +40,6 @@ def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, e
     assert all(0 <= factor <= 1 for factor in factors)
 
 
-@settings(max_examples=100)
-@given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5), later=st.integers(0, 100))
-def test_after_the_run_the_rate_stays(schedule: RateSchedule, epochs: int, batches: int, later: int) -> None:
-    """Steps made after the last one, as for fine-tuning, all have one rate, and no higher one than 1."""
-    steps = epochs * batches
-
-    factor = rate_factor(schedule, steps + later, steps, batches)
-
-    assert factor == rate_factor(schedule, steps, steps, batches)
-    assert 0 <= factor <= 1
-
-
-@settings(max_examples=100)
-@given(schedule=ANY, warm_up=WARM_UPS, batches=st.integers(1, 5))
-def test_a_warm_up_only_shifts_what_follows(schedule: RateSchedule, warm_up: int, batches: int) -> None:
-    """After n epochs of warm-up the rates are those of a run n epochs shorter without it."""
-    without, with_it = (schedule.model_copy(update={"warm_up_epochs": epochs}) for epochs in (0, warm_up))
-    steps, shift = 7 * batches, warm_up * batches
-
-    for step in range(steps):
-        shifted = rate_factor(with_it, step + shift, steps + shift, batches)
-        assert shifted == rate_factor(without, step, steps, batches)
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
@@ -84,18 +60,6 @@ def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: 
     found = [rate_factor(schedule, step, 8, 2) for step in range(8)]
 
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_cosine_ends_at_its_floor() -> None:
-    """The half cosine ends at the step after the last and does not begin the next half."""
-    assert [rate_factor(CosineRate(name="cosine", floor=0.1), step, 8, 2) for step in (8, 9, 16)] == [0.1] * 3
-
-
-@pytest.mark.parametrize("place", [(-1, 8, 2), (0, 0, 2), (0, 8, 0)])
-def test_a_step_that_does_not_exist_has_no_rate(place: tuple[int, int, int]) -> None:
-    """A negative step, a run without steps or an epoch without batches is a programmer's mistake."""
-    with pytest.raises(ValueError, match="at least one"):
-        rate_factor(ConstantRate(name="constant"), *place)
 
 
 @pytest.mark.parametrize(

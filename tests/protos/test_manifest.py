@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from protos.errors import ConfigurationError
-from protos.plan.architecture import Constant, Part, TensorSpec, Uniform
+from protos.plan.architecture import Part, TensorSpec, Uniform
 from protos.plan.manifest import Manifest, Occasion, Scalar, manifest_of
 from tests.for_each import for_each
-from tests.protos.examples import COLUMNS, FEDERATED_AVERAGING, LOCAL_ONLY, METHODS, NETWORK, plan_of_method, plan_with
+from tests.protos.examples import FEDERATED_AVERAGING, METHODS, NETWORK, plan_of_method, plan_with
 
 HEART = NETWORK | {"latent": 128}
 LARGE = NETWORK | {"latent": 176, "gate": True}
@@ -36,22 +35,6 @@ def test_global_layers_sends_the_body_and_nothing_else() -> None:
     assert all(tensor.name.startswith("body.") for tensor in manifest.tensors)
 
 
-def test_fedavg_sends_every_part_for_the_plans_columns() -> None:
-    """One model for all sites travels whole, as wide as the plan's columns."""
-    manifest = manifest_of(plan_of_method(FEDERATED_AVERAGING))
-
-    shapes = {tensor.name: tensor.shape for tensor in manifest.tensors}
-    assert {tensor.part for tensor in manifest.tensors} == {Part.INPUT, Part.BODY, Part.HEAD}
-    assert shapes["input.embedding.weight"][0] == len(COLUMNS)
-
-
-def test_local_training_sends_no_number() -> None:
-    """A site that trains alone sends neither parameters nor, with equal weights, scalars."""
-    manifest = manifest_of(plan_of_method(LOCAL_ONLY))
-
-    assert (manifest.parameters, manifest.tensors, manifest.scalars) == (0, (), ())
-
-
 WEIGHED = [method for method in METHODS if method["name"] != "scaffold"]
 MEASURING: dict[str, Any] = {"checkpoint": "global"}
 
@@ -65,14 +48,6 @@ def test_rows_travel_only_where_they_weigh(method: dict[str, Any]) -> None:
     assert "rows" not in [scalar.name for scalar in equal.scalars]
     assert by_rows.scalars[0] == Scalar("rows", 1024)
     assert by_rows.digest != equal.digest
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-def test_plain_averaging_sends_no_scalar(method: dict[str, Any]) -> None:
-    """Only methods that need them send numbers beside the changes."""
-    names = [scalar.name for scalar in manifest_of(plan_of_method(method)).scalars]
-
-    assert bool(names) == (method["name"] == "player-fl")
 
 
 def test_what_a_plan_measures_is_in_its_manifest() -> None:
@@ -107,20 +82,6 @@ def test_the_probe_measures_every_layer_of_the_network() -> None:
     assert [scalar.name for scalar in manifest.scalars] == ["sensitivity 1", "sensitivity 2", "sensitivity 3"]
 
 
-@for_each("seed", range(20))
-def test_a_random_prefix_is_never_empty_and_never_all(seed: int) -> None:
-    """PLayer-FL-Random federates at least the first layer and at most all but the last, by the plan's seed."""
-    network = {"name": "dense", "hidden": [4, 3, 2]}
-    names = ["input.layer1", "body.layer2", "body.layer3"]
-    plan = plan_of_method({"name": "player-fl-random"}, architecture=network, start={"seed": seed})
-
-    layers = list(manifest_of(plan).layers)
-
-    assert layers
-    assert layers == names[: len(layers)]
-    assert list(manifest_of(plan).layers) == layers
-
-
 def test_all_prefixes_are_drawn() -> None:
     """Over many seeds every prefix that there is comes up."""
     network = {"name": "dense", "hidden": [4, 3, 2]}
@@ -142,27 +103,12 @@ def test_a_prefix_that_the_plan_gives_is_federated(layers: int) -> None:
     assert manifest_of(plan).scalars == ()
 
 
-def test_the_named_layers_are_federated_and_no_others() -> None:
-    """Inner layers may be left out, and a layer of the head joins if its shape fits every site."""
-    names = ["body.layer2", "body.layer4", "head.layer5"]
-
-    assert list(manifest_of(plan_with(method={"name": "global-layers", "layers": names})).layers) == names
-    with pytest.raises(ValidationError, match="columns"):  # on whose number this layer's shape depends
-        plan_with(method={"name": "global-layers", "layers": ["input.layer1", "body.layer2"]})
-
-
 def test_normalisations_stay_private_with_fedbn() -> None:
     """Everything but the weights and biases of normalisations is in the manifest."""
     names = [tensor.name for tensor in manifest_of(plan_of_method({"name": "fedbn"})).tensors]
 
     assert names
     assert not any("normalisation" in name for name in names)
-
-
-@pytest.mark.parametrize("name", ["fenda-fl", "perfcl", "chfl"])
-def test_only_the_common_part_is_shared_beside_a_private_one(name: str) -> None:
-    """Extractors and columns of a site's own never travel, nor do the matrices between them."""
-    assert {tensor.part for tensor in manifest_of(plan_of_method({"name": name})).tensors} == {Part.COMMON}
 
 
 @pytest.mark.parametrize(
@@ -177,32 +123,10 @@ def test_a_network_without_the_parts_of_its_method_is_refused(name: str, network
         manifest_of(plan)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
-def test_names_are_unique(method: dict[str, Any]) -> None:
-    """No two tensors of a manifest share a name, so a name is a place."""
-    names = [tensor.name for tensor in manifest_of(plan_of_method(method)).tensors]
-
-    assert len(set(names)) == len(names)
-
-
 def tensors(*shapes: tuple[int, ...]) -> Manifest:
     """A manifest of tensors t0, t1, ... with these shapes."""
     specs = tuple(TensorSpec(f"t{i}", shape, Part.BODY, Uniform(0.5)) for i, shape in enumerate(shapes))
     return Manifest(tensors=specs, scalars=())
-
-
-@pytest.mark.parametrize(
-    "other",
-    [tensors((2, 3), (4,)), tensors((6,)), tensors((3, 2)), tensors()],
-    ids=["one more", "flat", "turned", "none"],
-)
-def test_the_digest_is_of_names_and_shapes(other: Manifest) -> None:
-    """Another shape, order or number of tensors is another digest; how tensors start is not part of it."""
-    manifest = tensors((2, 3))
-    same = Manifest(tensors=(TensorSpec("t0", (2, 3), Part.BODY, Constant(0.0)),), scalars=())
-
-    assert other.digest != manifest.digest
-    assert same.digest == manifest.digest
 
 
 def test_the_digest_knows_the_order_the_bounds_and_the_occasions() -> None:

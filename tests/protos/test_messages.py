@@ -135,9 +135,3 @@ def test_a_site_knows_which_farewells_are_final() -> None:
     passing = {reason for reason in CoordinatorReason if not reason.is_final}
 
     assert passing == {CoordinatorReason.REPLACED, CoordinatorReason.SHUTTING_DOWN}
-
-
-@pytest.mark.parametrize("number", [MOST_ROUNDS, MOST_ROUNDS + 1, MOST_ROUNDS + 3])
-def test_the_longest_run_has_room_for_the_rounds_that_measure(number: int) -> None:
-    """A plan with the most rounds of training still has its probe, its validation and its result."""
-    assert Offer(number, 0, D).round == Finish(number, D).round == Chunk(number, 0, 0, b"").round == number

@@ -13,7 +13,6 @@ from protos.plan.architecture import Part
 from protos.plan.ingredients import (
     Adaptive,
     AllButNormalisation,
-    Blend,
     ColumnByColumn,
     Contrastive,
     Controlled,
@@ -21,7 +20,6 @@ from protos.plan.ingredients import (
     ExtractorContrast,
     FederatedOnly,
     InnerProblem,
-    Layers,
     Method,
     Mixture,
     Moment,
@@ -33,7 +31,7 @@ from protos.plan.ingredients import (
     Proximal,
     SensitivePrefix,
 )
-from protos.plan.methods import NETWORK_METHODS, Composition, MethodChoice, method_names
+from protos.plan.methods import Composition, MethodChoice, method_names
 
 BODY = Parts((Part.BODY,))
 ALL_BUT_HEAD = Parts((Part.INPUT, Part.BODY))
@@ -90,49 +88,6 @@ def composed(*documents: dict[str, Any] | str) -> Composition:
     composition = chosen({"name": "composition", "of": tuple(of)})
     assert isinstance(composition, Composition)
     return composition
-
-
-def test_the_catalogue_is_complete() -> None:
-    """Every method that a plan may name is in the table below, and no other."""
-    assert set(NETWORK_METHODS) == CATALOGUE.keys()
-    assert len(NETWORK_METHODS) == len(set(NETWORK_METHODS)) == 23
-
-
-@pytest.mark.parametrize("name", NETWORK_METHODS)
-def test_a_method_is_these_ingredients_by_default(name: str) -> None:
-    """Each name stands for the ingredients and numbers of docs/researcher.md, "Methods"."""
-    assert chosen({"name": name}).method() == CATALOGUE[name]
-
-
-SETTINGS: list[tuple[dict[str, Any], Method]] = [
-    ({"name": "global-layers", "update_rate": 0.5}, Method(federated=BODY, update_rate=0.5)),
-    (
-        {"name": "global-layers", "layers": ("body.layer2", "head.layer5")},
-        Method(federated=Layers(("body.layer2", "head.layer5"))),
-    ),
-    ({"name": "fedprox", "strength": 0.5}, Method(penalties=(Proximal(0.5),))),
-    (
-        {"name": "moon", "strength": 0.1, "temperature": 2.0},
-        Method(penalties=(Contrastive(strength=0.1, temperature=2.0),)),
-    ),
-    ({"name": "scaffold", "rate": 0.5}, Method(procedure=ControlVariates(), server_rule=Controlled(0.5))),
-    ({"name": "fedrep", "head_epochs": 3}, Method(federated=ALL_BUT_HEAD, procedure=PrivateFirst(3))),
-    ({"name": "local-adaptation", "fine_tuning_epochs": 4}, Method(fine_tuning_epochs=4)),
-    ({"name": "ditto", "strength": 1.0}, Method(procedure=PersonalCopy(1.0))),
-    (
-        {"name": "pfedme", "strength": 2.0, "inner_steps": 3, "rate": 0.5, "blend": 0.25},
-        Method(procedure=InnerProblem(2.0, 3, 0.5), server_rule=Blend(0.25)),
-    ),
-    ({"name": "apfl", "share": 0.25, "share_rate": 0.5}, Method(procedure=Mixture(0.25, 0.5))),
-    ({"name": "player-fl", "threshold": 3.0}, Method(federated=SensitivePrefix(3.0))),
-    ({"name": "player-fl", "layers": 2}, Method(federated=Prefix(2))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("document", "method"), SETTINGS, ids=[document["name"] for document, _ in SETTINGS])
-def test_a_setting_reaches_the_ingredient_it_is_named_after(document: dict[str, Any], method: Method) -> None:
-    """What a plan sets differently from the default is the ingredient's number."""
-    assert chosen(document).method() == method
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     Constant,
     DenseNetwork,
-    GlobalLayersNetwork,
     NamedTensor,
     NamedTensors,
     Part,
@@ -85,18 +84,6 @@ def test_every_architecture_survives_its_plan(kind: str, seed: int) -> None:
     assert ADAPTER.dump_json(ADAPTER.validate_json(ADAPTER.dump_json(architecture))) == ADAPTER.dump_json(architecture)
 
 
-def test_layers_of_the_global_layers_network() -> None:
-    """The paper's blocks and layers, in the order in which the network computes."""
-    network = read(**HEART | {"transformer_blocks": 2, "input_normalisation": True, "linear_path": True})
-
-    layers = dict.fromkeys(spec.layer for spec in network_tensors(network, columns=3, outputs=1))
-
-    assert list(layers) == [
-        "input.normalisation", "input.embedding", "input.transformer1", "input.transformer2", "input.layer1",
-        "body.layer2", "body.layer3", "body.layer4", "head.layer5", "head.output", "unique.path",
-    ]  # fmt: skip
-
-
 def test_the_linear_path_is_private_and_starts_at_nothing() -> None:
     """Its map from all columns to all outputs is in the part unique and starts at 0."""
     network = read(**HEART, linear_path=True)
@@ -106,37 +93,6 @@ def test_the_linear_path_is_private_and_starts_at_nothing() -> None:
     assert [(spec.name, spec.shape) for spec in path] == [("unique.path.weight", (3, 5)), ("unique.path.bias", (3,))]
     assert {spec.initial for spec in path} == {Constant(0.0)}
     assert body_of(network) == body_of(read(**HEART))
-
-
-def test_without_entities_layer_1_sees_the_columns_themselves() -> None:
-    """There is no embedding, and layer 1 has as many inputs as there are columns."""
-    network = read(**HEART, entities=False, transformer_blocks=0)
-
-    found = shapes(network, columns=5, outputs=1)
-
-    assert found["input.layer1.linear.weight"] == (512, 5)
-    assert found["input.layer1.normalisation.weight"] == (5,)
-    assert not any("embedding" in name for name in found)
-    assert body_of(network) == body_of(read(**HEART))
-
-
-@pytest.mark.parametrize(
-    ("hidden", "parts"),
-    [
-        ((), ["head.layer1"]),
-        ((4,), ["input.layer1", "head.layer2"]),
-        ((4, 5, 6), ["input.layer1", "body.layer2", "body.layer3", "head.layer4"]),
-    ],
-)
-def test_layers_of_a_dense_network(hidden: tuple[int, ...], parts: list[str]) -> None:
-    """The first layer is input, the last is head, those between are body; a single one is head."""
-    specs = network_tensors(DenseNetwork(name="dense", hidden=hidden), columns=7, outputs=2)
-
-    assert list(dict.fromkeys(spec.layer for spec in specs)) == parts
-    widths = (7, *hidden, 2)
-    assert [spec.shape for spec in specs if spec.name.endswith("weight")] == list(
-        zip(widths[1:], widths[:-1], strict=True)
-    )
 
 
 def test_the_parallel_networks_of_fenda_have_their_sizes() -> None:
@@ -150,25 +106,6 @@ def test_the_parallel_networks_of_fenda_have_their_sizes() -> None:
     }  # fmt: skip
 
 
-def test_the_columns_of_chfl_have_lateral_matrices_between_equal_layers() -> None:
-    """The common column sees the common columns, the unique one the rest; U starts at the second layer."""
-    found = shapes(ColumnsNetwork(name="columns", hidden=(6, 4), lateral=0.5), columns=9, outputs=2, common=7)
-
-    assert {name: shape for name, shape in found.items() if name.endswith("weight")} == {
-        "common.layer1.weight": (6, 7), "common.layer2.weight": (4, 6), "common.output.weight": (2, 4),
-        "unique.layer1.weight": (6, 2), "unique.layer2.weight": (4, 6), "unique.output.weight": (2, 4),
-        "unique.layer2.lateral.weight": (4, 6), "unique.output.lateral.weight": (2, 4),
-    }  # fmt: skip
-
-
-def test_without_lateral_strength_there_are_no_lateral_matrices() -> None:
-    """mu = 0 is a separate variant: no parameter is trained that has no effect."""
-    network = ColumnsNetwork(name="columns", lateral=0.0)
-
-    assert network.hidden == (512, 256, 128)
-    assert not any("lateral" in name for name in shapes(network, columns=9, outputs=2, common=7))
-
-
 def test_a_unique_column_needs_a_column_of_its_own() -> None:
     """If all columns are common, the network `columns` is refused and another one is proposed."""
     network = ColumnsNetwork(name="columns", lateral=0.5)
@@ -176,13 +113,6 @@ def test_a_unique_column_needs_a_column_of_its_own() -> None:
     with pytest.raises(ConfigurationError, match="needs a column that only this site has") as caught:
         network_tensors(network, columns=4, outputs=1)
     assert "dense" in caught.value.remedy
-
-
-@pytest.mark.parametrize("common", [0, 5, -1])
-def test_common_columns_are_some_of_the_columns(common: int) -> None:
-    """No column in common, or more than there are, is refused."""
-    with pytest.raises(ConfigurationError, match="columns in common"):
-        network_tensors(read(name="parallel", common=(5,), unique=(5,)), columns=4, outputs=1, common=common)
 
 
 def test_a_listed_tensors_layer_is_its_name_up_to_the_last_dot() -> None:
@@ -239,10 +169,3 @@ def test_first_layers_start_in_the_range_of_their_inputs(seed: int) -> None:
     for weight, bias in zip(specs[::2], specs[1::2], strict=True):
         assert weight.initial == bias.initial
         assert weight.initial.bound == pytest.approx(weight.shape[1] ** -0.5)  # type: ignore[union-attr]
-
-
-def test_the_later_keys_have_the_record_s_defaults() -> None:
-    """Keys that a plan omits have the values from before these keys existed."""
-    plain = GlobalLayersNetwork.model_validate(HEART)
-
-    assert (plain.input_dropout, plain.entities, plain.linear_path) == (0.0, True, False)

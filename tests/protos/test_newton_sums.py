@@ -51,12 +51,6 @@ def test_other_numbers_are_no_announced_sums(wrong: float) -> None:
         read_announced(down)
 
 
-def test_a_cut_word_is_refused() -> None:
-    """Announced sums have four numbers for each integer."""
-    with pytest.raises(OutOfBound):
-        read_announced(announced((1, 2))[:7])
-
-
 def test_what_is_not_finite_is_not_encoded() -> None:
     """A number that is infinite or undefined does not become an integer."""
     sums = _sums(0)

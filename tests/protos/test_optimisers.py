@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from protos.plan.optimisers import Adam, AdamW, Optimiser, StochasticGradientDescent, is_plain_descent
+from protos.plan.optimisers import Optimiser
 
 OPTIMISERS: TypeAdapter[Optimiser] = TypeAdapter(Optimiser)
 NAMES = ["adamw", "adam", "sgd"]
@@ -26,16 +26,6 @@ def test_a_name_and_a_learning_rate_are_enough(name: str) -> None:
     assert OPTIMISERS.validate_json(OPTIMISERS.dump_json(read)) == read
     with pytest.raises(ValidationError, match="Field required"):
         _read(name=name)
-
-
-def test_plans_written_before_keep_their_meaning() -> None:
-    """The keys that plans had first keep name and default."""
-    adamw, descent = _read(name="adamw", learning_rate=0.1), _read(name="sgd", learning_rate=0.1)
-
-    assert isinstance(adamw, AdamW)
-    assert adamw.weight_decay == 0.01
-    assert isinstance(descent, StochasticGradientDescent)
-    assert (descent.momentum, descent.weight_decay) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,18 +50,3 @@ def test_settings_out_of_range_are_refused(name: str, keys: dict[str, Any]) -> N
     """A setting that no optimiser can use, or that this one does not have, never becomes a record."""
     with pytest.raises(ValidationError):
         _read(**{"name": name, "learning_rate": 0.1} | keys)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_only_sgd_alone_is_plain_descent(name: str) -> None:
-    """Every other optimiser, and SGD with momentum or weight decay, steps by more than the gradient."""
-    assert is_plain_descent(_read(name=name, learning_rate=0.1)) == (name == "sgd")
-    assert not is_plain_descent(_read(name=name, learning_rate=0.1, weight_decay=0.1))
-    if name == "sgd":
-        assert not is_plain_descent(_read(name=name, learning_rate=0.1, momentum=0.9))
-        assert not is_plain_descent(_read(name=name, learning_rate=0.1, momentum=0.9, nesterov=True))
-
-
-def test_the_weight_decay_of_adam_is_off_unless_asked_for() -> None:
-    """Adam and AdamW differ in their default as torch's do."""
-    assert Adam(name="adam", learning_rate=0.1).weight_decay == 0.0

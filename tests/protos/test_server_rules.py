@@ -16,7 +16,7 @@ from protos.plan.ingredients import Moment
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.plan.server_rules import RuleState, apply_rule, begin_rule
-from protos.plan.weighting import EqualWeights, RowWeights
+from protos.plan.weighting import RowWeights
 from tests.coordinator.totals import plan_of, sums_of
 from tests.for_each import for_each
 
@@ -38,14 +38,6 @@ def after(plan: Plan, start: npt.ArrayLike, *rounds: Sums, state: RuleState | No
     for sums in rounds:
         apply_rule(plan, manifest_of(plan), sums, parameters, memory)
     return parameters
-
-
-@pytest.mark.parametrize("contributors", [1, 2, 3, 100])
-def test_equal_weights_count_the_contributors(contributors: int) -> None:
-    """Where all sites weigh the same, the sum of the weights is their number."""
-    sums = sums_of(plan_of(MEAN), np.zeros(4), contributors=contributors)
-
-    assert sums.weight(EqualWeights(name="equal")) == contributors
 
 
 @pytest.mark.parametrize("rows", [1, 3, 512, 1024, 3072])
@@ -94,37 +86,6 @@ def test_several_threads_change_no_bit(method: dict[str, Any], monkeypatch: pyte
     np.testing.assert_array_equal(found, expected)
     for name, array in alone.items():
         np.testing.assert_array_equal(together[name], array)
-
-
-@pytest.mark.parametrize("sites", [1, 3, 26])
-def test_adding_one_for_a_thousand_rounds_gives_a_thousand(sites: int) -> None:
-    """A federation whose sites add 1 in every round has added exactly n after n rounds."""
-    plan = plan_of(MEAN, sites="abcdefghijklmnopqrstuvwxyz"[:sites])
-
-    found = after(plan, np.zeros(4), *[sums_of(plan, np.full(4, float(sites)))] * 1000)
-
-    np.testing.assert_array_equal(found, np.full(4, 1000, np.float32))
-
-
-def test_the_parameters_are_changed_in_place_and_the_sum_is_not() -> None:
-    """The vector that peers are sent is the one that was changed; the sum stays for the record."""
-    plan = plan_of(MEAN)
-    sums, parameters = sums_of(plan, np.ones(4)), np.zeros(4, np.float32)
-    before = sums.updates.copy()
-
-    apply_rule(plan, manifest_of(plan), sums, parameters, {})
-
-    assert parameters.all()
-    np.testing.assert_array_equal(sums.updates, before)
-
-
-def test_blending_takes_a_part_of_the_way() -> None:
-    """pFedMe's coordinator with beta 1/4: from 1 a mean update of 2 leads to 1.5, and again to 2."""
-    plan = plan_of({"name": "pfedme", "blend": 0.25})
-
-    found = after(plan, np.ones(4), *[sums_of(plan, np.full(4, 4.0))] * 2)
-
-    np.testing.assert_array_equal(found, np.full(4, 2.0, np.float32))
 
 
 # Two rounds by hand from x = 1: the mean updates are 1/2 and -1/4, rate 0.1, first decay 0.9, offset 0.001.
@@ -189,24 +150,6 @@ def test_control_variates_follow_the_mean_change() -> None:
     np.testing.assert_array_equal(control, np.full(4, -0.5))
     np.testing.assert_array_equal(second, np.full(4, 0.75))
     np.testing.assert_array_equal(state["control"], np.full(4, 0.75))
-
-
-@for_each("seed", range(10))
-def test_the_control_is_the_mean_of_the_sites_own(seed: int) -> None:
-    """In many rounds with all contributors, c stays the mean of the sites' own c_i."""
-    generator = np.random.default_rng(seed)
-    plan = plan_of({"name": "scaffold"}, sites="abc", optimiser=DESCENT)
-    state, own = begun(plan), np.zeros((3, 4))
-    rates = plan.schedule.steps_per_round * 0.5
-    scale = FixedPoint(8.0, 3).scale
-
-    for _ in range(30):
-        updates = np.rint(generator.normal(0.0, 0.5, (3, 4)) * scale) / scale
-        sent = state["control"].astype(np.float32)
-        own = own - sent - updates / rates
-        after(plan, np.zeros(4), sums_of(plan, updates.sum(axis=0)), state=state)
-
-    np.testing.assert_allclose(state["control"], own.mean(axis=0), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["fedadam", "scaffold"])

@@ -43,13 +43,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_nothing_is_approved_at_first(tmp_path: Path) -> None:
-    """Without a person's approval there is none, also for an announced plan."""
-    keep_plan(tmp_path, PLAN)
-
-    assert find_approval(tmp_path, PLAN) is None
-
-
 def test_an_approval_is_found_again_and_names_the_person(tmp_path: Path) -> None:
     """The file shows who agreed, when, and to which plan and manifest."""
     given = approve(tmp_path, PLAN, by="A. Jones", at=AT)
@@ -183,22 +176,6 @@ def test_a_trainer_of_the_same_group_can_read_what_was_said(tmp_path: Path) -> N
     assert stat.S_IMODE(approval.stat().st_mode) == 0o640
     assert stat.S_IMODE((approval.parent / "plans" / approval.name).stat().st_mode) == 0o640
     assert stat.S_IMODE((approval.parent / "plans").stat().st_mode) == 0o750
-
-
-def test_no_unfinished_file_is_left(tmp_path: Path) -> None:
-    """Approvals and plans are written whole, in directories of their owner."""
-    approve(tmp_path, PLAN, by="A. Jones", at=AT)
-    keep_plan(tmp_path, PLAN)
-
-    withdraw(tmp_path, PLAN, by="A. Jones", at=AT)
-
-    files = (path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock")
-    assert sorted(path.suffix for path in files) == [
-        ".json",
-        ".json",
-        ".json",
-    ]  # the announced plan, and the approved one
-    assert stat.S_IMODE((tmp_path / "approvals").stat().st_mode) == 0o700
 
 
 def test_a_no_that_comes_while_a_yes_is_written_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,28 +130,6 @@ def test_a_folder_without_a_plan_is_wrong_usage(site: Site) -> None:
     assert site("approve", "--plan", folder, "--by", "A. Jones", "--yes", names_plan=False) == 2
 
 
-def test_a_path_that_does_not_exist_is_named(site: Site) -> None:
-    """A missing plan and a missing folder for the page are reported by their paths."""
-    missing = site.folder / "missing" / "review.html"
-
-    assert site("review") == 78
-    assert f"{site.folder / 'plan.yaml'} cannot be read: No such file or directory." in site.err
-    site.plan()
-    assert site("review", "--html", missing) == 78
-    assert f"{missing} could not be written: No such file or directory." in site.err
-
-
-def test_a_plan_that_lists_another_key_cannot_be_approved(site: Site) -> None:
-    """The plan must have the identity key of exactly this site."""
-    site.identities = made_up_identities()
-    site.plan()
-
-    assert site("approve", "--by", "A. Jones", "--yes") == 77
-    own = SiteKeys.load(site.folder / "state" / "gate").identity_fingerprint()
-    assert f"lists a with the identity key {site.identities['a']}. This site's identity key is {own}." in site.err
-    assert "Send the researcher the fingerprint that `site-agent identity` prints." in site.err
-
-
 @pytest.mark.parametrize("typed", ["n", "", "yes please"])
 def test_a_terminal_is_asked_before_a_plan_is_approved(site: Site, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     """The plan is shown in short, with what could be learnt at worst; without a y nothing is approved."""
@@ -198,22 +176,6 @@ def test_a_changed_plan_shows_what_has_changed(site: Site) -> None:
     assert "Version 1 of this study no longer trains here." in site.out
 
 
-def test_four_eyes_see_when_they_are_four(site: Site) -> None:
-    """After the first person nothing trains yet, and the command reports that; the second one completes it."""
-    plan = site.plan()
-    site.allow(approvers=2)
-
-    assert site("approve", "--by", "A. Jones", "--yes") == 0
-    assert "Nothing trains yet: 1 of 2 persons have approved it." in site.out
-    assert site("approve", "--by", "a. jones", "--yes") == 0
-    assert site.why_not(plan, 2) is not None
-    assert site("approve", "--by", "B. Smith", "--yes") == 0
-    assert "Nothing trains yet" not in site.out
-    assert site.why_not(plan, 2) is None
-    assert [facts["by"] for facts in site.events()] == ["A. Jones", "a. jones", "B. Smith"]
-    assert all(facts["account"] for facts in site.events())
-
-
 @pytest.mark.parametrize("until", ["yesterday", "2020-01-01", "2020-01-01T10:00:00", "31.12.2099"])
 def test_an_end_that_is_none_is_told(site: Site, until: str) -> None:
     """A day that has passed and words that are no day approve nothing."""
@@ -235,29 +197,6 @@ def test_a_day_means_its_end(site: Site) -> None:
     assert why_not(found, approvers=1, now=midnight) is not None
     assert site("review") == 0
     assert f"until {midnight.isoformat(timespec='seconds')}" in site.out
-
-
-@pytest.mark.parametrize(
-    ("until", "shown"),
-    [
-        ("2099-06-30", "the end of 2099-06-30 (UTC)"),
-        ("2099-06-30T18:00+02:00", "2099-06-30 18:00 (UTC+02:00)"),
-        ("2099-06-30T18:00", "2099-06-30 18:00 (UTC)"),
-    ],
-)
-def test_the_end_of_an_approval_is_confirmed(
-    site: Site, monkeypatch: pytest.MonkeyPatch, until: str, shown: str
-) -> None:
-    """The question and the confirmation name the last moment as it is meant."""
-    site.plan()
-    terminal = io.StringIO("y\n")
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdin", terminal)
-
-    assert site("approve", "--by", "A. Jones", "--until", until) == 0
-
-    assert f"approve study version 1 until {shown}?" in site.out
-    assert f"This approval is valid until {shown}." in site.out
 
 
 def test_without_a_terminal_nothing_is_approved_unasked(site: Site) -> None:
@@ -311,19 +250,6 @@ def test_without_a_plan_the_only_approved_study_is_withdrawn(site: Site) -> None
     assert site("withdraw", "--by", "B. Smith", names_plan=False) == 2
     assert "Name the file of the approved plan with the option --plan." in site.err
     assert site.why_not(first) is None
-
-
-def test_the_printed_page_says_what_the_terminal_says(site: Site) -> None:
-    """It is one file, with as many lines to sign as the policy wants persons."""
-    site.plan()
-    site.allow(approvers=3)
-
-    assert site("review", "--html", site.folder / "review.html") == 0
-    page = (site.folder / "review.html").read_text()
-    for line in site.out.splitlines():
-        if line.startswith("  ") and not line.startswith("    ") and "'" not in line and ">" not in line:
-            assert line.strip() in page
-    assert page.count("<td></td>") == 9
 
 
 @pytest.mark.slow

@@ -73,19 +73,6 @@ def test_a_link_in_an_approvals_place_does_not_count(state: Path, tmp_path: Path
         require_guarded(state)
 
 
-def test_the_commands_of_a_refusal_mend_it(state: Path) -> None:
-    """Owner and mode as the remedy gives them are accepted."""
-    for place in (state / "approvals", *(state / "approvals").rglob("*")):
-        os.chown(place, AGENT, AGENT)
-        place.chmod(0o777 if place.is_dir() else 0o666)
-
-    for place in (state / "approvals", *(state / "approvals").rglob("*")):
-        os.chown(place, 0, 0)
-        place.chmod(0o750 if place.is_dir() else 0o640)
-
-    require_guarded(state)
-
-
 def test_one_user_of_all_is_told(tmp_path: Path) -> None:
     """In a terminal, the user that runs the gate may write approvals."""
     assert is_one_user(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from host.audit_log import AuditLog
-from host.durable import by_descriptor, make_folder, opened_folder, replace_file
+from host.durable import make_folder, replace_file
 from host.log_commands import LogSource
 from host.log_report import Choice
 from host.secret_files import hold_directory, make_private_directory, read_secret, write_public, write_secret
@@ -63,30 +63,6 @@ def test_an_acceptance_by_the_administrator_is_the_services_to_read(tmp_path: Pa
         f"data/checked/{'0' * 64}.json": (NOBODY, 0o600),
     }
     assert find_check(state, "0" * 64) is not None
-
-
-@as_root
-def test_the_trainers_own_folder_decides_where_two_users_share_a_state(tmp_path: Path) -> None:
-    """As in the packages: the state is the agent's, the folder of the table's records the trainer's."""
-    (tmp_path / "data").mkdir(mode=0o700)
-    os.chown(tmp_path / "data", NOBODY, NOBODY)
-
-    write_whole(tmp_path / "data" / "accepted" / "x.json", b"{}")
-    write_whole(tmp_path / "mine.json", b"{}")
-
-    assert {owner for owner, _ in _owned(tmp_path / "data").values()} == {NOBODY}
-    assert (tmp_path / "mine.json").stat().st_uid == 0
-
-
-@as_root
-def test_a_folder_for_everybody_hands_nothing_over(tmp_path: Path) -> None:
-    """Files that root writes into a folder such as /tmp stay root's, whoever owns the folder."""
-    tmp_path.chmod(0o1777)
-    os.chown(tmp_path, NOBODY, NOBODY)
-
-    write_whole(tmp_path / "report.html", b"")
-
-    assert (tmp_path / "report.html").stat().st_uid == 0
 
 
 # The files that an administrator's command writes below a service's folder `here`, each in its own way.
@@ -183,33 +159,6 @@ def test_root_does_not_wait_at_a_pipe_that_a_service_has_put_in_its_folder(servi
     with pytest.raises(ConfigurationError, match="is not a regular file"):
         read_secret(service / "tls.key")
     assert withdraw(service, plan_with(made_up_identities()), by="A. Jones", at=datetime.now(UTC)) is None
-
-
-def test_root_follows_its_own_links(tmp_path: Path, service: Path) -> None:
-    """An administrator may have put a state folder on another disk and a link in its place."""
-    (tmp_path / "linked").symlink_to(service.name)
-
-    if os.geteuid() == tmp_path.stat().st_uid:
-        replace_file(tmp_path / "linked" / "made.json", b"")
-        assert (service / "made.json").stat().st_uid == service.stat().st_uid
-    else:  # played: the folder of the link is not root's
-        with pytest.raises(ConfigurationError, match="linked is a symbolic link"):
-            replace_file(tmp_path / "linked" / "made.json", b"")
-
-
-def test_root_gets_to_a_folder_that_it_has_open_by_no_name_at_all(
-    service: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is that very folder whatever has its name by now, also where even /proc seems to be another user's."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a link's words are asked for")
-
-    with opened_folder(service) as folder:
-        monkeypatch.setattr(os, "readlink", refuse)
-        write_whole(by_descriptor(folder) / "deep" / "made.json", b"")
-
-    assert [path.name for path in (service / "deep").iterdir()] == ["made.json"]
 
 
 @as_root

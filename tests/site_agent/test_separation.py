@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from site_agent.gate.separation import may_read, tell_separation
+from site_agent.gate.separation import tell_separation
 from site_agent.hospital import read_hospital
 from tests.site_agent.reachable import let_others_in
 from tests.site_agent.trainer.sites import make_site
@@ -137,9 +137,3 @@ def test_the_log_says_who_keeps_the_patients_from_the_agent(tmp_path: Path) -> N
     assert log[0]["log_level"] == "warning"
     assert "docs/hospital.md" in log[0]["remedy"]
     assert all(str(tmp_path) not in str(entry) for entry in log)
-
-
-def test_a_folder_in_the_tables_place_is_not_out_of_reach(tmp_path: Path) -> None:
-    """Only a refusal by the kernel counts."""
-    assert may_read(tmp_path)
-    assert not may_read(tmp_path / "nothing")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, share_variance, together
+from protos.privacy.accounting import delta_of, epsilon_of, ratio_of, together
 from tests.for_each import for_each
 
 
@@ -82,9 +82,3 @@ def test_a_sum_of_discrete_shares_is_as_private_as_a_gaussian_with_four_less_for
         for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0):
             delta = float(np.maximum(with_patient - exp(epsilon) * without, 0.0).sum())
             assert delta <= delta_of(epsilon, moved / sqrt(shares * (variance - 4.0))) + 1e-12
-
-
-def test_each_share_has_four_more_for_its_rounding() -> None:
-    """Four honest sites together have the whole noise and 16 more."""
-    assert share_variance(1.0, 4, scale=1000) == 250_000 + 4
-    assert share_variance(0.5, 4, 9, scale=1000) == 9_000_000 + 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.manifest import manifest_of
-from protos.plan.methods import METHOD_NAMES, MethodChoice
+from protos.plan.methods import MethodChoice
 from protos.plan.patient_privacy import why_not_private
 from protos.plan.prior_plan import PriorPlan
 from protos.plan.privacy_in_words import how_private
@@ -83,11 +82,6 @@ REFUSED = {
 }
 
 
-def test_every_method_says_whether_it_is_private() -> None:
-    """The whole catalogue is either private or refused; no method is in neither list."""
-    assert sorted(METHOD_NAMES) == sorted({*PRIVATE, *WITH_LAYERS, *REFUSED, "federated-prior"})
-
-
 @pytest.mark.parametrize("name", [*PRIVATE, *WITH_LAYERS])
 def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     """Its plan is accepted with one sum a round, a price and a sentence about how."""
@@ -102,16 +96,6 @@ def test_a_method_that_is_private_says_what_privacy_changes(name: str) -> None:
     assert [scalar.name for scalar in exchange.scalars] == list(plan.private_training.names)
     assert (exchange.up, exchange.has_controls) == ((), False)
     assert (exchange.own_numbers > 0) is (name in WITH_LAYERS)
-
-
-@pytest.mark.parametrize("name", [*PRIVATE, *WITH_LAYERS])
-def test_a_private_method_may_take_several_steps_with_local_noise(name: str) -> None:
-    """Its plan is accepted, its price counts every step, and one payment is for the rounds."""
-    plan = local_plan(rounds=5, steps=3, hidden=(4, 4), method={"name": name}, **(PRIVATE | WITH_LAYERS)[name])
-
-    assert plan.privacy is not None
-    assert (plan.rounds, plan.private_releases, plan.private_sums) == (5, 5, 15)
-    assert next(how_private(plan)).startswith("In each round a site sends the sum of its noisy steps")
 
 
 @pytest.mark.parametrize("name", WITH_LAYERS)
@@ -151,16 +135,6 @@ def test_a_method_that_is_not_private_has_its_reason_in_the_refusal(name: str) -
     with pytest.raises(ValidationError) as refused:
         network_plan(method={"name": name}, sites=listed(4), privacy=PROMISE | {"patients": 300})
     assert all(f"privacy is impossible in this plan: {reason}" in str(refused.value) for reason in reasons)
-
-
-@pytest.mark.parametrize("other", [*PRIVATE, "moon", "fedper", "scaffold"])
-def test_a_composition_is_private_if_each_part_is(other: str) -> None:
-    """Ingredients decide, so a composition is refused for the reasons of its parts and no others."""
-    parts = [{"name": "fedprox"}, {"name": other}] if other != "fedprox" else [{"name": "fedprox"}, {"name": "ditto"}]
-    alone = TypeAdapter[Any](MethodChoice).validate_python(parts[1])
-    both = TypeAdapter[Any](MethodChoice).validate_json(json.dumps({"name": "composition", "of": parts}))
-
-    assert [*why_not_private(both.method(), "shared")] == [*why_not_private(alone.method(), "shared")]
 
 
 def test_the_inner_problem_of_pfedme_is_paid_for() -> None:

@@ -17,11 +17,10 @@ from pydantic import ValidationError
 from coordinator.rounds.aggregation import RunningSum
 from protos.masking.mask_stream import Masker
 from protos.plan.exchange import Exchange, Exchanges
-from protos.plan.manifest import manifest_of, most_bytes
+from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import mean_change
 from protos.plan.patient_privacy import noise_multiplier
-from protos.plan.plan import Plan, plan_from_json, plan_from_wire
-from protos.plan.privacy_in_words import bits_in_words
+from protos.plan.plan import Plan
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
 from protos.privacy.private_ring import LARGEST_NARROW, Ring
@@ -159,13 +158,6 @@ def test_a_drawn_plan_has_room_for_all_its_patients_or_is_refused(seed: int) -> 
     assert Fraction(0.999999) < Fraction(honest) / deviation**2
     mu = sqrt(training.sums) * training.scale / sqrt(honest)
     assert delta_of(training.promise.epsilon, mu) <= training.promise.delta
-
-
-def test_the_drawn_plans_are_of_both_kinds() -> None:
-    """The law above is about plans with room and about plans without."""
-    found = {has_room(wide_plan(seed)) for seed in DRAWN}
-
-    assert found == {True, False}
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -318,39 +310,9 @@ def test_a_round_of_32_bits_ends_where_one_of_64_bits_ends(make: Any) -> None:
     np.testing.assert_allclose(steps[32], steps[64], atol=0.02)
 
 
-def test_a_private_round_of_32_bits_has_the_bytes_of_a_plain_round() -> None:
-    """Both have 4 bytes for each number and the check. Without the key a private round has 8."""
-    plain = plan_from_json(json.dumps(json.loads(private_network_plan(hidden=(8,)).canonical) | {"privacy": None}))
-    wide, narrow = private_network_plan(hidden=(8,)), private_network_plan(NARROW, hidden=(8,))
-    sizes = [exchange_of(plan).layout.total_bytes for plan in (plain, narrow, wide)]
-
-    assert sizes[0] == sizes[1] < sizes[2]
-    assert sizes[2] - 8 == 2 * (sizes[1] - 8)
-    for plan, size in zip((narrow, wide), sizes[1:], strict=True):
-        assert most_bytes(plan, manifest_of(plan)) == plan.rounds * size
-
-
-def test_the_key_is_part_of_what_a_hospital_approves() -> None:
-    """A plan with 32 bits can be sent, and has a digest of its own, and so has its manifest."""
-    wide, narrow = private_network_plan(), private_network_plan(NARROW)
-
-    assert plan_from_wire(narrow.canonical) == narrow
-    assert json.loads(narrow.canonical)["privacy"]["bits"] == 32
-    assert wide.digest != narrow.digest
-    assert manifest_of(wide).digest != manifest_of(narrow).digest
-
-
 def test_a_plan_without_room_is_refused_with_both_figures() -> None:
     """The sentence names the room, the declared patients and the key to leave out."""
     with pytest.raises(
         ValidationError, match=r"4 sites, one site can have at most 130636 patients, but patients .* 131000. Remove"
     ):
         private_network_plan(NARROW | {"patients": 131_000})
-
-
-def test_words_say_when_32_bits_are_possible() -> None:
-    """Only a plan of 64 bits whose patients fit into 32 bits has the advice."""
-    words = [bits_in_words(training_of(private_network_plan(promise))) for promise in ({}, {"patients": 10**6}, NARROW)]
-
-    assert ["With bits: 32" in one for one in words] == [True, False, False]
-    assert words[2].startswith("Each number has 32 bits, enough for 130636 patients at one site.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import sqrt
 from typing import Any
 
@@ -14,7 +13,7 @@ from protos.numbers.round_sums import Sums
 from protos.plan.exchange import Exchanges, stage_at
 from protos.plan.ingredients import Adaptive
 from protos.plan.manifest import manifest_of, most_bytes
-from protos.plan.plan import Plan, plan_from_json, plan_from_wire
+from protos.plan.plan import Plan, plan_from_wire
 from protos.plan.private_training import LARGEST_PATIENTS, PrivateTraining
 from protos.plan.server_rules import apply_rule, begin_rule
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of, together
@@ -22,7 +21,7 @@ from protos.privacy.sampled_accounting import sampled_epsilon
 from protos.wire.messages import Stage
 from tests.for_each import for_each
 from tests.protos.examples import listed
-from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan, private_plan
+from tests.protos.privacy.private_plans import PROMISE, local_plan, private_network_plan
 
 EVALUATING = [site | {"tier": "evaluation"} for site in listed(1)] + listed(4)[1:]
 
@@ -94,13 +93,6 @@ def test_what_would_let_an_unpaid_number_out_is_refused_by_name(changes: dict[st
     """Every number that a private network may not send or depend on has its reason in the refusal."""
     with pytest.raises(ValidationError, match=words):
         private_network_plan(**changes)
-
-
-@pytest.mark.parametrize("promise", [{"patients": 300}, {"sampling": 0.5}, {"noise": "local"}], ids=str)
-def test_keys_of_networks_go_with_networks_alone(promise: dict[str, Any]) -> None:
-    """The federated prior divides by nothing, has one sum and makes no step, so such a key there is a mistake."""
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        private_plan(promise)
 
 
 @pytest.mark.parametrize(
@@ -196,15 +188,6 @@ def test_the_honest_shares_of_all_rounds_keep_the_promise(
     assert delta_of(epsilon, 1.01 * mu) > delta
 
 
-@pytest.mark.parametrize("rounds", [1, 1000])
-def test_sums_of_a_hundred_sites_fit_their_words(rounds: int) -> None:
-    """Four million patients at each of a hundred sites and 64 deviations of noise stay below half the ring."""
-    training = training_of(private_network_plan({"epsilon": 0.05, "delta": 1e-12}, rounds=rounds))
-
-    assert 100 * training.bound < 1 << 63
-    assert training.bound >= LARGEST_PATIENTS * PRIVATE_SCALE + 64 * sqrt(training.share_variance)
-
-
 @for_each("seed", range(3))
 def test_a_step_is_the_rate_times_the_clipped_sum_over_the_declared_patients(seed: int) -> None:
     """By hand: parameters less rate * clip * sum / (patients * scale)."""
@@ -251,26 +234,3 @@ def test_an_adaptive_rule_receives_the_step_and_nothing_else(name: str) -> None:
         expected += 0.5 * first / (np.sqrt(second) + 0.1)
 
     np.testing.assert_allclose(parameters, expected, rtol=1e-5, atol=1e-9)
-
-
-def test_a_plan_without_the_promise_trains_as_before() -> None:
-    """The key alone turns changes into sums of gradients."""
-    content = json.loads(private_network_plan().canonical) | {"privacy": None}
-    plan = plan_from_json(json.dumps(content))
-    exchange = Exchanges(plan, manifest_of(plan)).of(0, Stage.TRAINING, b"")
-
-    assert plan.private_training is None
-    assert exchange.up
-    assert exchange.scalars == ()
-
-
-def test_a_copy_of_a_plan_with_other_values_has_its_own_private_training() -> None:
-    """What a plan computed once from its values is computed again for a copy, which is also equal to a plan as read."""
-    plan = private_network_plan(rounds=10)
-    before = training_of(plan)
-
-    longer = plan.model_copy(update={"schedule": private_network_plan(rounds=20).schedule})
-
-    assert (before.rounds, training_of(longer).rounds) == (10, 20)
-    assert training_of(plan) is before
-    assert longer == private_network_plan(rounds=20)

@@ -9,21 +9,17 @@ from math import log, log1p, sqrt
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, get_epsilon_gaussian
-from dp_accounting.pld import PLDAccountant
 from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
-from pydantic import ValidationError
 from scipy.special import gammaln, logsumexp
 from scipy.stats import norm
 
 from protos.errors import ConfigurationError
 from protos.plan.noisy_results import mean_change
-from protos.plan.privacy_in_words import price_in_words
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE, epsilon_of, ratio_of
 from protos.privacy.sampled_accounting import SMALLEST_MULTIPLIER, sampled_epsilon, sampled_multiplier
 from tests.for_each import in_turns, some
-from tests.protos.privacy.private_plans import private_network_plan, private_plan
+from tests.protos.privacy.private_plans import private_network_plan
 
 _STEP = 2e-4  # of the grid of privacy losses
 
@@ -173,13 +169,6 @@ def test_with_nearly_all_patients_epsilon_is_the_closed_form(epsilon: float, del
         assert epsilon <= found <= epsilon * 1.01, sums
 
 
-def test_the_second_computation_is_right_where_a_closed_form_is_known() -> None:
-    """With nearly all patients in each sum it gives the epsilon of one Gaussian."""
-    found = composed_epsilon(4.0, 1 - 1e-9, 10, 1e-5, is_added=False)
-
-    assert found == pytest.approx(epsilon_of(sqrt(10) / 4.0, 1e-5), abs=10 * _STEP)
-
-
 @pytest.mark.parametrize(
     ("epsilon", "sums", "rate"), in_turns(product([0.1, 1.0, 8.0], [1, 40, 1000]), [1e-4, 0.01, 0.1, 0.5, 0.9], every=3)
 )
@@ -193,16 +182,6 @@ def test_the_noise_is_the_least_of_the_grid_and_sampling_never_needs_more(
     is_least = multiplier <= SMALLEST_MULTIPLIER * 1.001
     assert is_least or sampled_epsilon(multiplier * 0.98, rate, sums, 1e-5) > epsilon
     assert multiplier <= sqrt(sums) / ratio_of(epsilon, 1e-5)
-
-
-def test_more_rounds_rates_or_less_noise_never_cost_less() -> None:
-    """Epsilon grows with the sums and the rate and falls with the noise."""
-    of_some, more_rounds, more_patients, more_noise = (
-        sampled_epsilon(multiplier, rate, sums, 1e-5, 1e-3)
-        for multiplier, rate, sums in [(1.0, 0.1, 40), (1.0, 0.1, 80), (1.0, 0.2, 40), (1.1, 0.1, 40)]
-    )
-
-    assert more_noise < of_some < min(more_rounds, more_patients)
 
 
 def test_with_very_many_sums_or_little_noise_sampling_is_not_counted() -> None:
@@ -239,38 +218,3 @@ def test_the_honest_shares_of_a_sampled_round_have_the_noise_of_the_bound(epsilo
     assert sqrt(honest) / PRIVATE_SCALE >= sampled_multiplier(epsilon, 1e-5, 0.25, 40) * (1 - 1e-12)
     assert training.share_variance < training_of(epsilon=epsilon).share_variance
     np.testing.assert_allclose(mean_change(training, sums), mean_change(training_of(epsilon=epsilon), sums) * 4)
-
-
-def test_the_price_in_words_is_that_of_the_sampled_sums() -> None:
-    """What people read has the noise of each number and the probability with which a patient takes part."""
-    plan = private_network_plan({"sampling": 0.25}, rounds=40)
-    assert plan.privacy is not None
-
-    words = price_in_words(plan.privacy, plan.private_sums)
-
-    assert f"{sampled_multiplier(1.0, 1e-5, 0.25, 40):.3g} times as large" in words
-    assert "Each takes part in a round with probability 0.25" in words
-
-
-@pytest.mark.parametrize("rate", [0.0, 1e-5, 0.95, 1.0, float("nan")])
-def test_a_rate_without_meaning_is_refused(rate: float) -> None:
-    """Nobody, everybody and no number are no samples."""
-    with pytest.raises(ValidationError, match="sampling"):
-        private_network_plan({"sampling": rate})
-
-
-def test_samples_go_with_networks_alone() -> None:
-    """The federated prior has one sum of all patients."""
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        private_plan({"sampling": 0.5})
-
-
-@pytest.mark.parametrize(("epsilon", "sums"), [(0.01, 1), (0.01, 40), (1.0, 1), (1.0, 40), (20.0, 40)])
-def test_without_sampling_the_closed_form_is_that_of_the_library(epsilon: float, sums: int) -> None:
-    """Both the composed losses and the formula of dp-accounting give the noise back."""
-    multiplier = sqrt(sums) / ratio_of(epsilon, 1e-5)
-    accountant = PLDAccountant()
-    accountant.compose(GaussianDpEvent(multiplier), sums)
-
-    assert accountant.get_epsilon(1e-5) == pytest.approx(epsilon, rel=1e-6)
-    assert get_epsilon_gaussian(multiplier / sqrt(sums), 1e-5) == pytest.approx(epsilon, rel=1e-6)

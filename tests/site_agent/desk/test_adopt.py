@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import runpy
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -19,12 +18,9 @@ import pytest
 from host.log_report import in_words
 from site_agent.desk.comparison.gain import MODEL_TITLES
 from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.export.export_folder import export_model
-from site_agent.desk.prediction import predict_table
 from site_agent.desk.results import simple_models
 from site_agent.desk.results.saved_model import load_model, saved_names
-from site_agent.desk.use.adoption import Adoption, find_adoption, keep_adoption
-from site_agent.desk.use.model_in_use import NOBODY_ADOPTED
+from site_agent.desk.use.adoption import find_adoption
 from site_agent.hospital import read_hospital
 from site_agent.state_folders import gate_store_path
 from site_agent.trainer.data.contract import read_contract
@@ -143,38 +139,6 @@ def test_a_new_run_changes_nothing_that_is_in_use(folder: Path, tmp_path: Path, 
     assert "The models of this run are not in use until a person adopts one." in reported[1]
 
 
-def test_where_nobody_has_decided_the_latest_run_is_used_and_reported(
-    folder: Path, tmp_path: Path, site_agent: Command
-) -> None:
-    """Predict, monitor and export report that the next run will change the model."""
-    a_later_run(folder)
-
-    table = folder / "table.csv"
-    said = [
-        site_agent("predict", "--input", table, "--output", tmp_path / "out.csv"),
-        *([site_agent("monitor", table)] if HAS_MONITOR else []),
-        site_agent("export", "--output", tmp_path / "exported"),
-        site_agent("adopt"),
-    ]
-
-    assert all(status == 0 and NOBODY_ADOPTED in text for status, text in said)
-    assert f"the federated model of the run {LATER}" in said[0][1]
-    assert find_adoption(state_of(folder)) is None
-
-
-def test_the_list_shows_what_can_be_adopted_and_what_is_in_use(folder: Path, site_agent: Command) -> None:
-    """Every model of the run, and the decision."""
-    site_agent("adopt", "logistic-regression", "--by", "A. Jones")
-
-    status, said = site_agent("adopt")
-
-    assert status == 0
-    assert "same test rows" not in site_agent("report")[1]
-    assert all(f" {model} " in said for model in MODELS)
-    assert "logistic regression (in use)" in said
-    assert f"In use: logistic regression of the run {RUN}, adopted by A. Jones at " in said
-
-
 @pytest.mark.parametrize("model", ["federated", "logistic_regression"])
 def test_the_card_compares_the_model_that_it_describes(folder: Path, site_agent: Command, model: str) -> None:
     """The federated model's gain is on its own card only; a local model is compared with the federated one."""
@@ -265,15 +229,6 @@ def test_a_run_is_a_name_and_no_path(folder: Path, site_agent: Command, run: str
         assert (status, "A run's name has only letters" in said) == (2, True), (words, said)
 
 
-def test_without_a_model_there_is_nothing_to_adopt(folder: Path, site_agent: Command) -> None:
-    """The operator reads what to do first."""
-    shutil.rmtree(state_of(folder) / "models")
-
-    for words in ((), ("federated", "--by", "A. Jones")):
-        status, said = site_agent("adopt", *words)
-        assert (status, "no trained model yet" in said) == (1, True), said
-
-
 @pytest.mark.parametrize("harm", ["removed", "replaced", "record damaged", "record unreadable"])
 def test_nothing_takes_the_place_of_the_adopted_model(
     folder: Path, tmp_path: Path, site_agent: Command, harm: str
@@ -304,20 +259,6 @@ def test_nothing_takes_the_place_of_the_adopted_model(
     assert not list(tmp_path.glob("made*"))
 
 
-def test_the_card_is_of_the_adopted_model(folder: Path, site_agent: Command) -> None:
-    """Its own figures, who adopted it, and that no other hospital took part in a simple model."""
-    site_agent("adopt", "random_forest", "--by", "A. Jones")
-
-    status, said = site_agent("card")
-
-    report = json.loads((state_of(folder) / "reports" / f"{RUN}.json").read_text())
-    assert status == 0
-    assert "this model: random forest" in said
-    assert "adopted by: A. Jones" in said
-    assert "this model was trained without the patients of other hospitals" in said
-    assert f"| auroc | {report['simple_models']['random_forest']['metrics']['auroc']:.3f} |" in said
-
-
 @pytest.mark.parametrize(
     ("table", "most_rows"), [("breast-cancer", 10_000), ("wine", 10_000), ("diabetes", 10_000), ("wine", 50)]
 )
@@ -331,25 +272,3 @@ def test_every_model_is_exported_as_it_predicts(
 
     for name in saved_names(hospital.state_path, RUN):
         check(load_model(hospital.state_path, RUN, name))
-
-
-def test_a_forest_is_exported_as_it_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader, without this program, answers as `predict` does."""
-    pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(simple_models, "_TREES", 10)
-    hospital = site_after_run(tmp_path / "site", simple_models=True)
-    own, state = Path(hospital.data.table), hospital.state_path
-    digest = load_model(state, RUN, "random_forest").digest
-    assert digest is not None
-    keep_adoption(state, Adoption(run=RUN, model="random_forest", digest=digest, by="A. Jones", at="2026-03-01T12:00Z"))
-
-    made = export_model(hospital, tmp_path / "forest", None)
-    predict_table(hospital, own, tmp_path / "out.csv", None)
-
-    loaded = runpy.run_path(str(tmp_path / "forest" / "loader.py"))["load"](tmp_path / "forest")
-    answers = loaded.predict(list(csv.DictReader(own.read_text().splitlines())))
-    lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
-    assert "random forest" in made.model
-    assert any(answer is not None for answer in answers)
-    for answer, line in zip(answers, lines, strict=True):
-        assert answer is None or answer == pytest.approx(float(line["probability"]), abs=made.tolerance)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,12 +11,9 @@ import pytest
 
 from host.audit_log import AuditLog
 from protos.errors import DataError
-from protos.plan.network_plan import FileStart
-from protos.plan.patient_privacy import Privacy
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
-from site_agent.desk.plan_review import network_terms
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
@@ -118,32 +114,6 @@ def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:
     assert SUPPRESSED in card_markdown({**facts, "rows": {"validation": SUPPRESSED}})
 
 
-def test_a_card_has_the_epsilon_of_what_left(hospital: Hospital) -> None:
-    """The price stands on the card as the plan has it, and a plan without the promise is named as such."""
-    used = model_in_use(hospital.state_path, RUN)
-    promise = Privacy(unit="patient", epsilon=2.0, delta=1e-5, clip=1.0)
-    private = replace(used.model, plan=used.model.plan.model_copy(update={"privacy": promise}))
-
-    text = card_markdown(card_facts(hospital, replace(used, model=private)))
-
-    assert "epsilon 2, delta 1e-05 for each patient" in text
-    assert "differential privacy of what the sites sent: none" in card_markdown(card_facts(hospital, used))
-
-
-def test_a_card_names_a_starting_file(hospital: Hospital) -> None:
-    """In the words of the page that was approved; a model of this site's rows alone has none of them."""
-    used = model_in_use(hospital.state_path, RUN)
-    named = {"start": FileStart(name="file", seed=0, sha256="5" * 64)}
-    other = replace(used.model, plan=used.model.plan.model_copy(update=named))
-
-    text = card_markdown(card_facts(hospital, replace(used, model=other)))
-
-    for sentence in network_terms(other.plan):
-        assert sentence in text
-    assert "SHA-256 5555" in text
-    assert "SHA-256 5555" not in card_markdown(card_facts(hospital, used))
-
-
 def test_the_cards_evidence_is_the_head_of_the_log(hospital: Hospital) -> None:
     """The number of records and the hash of the last one."""
     path, now = gate_store_path(hospital.state_path), datetime(2026, 1, 1, tzinfo=UTC)
@@ -160,17 +130,6 @@ def test_the_cards_evidence_is_the_head_of_the_log(hospital: Hospital) -> None:
     assert "no audit log" in card_markdown(without)
     assert (found["audit_hash"], found["audit_records"]) == (head.hash, 3)
     assert head.hash in card_markdown(found)
-
-
-def test_a_card_tells_with_what_the_model_was_trained(hospital: Hospital) -> None:
-    """The versions of then are kept with the report; where today's differ both are reported."""
-    facts = card_facts(hospital, model_in_use(hospital.state_path, RUN))
-
-    text = card_markdown({**facts, "trained_with": {**facts["trained_with"], "torch": "1.0"}})  # type: ignore[dict-item]
-
-    assert facts["trained_with"] == facts["versions"]
-    assert f"torch: trained with 1.0, this card is of {facts['versions']['torch']}" in text  # type: ignore[index,call-overload]
-    assert text.count("trained with") == 1
 
 
 def test_a_small_class_cannot_be_told_from_the_others() -> None:

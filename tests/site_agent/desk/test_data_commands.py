@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -24,7 +23,6 @@ from site_agent.site_cli import main
 from site_agent.trainer.data.run_table import TableCheck, find_check, keep_check, table_for_run
 from tests.logged import lines_of
 
-REPOSITORY = Path(__file__).parents[3]
 PROGRAM = Path(sys.executable).parent / "site-agent"
 
 
@@ -121,20 +119,6 @@ def test_a_data_manager_connects_a_table_without_code(run: Run, tmp_path: Path) 
     assert "Zebra" not in "".join([*words, page, text])
 
 
-def test_a_draft_lists_no_word_that_occurs_once_beside_numbers(run: Run, tmp_path: Path) -> None:
-    """A note in a column of numbers may be a name."""
-    table = write_patients(tmp_path)
-    lines = table.read_text().splitlines()
-    lines = [",".join([line.split(",")[0], str(place % 3), *line.split(",")[2:]]) for place, line in enumerate(lines)]
-    lines[0], lines[5] = "patient,stage,sex,pressure,stay,outcome", lines[5].replace(",2,", ",Zebra,", 1)
-    table.write_text("\n".join(lines) + "\n")
-
-    drafted = run("data", "describe", table)
-
-    assert "{name: stage, role: feature, type: categorical, codes: [0, 1, 2]" in drafted.stdout
-    assert "Zebra" not in drafted.stdout
-
-
 @pytest.mark.parametrize(("rows", "level"), [(3, "note"), (30, "WARNING")])
 def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Path, rows: int, level: str) -> None:
     """Refused they stop with the remedy, dropped they are counted and shown; many of them a person has to accept."""
@@ -157,48 +141,6 @@ def test_rows_without_an_outcome_are_refused_or_left_out(run: Run, tmp_path: Pat
     assert "ERROR" not in dropped.stdout
     share = f"{rows} of 200 rows ({rows / 200:.1%}) have no outcome and are not used, as the contract declares"
     assert f"{level}: {share}" in dropped.stdout
-
-
-@pytest.mark.parametrize("command", [("data", "check"), ("check",)])
-def test_warnings_that_may_pass_print_no_log_line(run: Run, tmp_path: Path, command: tuple[str, ...]) -> None:
-    """A rehearsal's table may be used, `data check` reports why, and a terminal shows no event of the trainer's log."""
-    write_patients(tmp_path)
-    run("data", "describe", tmp_path / "patients.csv", "--output", tmp_path / "contract.yaml")
-
-    done = run(*command, "--config", write_hospital(tmp_path, unaccepted_warnings="tell"))
-
-    assert done.returncode == 0, done.stderr
-    assert ("`unaccepted_warnings: tell`" in done.stdout) == (command != ("check",))
-    assert "table_has_warnings" not in done.stdout + done.stderr
-
-
-def test_the_walkthrough_is_done_word_for_word(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the data manager's page, in its order, on a table such as the page shows."""
-    page = (REPOSITORY / "docs" / "data-manager.md").read_text()
-    contract, *_ = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    blocks = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    typed = [shlex.split(line) for block in blocks for line in block.splitlines()]
-    assert write_patients(tmp_path).name == "patients.csv"
-    write_hospital(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    digest, statuses = "", []
-
-    for words in typed:
-        assert words[0] == "site-agent"
-        done = run(*[digest if word == "0123456789abcdef" else word for word in words[1:]])
-        statuses.append((" ".join(words[1:3]), done.returncode))
-        digest = next(iter(re.findall(r"digest of this examination is ([0-9a-f]{16})", done.stdout)), digest)
-        if words[2] == "describe":
-            assert "suspicious: 0 lies far from all other values" in (tmp_path / "contract.yaml").read_text()
-            (tmp_path / "contract.yaml").write_text(contract)
-
-    assert statuses == [
-        ("data describe", 0),
-        ("data check", 78),
-        ("data accept", 0),
-        ("data check", 0),
-        ("check --config", 0),
-    ]
 
 
 def test_the_program_itself_describes_without_a_network(tmp_path: Path) -> None:
@@ -254,16 +196,6 @@ def test_an_acceptance_is_for_the_table_as_it_was(hospital: Hospital) -> None:
     path.write_text("\n".join(lines))
 
     with pytest.raises(DataError, match="No person has checked"):
-        table_for_run(hospital, None)
-
-
-def test_an_error_stops_whatever_was_accepted(hospital: Hospital) -> None:
-    """A cell off its contract is no warning."""
-    path = Path(hospital.data.table)
-    path.write_text(path.read_text().replace(",f,", ",Zebra,", 1))
-    _accept(hospital)
-
-    with pytest.raises(DataError, match="column sex: a code that is not declared in row 2"):
         table_for_run(hospital, None)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from site_agent.desk.fingerprint_sheet import list_number, own_line, sheet_sections
-from site_agent.desk.plan_review import as_lines
+from site_agent.desk.fingerprint_sheet import list_number, own_line
 from tests.rehearsal.study import made_up_identities, made_up_identity, plan_with
 
 IDENTITIES = made_up_identities("abc")
@@ -36,16 +35,6 @@ def test_equal_lists_have_equal_numbers_whatever_else_the_plan_says() -> None:
 def test_any_other_list_has_another_number(identities: dict[str, str]) -> None:
     """A key, a name or a site more is seen by reading one number."""
     assert list_number(plan_with(identities)) != list_number(plan_with(IDENTITIES))
-
-
-def test_the_sheet_has_every_site_and_says_what_it_does_not_show() -> None:
-    """Each listed key is on it, with room for who read it and when."""
-    text = "\n".join(as_lines(sheet_sections(plan_with(IDENTITIES), site="a", own=IDENTITIES["a"])))
-
-    assert all(identity in text for identity in IDENTITIES.values())
-    assert list_number(plan_with(IDENTITIES)) in text
-    assert "read by (person" in text
-    assert "The comparison does not show who uses a key later" in text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import runpy
 import stat
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -25,16 +23,11 @@ from site_agent.desk.findings.facts import site_facts
 from site_agent.desk.findings.report_page import report_lines, report_page
 from site_agent.desk.model_card import card_facts, card_markdown
 from site_agent.desk.prediction import predict_table, write_masks
-from site_agent.desk.results.live_curves import LiveCurves
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
-from site_agent.state_folders import live_curves_path
-from site_agent.trainer.site_network import rows_of
-from site_agent.trainer.training.local import predict
 from tests.chaos.disks import small_disk
-from tests.mask_images import U_NET, mask_contract, put_table
+from tests.mask_images import put_table
 from tests.site_agent.trainer.after_a_run import RUN, site_with_masks
-from tests.site_agent.trainer.sites import make_plan, make_site, prepare, run_rounds
 
 NEW = range(1000, 1040)
 
@@ -177,27 +170,6 @@ def test_a_table_that_cannot_be_written_leaves_no_masks(
     assert len(written_masks(output)[0]) == len(NEW)
 
 
-def test_a_row_without_an_image_has_no_mask_and_no_other_mask_moves(
-    hospital: Hospital, new_rows: Path, tmp_path: Path
-) -> None:
-    """The outcome need not be there; a refused image is a reason to abstain, and files keep their rows' numbers."""
-    predict_table(hospital, new_rows, tmp_path / "whole.csv", None)
-    before = written_masks(tmp_path / "whole.csv")[1]
-    (tmp_path / "images" / f"{NEW[3]:04d}.png").unlink()
-    text = new_rows.read_text().splitlines()
-    new_rows.write_text("\n".join(line.rpartition(",")[0] for line in text) + "\n")
-
-    predicted = predict_table(hospital, new_rows, tmp_path / "out.csv", None)
-
-    lines, masks = written_masks(tmp_path / "out.csv")
-    assert (predicted.rows, predicted.abstained) == (len(NEW), 1)
-    assert (lines[3]["mask"], lines[3]["mask_share"]) == ("", "")
-    assert "no such file" in lines[3]["abstained_because"]
-    assert lines[4]["mask"] == "out-masks/000006.png"
-    assert not (tmp_path / "out-masks" / "000005.png").exists()
-    np.testing.assert_array_equal(masks, np.delete(before, 3, axis=0))
-
-
 def test_no_earlier_folder_of_masks_is_changed(hospital: Hospital, new_rows: Path, tmp_path: Path) -> None:
     """A folder of this name is refused before anything is computed, even an empty one or a link."""
     output, folder = tmp_path / "out.csv", tmp_path / "out-masks"
@@ -271,26 +243,3 @@ def test_nothing_that_is_kept_has_a_mask_or_an_image(hospital: Hospital) -> None
     for path in files:
         content = path.read_bytes()
         assert not any(one in content for one in stored), path.name
-
-
-def test_the_curves_of_a_run_have_the_dice_of_the_validation_images(tmp_path: Path) -> None:
-    """Of each measured round, as the report's metric is computed."""
-    config = make_site(tmp_path)
-    put_table(config.parent / "table.csv", config.parent, list(range(60)))
-    (config.parent / "contract.yaml").write_text(yaml.safe_dump(mask_contract()))
-    plan = make_plan(method={"name": "fedavg"}, architecture=U_NET)
-    hospital, study, preprocessing = prepare(config, plan)
-    curves = LiveCurves(hospital.state_path, plan.run_name, study.own, preprocessing, lambda: 0.0)
-    study.watch = curves.take
-
-    run_rounds(plan, [study])
-
-    facts = json.loads(live_curves_path(hospital.state_path, plan.run_name).read_bytes())
-    validation = rows_of(study.own).validation
-    outputs = predict(study._training.local.evaluated(), validation.features)
-    found = dice_of_images(validation.targets.numpy(), outputs >= 0)
-    curves.take(9, study._training, study.choice, is_last=True)
-    last = json.loads(live_curves_path(hospital.state_path, plan.run_name).read_bytes())
-    assert facts["metric"] == "dice"
-    assert [number for number, _ in facts["values"]] == [1, 2]
-    assert last["values"][-1] == [9, pytest.approx(found.mean())]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from benchmarks.prior.prior_gain import CONCEPTS, plan_of_tables, uci_tables
 from protos.plan.manifest import Occasion, manifest_of, most_bytes
@@ -173,45 +171,6 @@ def test_frozen_layers_changed_images_and_the_risk_of_a_starting_file_are_named(
     ]
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"masking": {"required": False}}, "so the coordinator sees the numbers of each single site, not only sums."),
-        (
-            {"checkpoint": "global"},
-            "The coordinator and the other sites see only the sums of these numbers over the sites.",
-        ),
-        ({}, "The same sites take part in every round. If a site loses its connection, all others wait"),
-        ({"checkpoint": "latest"}, "Every site keeps the model of the last round (checkpoint: latest)."),
-        ({}, "Every site keeps the model that is best on its own validation rows (checkpoint: local)."),
-        (
-            {"schedule": {"early_stopping": {"signal": "local", "patience": 2}}},
-            "when no site's own validation loss has fallen in the last 2",
-        ),
-        ({}, "A report shows how much this site gained by joining. The report is not sent and stays at this site."),
-        ({}, "Apart from the values above, no number is sent."),
-        ({"masking": {"clipping_range": 0.5}}, "Each value is limited to -0.5 to 0.5."),
-        ({"weighting": ROWS["weighting"]}, "the number of this site's training rows, rounded to two significant bits"),
-        ({"weighting": ROWS["weighting"] | {"exact": True}}, "the number of this site's training rows, not rounded"),
-        ({"start": FILE}, f"All shared and frozen layers start from the file with the SHA-256 {'5' * 64}."),
-        (
-            {"start": FILE | {"layers": ["body.layer2"]}},
-            f"The layers body.layer2 start from the file with the SHA-256 {'5' * 64}.",
-        ),
-    ],
-)
-def test_what_a_plan_decides_is_said_in_words(keys: dict[str, Any], said: str) -> None:
-    """Masking, losses, checkpoint, and an early end each have a sentence."""
-    assert said in page(plan_of_method({"name": "global-layers"}, **keys))
-
-
-def test_a_plan_that_shares_nothing_says_so() -> None:
-    """Local training names no tensor."""
-    assert "The plan shares no parameter of a model, so no update of a parameter is sent." in page(
-        plan_of_method({"name": "local"})
-    )
-
-
 def test_a_plan_of_statistics_says_that_nothing_is_trained() -> None:
     """Its page lists cells, their numbers and the smallest cell, and no sentence about a model."""
     columns = [{"name": "age", "low": 0.0, "high": 120.0}, {"name": "sex", "codes": ["F", "M"]}]
@@ -335,19 +294,6 @@ def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], maski
     assert "An example" in text or "only the fact" in text
 
 
-@by_method
-@pytest.mark.parametrize("masking", ["required", "off"])
-def test_every_sentence_of_the_review_is_short(method: dict[str, Any], masking: str) -> None:
-    """In every plan, a sentence has one thought: at most 25 words, no semicolon, and a full stop."""
-    plan = widest(method, masking={"required": masking == "required"})
-    shown = [in_words(plan, manifest_of(plan)), *sections(plan)[1:]]  # without the digests
-
-    for text in (sentence for section in shown for sentence in section.sentences):
-        assert ";" not in text
-        assert text.endswith((".", ":")), text
-        assert [part for part in re.split(r"(?<=[.?]) ", text) if len(part.split()) > 25] == []
-
-
 def test_the_short_words_have_the_plans_question() -> None:
     """What is predicted, for what use and in whom stand first; a risk that the plan allows is named."""
     question = {
@@ -361,31 +307,6 @@ def test_the_short_words_have_the_plans_question() -> None:
     assert sentences[0].endswith("to predict this outcome together: death within a year.")
     assert sentences[1] == "Use: to plan visits."
     assert "Patients: adults after a stroke." in sentences
-
-
-def test_sums_of_three_hospitals_are_explained_in_plain_words() -> None:
-    """The page names the concept that three record, what the other two learn, and what to ask for instead."""
-    plan = plan_of_tables(uci_tables(CONCEPTS.parent), 3)
-
-    told = page(plan)
-
-    assert "Only three hospitals record total-cholesterol." in told
-    assert (
-        "Each of the three hospitals can subtract its own numbers from the sum, and then has the sum of the two other"
-        in told
-    )
-    assert "ask for a plan in which at least four sites record each concept" in told
-
-
-def test_a_plan_of_three_sites_says_why_it_needs_the_key() -> None:
-    """Without fewest_sites: 3 it is refused, and the reason names what each of the three could compute."""
-    tables = uci_tables(CONCEPTS.parent)
-    tables.pop("switzerland")
-    content = plan_of_tables(tables, 3).model_dump(mode="json")
-    content.pop("fewest_sites")
-
-    with pytest.raises(ValidationError, match="three sites could each compute the sum of the other two"):
-        plan_from_json(json.dumps(content))
 
 
 def test_receivers_are_named_and_not_counted() -> None:

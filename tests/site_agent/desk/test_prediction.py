@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,10 +14,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError, UsageError
+from protos.errors import ConfigurationError, DataError, OperatorError, UsageError
 from protos.plan.plan import Plan
 from site_agent.desk.comparison.evaluation import scores_of
-from site_agent.desk.prediction import harmless, is_plain_number, predict_table
+from site_agent.desk.prediction import harmless, predict_table
 from site_agent.desk.results.saved_model import SavedModel, save_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.dataset import split_rows
@@ -197,20 +196,6 @@ def test_every_start_of_a_formula_is_disarmed(start: str) -> None:
     assert harmless("") == ""
 
 
-def test_a_patient_column_of_our_own_name_stays_distinct(tmp_path: Path) -> None:
-    """Two columns are never called the same."""
-    config = make_site(tmp_path)
-    for path in (tmp_path / "contract.yaml", tmp_path / "table.csv"):
-        path.write_text(path.read_text().replace("who", "probability"))
-    plan = make_plan()
-    hospital, study, preprocessing = prepare(config, plan)
-    _save(hospital, study, preprocessing)
-
-    predict_table(hospital, _copy(tmp_path), tmp_path / "out.csv", None)
-
-    assert _read(tmp_path / "out.csv")[0] == ["patient", "probability", "abstained_because"]
-
-
 def _copy(folder: Path) -> Path:
     new = folder / "new.csv"
     new.write_bytes((folder / "table.csv").read_bytes())
@@ -359,42 +344,6 @@ def test_the_command_counts_and_names_what_it_does_not_predict(
     assert [row[1] == "" for row in found[:9]] == [place in (0, 3, 4) for place in range(9)]
 
 
-@pytest.mark.parametrize("change", [str.upper, lambda name: f"{name}_1", lambda name: f"my{name}", None])
-def test_a_renamed_column_is_named_with_the_nearest_name(tmp_path: Path, change: Callable[[str], str] | None) -> None:
-    """A model abstains from every row without it, so the command fails, writes nothing, and names both columns."""
-    trained = _trained(tmp_path)
-    column = trained.header[1]
-    new = tmp_path / "new.csv"
-    if change is None:
-        trained.write(new, trained.rows, [name for name in trained.header if name != column])
-    else:
-        first, *lines = _copy(tmp_path).read_text().splitlines()
-        renamed = ",".join(change(name) if name == column else name for name in first.split(","))
-        new.write_text("\n".join([renamed, *lines]))
-
-    with pytest.raises(DataError, match=f"The table has no column {column}, but the model requires") as told:
-        predict_table(trained.hospital, new, tmp_path / "out.csv", None)
-
-    assert told.value.exit_status == 78
-    nearest = "" if change is None else f" The most similar name in the table is {change(column)}."
-    assert told.value.what.endswith(nearest or "requires this column.")
-    assert not (tmp_path / "out.csv").exists()
-
-
-@pytest.mark.parametrize("name", ["out.xlsx", "out.tsv", "out"])
-def test_a_format_that_is_not_written_is_refused(tmp_path: Path, name: str) -> None:
-    """A workbook's name never holds CSV; the remedy names the formats that exist."""
-    trained = _trained(tmp_path)
-
-    with pytest.raises(UsageError, match=f"cannot be written to {name}") as told:
-        predict_table(trained.hospital, _copy(tmp_path), tmp_path / name, None)
-
-    assert ".csv" in told.value.remedy
-    with pytest.raises(UnavailableError):
-        predict_table(trained.hospital, tmp_path / "nowhere.csv", tmp_path / "out.csv", None)
-    assert not (tmp_path / name).exists()
-
-
 def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None:
     """A value far from anything seen in training overflows; the row is named and nothing is written."""
     trained = _trained(tmp_path)
@@ -406,22 +355,6 @@ def test_a_prediction_that_is_no_number_stops_everything(tmp_path: Path) -> None
         predict_table(trained.hospital, new, tmp_path / "out.csv", None)
 
     assert not (tmp_path / "out.csv").exists()
-
-
-def test_the_newest_model_is_taken_unless_a_run_is_named(tmp_path: Path) -> None:
-    """By the time it was saved."""
-    trained = _trained(tmp_path)
-    models = trained.hospital.state_path / "models"
-    older = load(models / "law-1", "model")
-    save(models / "law-0", "model", {name: array * 0 for name, array in older.tensors.items()}, older.facts)
-    os.utime(models / "law-0" / "model.safetensors", ns=(1, 1))
-    new = _copy(tmp_path)
-
-    for run, name in ((None, "a"), ("law-1", "b"), ("law-0", "c")):
-        predict_table(trained.hospital, new, tmp_path / f"{name}.csv", run)
-
-    newest, named, zeroed = ((tmp_path / f"{name}.csv").read_bytes() for name in "abc")
-    assert newest == named != zeroed
 
 
 def test_there_is_no_prediction_without_the_right_model(tmp_path: Path) -> None:
@@ -439,14 +372,6 @@ def test_there_is_no_prediction_without_the_right_model(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="no trained model yet"):
         predict_table(trained.hospital.model_copy(update={"state": str(tmp_path / "empty")}), new, output, None)
     assert not output.exists()
-
-
-def test_declared_codes_that_are_numbers_stay_numbers() -> None:
-    """A class -1 is not a formula."""
-    assert is_plain_number("-1")
-    assert is_plain_number("2.5")
-    assert not is_plain_number("=1")
-    assert not is_plain_number("-a")
 
 
 def test_the_command_line_loads_no_torch() -> None:

@@ -210,19 +210,3 @@ def test_a_note_in_word_order_is_reported_predicted_and_exported_without_a_word(
     for path in (path for path in (*hospital.state_path.rglob("*"), *tmp_path.glob("exported/*")) if path.is_file()):
         assert not any(word in path.read_bytes().lower() for word in (b"surname", b"tired")), path.name
     assert "AUROC" in report_page(site_facts(hospital, None))
-
-
-def test_a_table_with_lists_alone_is_reported_exported_and_monitored(tmp_path: Path) -> None:
-    """A model needs no feature with one value in each row."""
-    pytest.importorskip("onnxruntime")
-    hospital = trained(tmp_path / "site", [DECLARED, HASHED])
-
-    made = export_model(hospital, tmp_path / "exported", None)
-
-    assert made.difference <= made.tolerance
-    with extra("site_agent.desk.drift"):
-        from site_agent.desk.drift.monitoring import monitor_table
-
-        seen: dict[str, Any] = monitor_table(hospital, put_table(tmp_path / "seen.csv", 2000), None)
-        assert seen["quality"]["metrics"]["auroc"] > 0.75
-    assert "AUROC" in report_page(site_facts(hospital, None))

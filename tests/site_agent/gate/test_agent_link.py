@@ -220,21 +220,3 @@ def test_an_agent_that_has_answered_before_has_less_time(monkeypatch: pytest.Mon
         assert len(agents.ends) == 2
 
     played(agents, scene)
-
-
-def test_an_agent_has_the_time_that_people_read_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The changelog names 300 seconds for the first answer of a connection, and 30 for each later one."""
-    agents, limits, limited = MadeUpAgents(), list[float | None](), asyncio.timeout
-
-    def noted(seconds: float | None) -> asyncio.Timeout:
-        limits.append(seconds)
-        return limited(seconds)
-
-    async def scene(link: AgentLink) -> None:
-        monkeypatch.setattr(asyncio, "timeout", noted)
-        for _ in range(3):
-            await link.ask(Look())
-
-    played(agents, scene)
-
-    assert limits == [300.0, 30.0, 30.0]

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from blake3 import blake3
 
 from host.audit_log import AuditLog
-from host.record_store import StoreError
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
 from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
@@ -27,7 +25,6 @@ from tests.rehearsal.gates import gate_for
 from tests.rehearsal.study import SITES, THREE_CHUNKS, made_up_identities, plan_with
 
 POSITION = bytes(32)
-BIND = Bind(0, 0, tuple(SITES), 0)
 ROWS = {"weighting": {"name": "rows", "largest_rows": 64}}
 
 
@@ -148,19 +145,6 @@ def words(contribution: Contribution) -> list[int]:
     return [int(word) for word in layout.words(body, layout.chunks - 1)[1:]]
 
 
-def test_scalars_travel_behind_the_changes_in_the_manifests_order(tmp_path: Path, audit: AuditLog) -> None:
-    """The row count is at its place in the exchange, and the trainer's numbers follow unchanged."""
-    plan = plan_with(made_up_identities(), changes=MEASURING | ROWS)
-    exchange = exchange_of(plan, number=1)
-    assert [scalar.name for scalar in exchange.scalars] == ["rows", *FIGURES]
-
-    contribution = gate_for(plan, audit, tmp_path).build(
-        POSITION, exchange, answer(np.ones(10), (8, 1 << 33, 1)), rows=16
-    )
-
-    assert words(contribution) == [16, 8, 1 << 33, 1]
-
-
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("beyond", [-1, -(1 << 63), 1])
 def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog, place: int, beyond: int) -> None:
@@ -179,19 +163,6 @@ def test_a_scalar_outside_its_bound_never_leaves(tmp_path: Path, audit: AuditLog
     assert (refusal.value.reason, refusal.value.tensor) == (SiteReason.TRAINER_FAILED, "")
     assert FIGURES[place] in refusal.value.what
     assert str(scalars[place]) not in refusal.value.what
-
-
-@pytest.mark.parametrize("place", range(3))
-def test_a_scalar_at_its_bound_leaves(tmp_path: Path, audit: AuditLog, place: int) -> None:
-    """The bound itself is allowed."""
-    plan = plan_with(made_up_identities(), changes=MEASURING)
-    exchange = exchange_of(plan, number=1)
-    scalars = [0, 0, 0]
-    scalars[place] = exchange.scalars[place].bound
-
-    contribution = gate_for(plan, audit, tmp_path).build(POSITION, exchange, answer(np.ones(10), scalars), rows=0)
-
-    assert words(contribution) == scalars
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5, 100])
@@ -250,47 +221,6 @@ def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, aud
     body = layout.body(contribution.buffer, 0)
     assert list(layout.words(body, 0)) == [1, 16]
     assert set(layout.updates(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
-
-
-def test_the_audit_record_precedes_the_bytes(audit: AuditLog, tmp_path: Path) -> None:
-    """Before the first chunk can be read, the record of the release is on the disk."""
-    plan = plan_with(made_up_identities(), parameters=THREE_CHUNKS)
-    gate = gate_for(plan, audit, tmp_path)
-    contribution = built(gate, plan, np.ones(THREE_CHUNKS, np.float32))
-    assert records(tmp_path / "audit.log") == []
-
-    chunks = gate.release(contribution, BIND)
-
-    (record,) = records(tmp_path / "audit.log")
-    assert record["event"] == "contribution_released"
-    assert record["bytes"] == sum(len(chunk.body) for chunk in chunks)
-    assert (record["contributors"], record["masked"], record["tensors"]) == (list(SITES), False, 2)
-
-
-def test_a_record_that_cannot_be_written_lets_nothing_out(
-    audit: AuditLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the record cannot be written, there is no chunk, and the log is unchanged."""
-    plan = plan_with(made_up_identities())
-    gate = gate_for(plan, audit, tmp_path)
-    contribution = built(gate, plan, np.ones(10, np.float32))
-    audit.write("run_joined")
-    before = audit.head
-
-    def full(*_: object, **__: object) -> None:
-        raise StoreError(what="The disk is full.", consequence="Nothing was sent.", remedy="Free space.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(audit.store, "write", full)
-        with pytest.raises(StoreError):
-            gate.release(contribution, BIND)
-    assert audit.head == before
-
-    (chunk,) = gate.release(contribution, BIND)  # there is room again
-    *_, released, handed_over = records(tmp_path / "audit.log")
-    assert (released["event"], handed_over["event"]) == ("contribution_released", "contribution_handed_over")
-    assert released["bytes"] == handed_over["bytes"] == len(chunk.body)
-    assert handed_over["payload_blake3"] == blake3(chunk.body).hexdigest()
 
 
 def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:

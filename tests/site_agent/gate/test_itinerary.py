@@ -206,13 +206,6 @@ def test_what_was_released_is_remembered_over_a_restart() -> None:
     assert begun(plan, released=before).accept(offer(2, VALIDATION, b"\x03")).up == ()
 
 
-def test_the_result_is_taken_in_after_a_restart() -> None:
-    """A site that released its last contribution and was started again gets the result all the same."""
-    itinerary = begun(PLANS["plain"], released=(released(2, "training"), released(3, "training")))
-
-    assert itinerary.accept_result(Finish(4, DIGEST)) == manifest_of(PLANS["plain"]).tensors
-
-
 def test_a_step_may_come_again_in_another_attempt() -> None:
     """The same step, byte for byte, is accepted as often as its attempts rise."""
     plan = PLANS["measuring"]
@@ -241,26 +234,3 @@ def test_a_run_may_go_back_to_what_it_has_not_forgotten_and_repeat_it_as_it_was(
         with pytest.raises(MalformedMessage, match=reason):
             itinerary.accept(lie)
     assert itinerary.accept(offer(4, VALIDATION)).stage is VALIDATION
-
-
-def test_a_site_that_comes_late_takes_what_it_finds() -> None:
-    """A site that missed the probe or the first rounds requires what it is offered first."""
-    itinerary = begun(PLANS["probing and measuring"], offer(3, layers=b"\x01"))
-
-    assert {tensor.layer for tensor in itinerary.accept(offer(4, layers=b"\x01")).up} == {"input.layer1"}
-    with pytest.raises(MalformedMessage, match="probe has chosen"):
-        itinerary.accept(offer(5, VALIDATION, b"\x03"))
-
-
-def test_records_that_only_the_file_of_what_was_sent_has_come_in_any_sequence() -> None:
-    """After a person restarted a damaged log, a missing record may come after newer ones. The newest attempt counts."""
-    plan = PLANS["plain"]
-    released = tuple(
-        {"round": number, "attempt": attempt, "stage": "training", "offered_layers": "", "position": ""}
-        for number, attempt in ((3, 1), (1, 0), (2, 2), (2, 1))
-    )
-    itinerary = begun(plan, released=released)
-
-    with pytest.raises(MalformedMessage, match="a round that is over"):
-        itinerary.accept(replace(offer(2), attempt=1))
-    itinerary.accept(replace(offer(2), attempt=2))

@@ -60,14 +60,6 @@ def test_every_method_of_a_composition_has_to_be_allowed(changes: dict[str, Any]
     assert asked(changes | named) == reason
 
 
-@pytest.mark.parametrize(("largest", "is_refused"), [(4, False), (3, True)])
-def test_rounds_that_measure_count_as_rounds(largest: int, is_refused: bool) -> None:
-    """Three rounds of training, and a validation are four."""
-    reason = asked(MEASURING, largest_rounds=largest)
-
-    assert (reason == f"the plan has 4 rounds, and the policy allows {largest}") is is_refused
-
-
 @pytest.mark.parametrize(("spare", "is_refused"), [(0, False), (-1, True)])
 def test_every_byte_of_every_round_counts(spare: int, is_refused: bool) -> None:
     """Three training rounds of 1,000 numbers, with three figures in two of them and in the validation

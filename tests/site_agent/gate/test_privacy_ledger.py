@@ -24,9 +24,8 @@ from protos.wire.messages import Bind, Stage
 from site_agent.gate.door import Contribution
 from site_agent.gate.permission import PolicyForbids
 from site_agent.gate.policy import refusals
-from site_agent.gate.privacy_ledger import PrivacyLedger, with_noise
+from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.hospital import Policy, PrivacyLimits
-from tests.for_each import for_each
 from tests.protos.privacy.private_plans import private_plan
 from tests.rehearsal.gates import Unmasked, gate_for, policy_with
 from tests.site_agent.trainer.prior.prior_federation import prior_plan
@@ -82,16 +81,6 @@ def spent(audit: AuditLog) -> list[float]:
     return [payment.epsilon for payment in PrivacyLedger(audit).payments()]
 
 
-def test_a_payment_is_on_disk_before_anything_can_leave(tmp_path: Path, audit: AuditLog) -> None:
-    """A release spends; its noise names the payment."""
-    sent(PLAN, audit, tmp_path)
-
-    (record,) = audit.records("privacy_spent")
-    assert (record["epsilon"], record["delta"], record["run"]) == (1.0, 1e-5, PLAN.run_name)
-    assert audit.store.read("SELECT payment FROM noise") == [(record["identifier"],)]
-    assert spent(audit) == [1.0]
-
-
 @pytest.mark.parametrize("act", ["DELETE FROM noise", "UPDATE noise SET payment = ''"])
 def test_no_noise_is_changed_or_deleted_before_its_run_is_finished(tmp_path: Path, audit: AuditLog, act: str) -> None:
     """The store itself refuses it."""
@@ -100,15 +89,6 @@ def test_no_noise_is_changed_or_deleted_before_its_run_is_finished(tmp_path: Pat
 
     with pytest.raises(StoreError):
         audit.store.write(act)
-
-
-def test_after_a_restart_the_same_noise_is_sent_and_nothing_is_paid_again(tmp_path: Path, audit: AuditLog) -> None:
-    """Another draw for the same step would let somebody average the noise away."""
-    first = sent(PLAN, audit, tmp_path)
-    again = sent(PLAN, audit, tmp_path)
-
-    assert first.digest == again.digest
-    assert spent(audit) == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -167,31 +147,6 @@ def test_a_clock_that_was_set_back_forgets_nothing(tmp_path: Path, audit: AuditL
 
     with pytest.raises(PolicyForbids, match="all studies of one year"):
         sent(private_plan(study="other"), audit, tmp_path, largest_epsilon_per_year=1.0)
-
-
-def test_the_end_of_a_run_removes_the_numbers_and_no_payment(tmp_path: Path, audit: AuditLog) -> None:
-    """The sent numbers are no longer needed, but their cost remains."""
-    sent(PLAN, audit, tmp_path)
-    ledger = PrivacyLedger(audit)
-    audit.write("run_finished", run=PLAN.run_name)
-
-    ledger.forget_numbers(PLAN)
-
-    assert ledger.kept(PLAN.run_name, STEP) is None
-    assert spent(audit) == [1.0]
-
-
-@for_each("seed", range(3))
-def test_the_noise_of_a_site_has_the_variance_of_its_share(seed: int) -> None:
-    """Over 300 draws of every number the variance is the plan's within the limits of chance."""
-    assert PLAN.private is not None
-    size, generator = len(PLAN.private.names), np.random.default_rng(seed)
-
-    drawn = np.array([with_noise(PLAN, [7] * size, generator.bytes) for _ in range(300)], np.float64) - 7
-
-    ratio = drawn.var() / PLAN.private.share_variance
-    assert abs(ratio - 1) < 5 * sqrt(2 / drawn.size)
-    assert abs(drawn.mean()) < 5 * sqrt(PLAN.private.share_variance / drawn.size)
 
 
 @pytest.mark.parametrize("has_limits", [True, False])

@@ -38,16 +38,6 @@ def test_what_is_saved_is_loaded_to_the_last_bit(tmp_path: Path, seed: int) -> N
         np.testing.assert_array_equal(loaded.tensors[name], tensor)
 
 
-def test_the_same_content_is_the_same_file(tmp_path: Path) -> None:
-    """Whatever the order in which tensors and facts are given."""
-    tensors = {"a": np.ones(2, dtype=np.float32), "b": np.zeros(3, dtype=np.float32)}
-
-    one = save(tmp_path, "one", tensors, FACTS).read_bytes()
-    other = save(tmp_path, "two", dict(reversed(tensors.items())), dict(reversed(FACTS.items()))).read_bytes()
-
-    assert one == other
-
-
 def test_only_the_owner_may_read_it_and_nothing_is_left_beside(tmp_path: Path) -> None:
     """Mode 0600 whatever the mask of the process, also where an earlier crash left half a file."""
     (tmp_path / ".local.safetensors.partial").write_bytes(b"half")

@@ -41,15 +41,6 @@ def _restored(choice: Choice) -> float | None:
     return float(flat.federated.data[0]) if is_there else None
 
 
-def test_the_lowest_validation_loss_is_kept() -> None:
-    """Of equal ones the earliest; a loss that is not finite never, not even minus infinity."""
-    losses = [NAN, 0.7, 0.8, 0.6, 0.6, -math.inf, 0.5, math.inf]
-
-    kept = [_restored(_considered("local", losses[: count + 1])) for count in range(len(losses))]
-
-    assert kept == [None, 1, 1, 3, 3, 3, 6, 6]
-
-
 @for_each("seed", range(20))
 def test_the_own_best_is_the_first_minimum(seed: int) -> None:
     """For any losses, the model of the first of the smallest."""
@@ -59,25 +50,6 @@ def test_the_own_best_is_the_first_minimum(seed: int) -> None:
 
     assert _restored(choice) == choice.facts()["round"] == int(np.argmin(losses))
     assert choice.facts()["loss"] == min(losses)
-
-
-def test_the_latest_is_the_last_measured() -> None:
-    """Whatever its loss: that it is no number is reported by the test that follows."""
-    assert _restored(_considered("latest", [0.1, 0.5, 0.9])) == 2
-    assert _restored(_considered("latest", [0.1, NAN])) == 1
-    assert _restored(Choice("latest")) is None
-
-
-def test_what_is_kept_is_a_copy() -> None:
-    """Training continues in the network and changes nothing that was stored."""
-    for rule in ("latest", "local", "global"):
-        flat, choice = _flat(3.0), Choice(rule)
-        choice.consider(0, 0.5, flat)
-        flat.federated.data.fill_(9.0)
-        flat.private.data.fill_(-9.0)
-        choice.follow(0)
-
-        assert _restored(choice) == 3.0
 
 
 @for_each("seed", range(10))
@@ -104,16 +76,6 @@ def test_only_the_rule_global_listens() -> None:
         choice.follow(2)
 
         assert _restored(choice) == expected
-
-
-def test_a_site_that_entered_after_the_best_round_keeps_what_it_has() -> None:
-    """The round that is named was before its time; the last model it measured stands in."""
-    choice = Choice("global")
-    choice.consider(7, 0.5, _flat(7.0))
-    choice.consider(8, 0.4, _flat(8.0))
-    choice.follow(3)
-
-    assert _restored(choice) == choice.facts()["round"] == 8
 
 
 def test_the_best_round_of_all_is_not_followed_into_a_model_that_is_no_number() -> None:

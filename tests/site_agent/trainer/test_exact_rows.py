@@ -43,14 +43,6 @@ def test_two_counts_that_leave_are_equal_or_a_cell_apart(tmp_path: Path, seed: i
     assert sorted(used(tmp_path)) == sorted(set(left))
 
 
-def test_the_first_count_is_exact_and_a_restart_repeats_it(tmp_path: Path) -> None:
-    """A site that trains again in the same study uses the same count, whatever patients came meanwhile."""
-    assert released_count(tmp_path, 172, 10) == 172
-    assert [released_count(tmp_path, rows, 10) for rows in (173, 181, 163, 172)] == [172] * 4
-    assert released_count(tmp_path, 182, 10) == 182
-    assert released_count(tmp_path, 171, 10) == 172
-
-
 def test_rows_count_as_they_are_or_on_the_grid() -> None:
     """172 rows count as 192 on the grid and as 172 with exact; the cap holds for both. Validation rows stay rounded."""
     rounded, exact = (RowWeights(name="rows", largest_rows=256, exact=exact) for exact in (False, True))
@@ -142,13 +134,3 @@ def test_a_study_weighs_by_the_count_that_its_site_used_before(tmp_path: Path) -
     assert later.rows == first.rows
     assert used(memory) == [first.rows]
     assert used(memory, VALIDATION) == [len(first.dataset.validation)]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_exact_and_rounded_counts_are_of_one_number_within_a_cell(tmp_path: Path, seed: int) -> None:
-    """While a table stays within half a cell, all that its studies use fits to one number of rows."""
-    generator = np.random.default_rng(seed)
-    middle = int(generator.integers(20, 400))
-    counts = {released_count(tmp_path, middle + int(generator.integers(0, 10)), 10) for _ in range(30)}
-
-    assert len(counts) == 1

@@ -9,8 +9,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from site_agent.trainer import plain_models as forests
-from site_agent.trainer.data import image_folder
-from site_agent.trainer.plain_models import Forest, Lines, forest_of
+from site_agent.trainer.plain_models import Forest, forest_of
 from tests.for_each import for_each
 
 
@@ -66,16 +65,6 @@ def test_a_row_is_answered_alike_among_any_others(block: int, monkeypatch: pytes
     assert forest.answers(features[:0]).shape == (0, 3)
 
 
-def test_a_tree_without_a_question_is_a_forest_too() -> None:
-    """Where no split pays, every row gets the shares of all rows."""
-    features, labels = table(0, 2)
-    grown = RandomForestClassifier(3, min_samples_leaf=len(labels), random_state=0).fit(features, labels)
-
-    answers = forest_of(grown.estimators_).answers(features)
-
-    np.testing.assert_allclose(answers, grown.predict_proba(features), rtol=0, atol=1e-12)
-
-
 def test_arrays_that_would_never_end_are_no_forest() -> None:
     """A node that is its own ancestor, points nowhere or has no values is refused when the record is built."""
     features, labels = table(1, 2)
@@ -112,18 +101,3 @@ def _at_thresholds(forest: Forest) -> np.ndarray:
     rows = np.zeros((len(inner), 5), np.float32)
     rows[np.arange(len(inner)), forest.columns[inner]] = forest.thresholds[inner]
     return rows
-
-
-@for_each("seed", range(10))
-def test_lines_of_few_rows_at_a_time_are_those_of_all_rows(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit, so images need not be in memory together."""
-    generator = np.random.default_rng(seed)
-    rows, columns, outputs = (int(number) for number in generator.integers(1, 200, 3))
-    lines = Lines(slopes=generator.normal(size=(outputs, columns)), starts=generator.normal(size=outputs))
-    features = generator.normal(size=(rows, columns)).astype(np.float32)
-    whole = lines.of(features)
-
-    for size in (4, 1000, 40_000):
-        monkeypatch.setattr(image_folder, "_ROWS_BYTES", size)
-        np.testing.assert_array_equal(lines.of(features), whole)
-    assert lines.of(features[:0]).shape == (0, outputs)

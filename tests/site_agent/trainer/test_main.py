@@ -49,12 +49,3 @@ def test_only_a_socket_makes_room_for_the_trainers_socket(tmp_path: Path, place:
     assert f"The path in trainer_socket, {place}, exists but is not a socket." in done.stderr
     assert "Traceback" not in done.stderr
     assert table.read_text() == "age\n63\n"
-
-
-def test_a_socket_that_cannot_be_made_is_told_in_three_sentences(tmp_path: Path) -> None:
-    """What the operating system refuses ends the trainer with a status and without a traceback."""
-    done = trainer(hospital_yaml(tmp_path, trainer_socket="no-such-folder/trainer.sock"))
-
-    assert done.returncode == 1
-    assert "site-trainer: The operating system refused" in done.stderr
-    assert "Traceback" not in done.stderr

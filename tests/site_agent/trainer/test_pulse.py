@@ -45,18 +45,6 @@ def test_long_work_is_announced_and_ended() -> None:
     assert said == [f"WATCHDOG_USEC={LONG_SECONDS}000000\nWATCHDOG=1", "WATCHDOG_USEC=40000000\nWATCHDOG=1"]
 
 
-def test_without_a_watchdog_nothing_is_said() -> None:
-    """A trainer without a service manager sends nothing."""
-    said: list[str] = []
-    pulse = Pulse(said.append, lambda: 0.0, 0.0)
-
-    pulse.beat()
-    with pulse.long_work():
-        pulse.beat()
-
-    assert said == []
-
-
 def beats_awaited(number: int) -> tuple[Callable[[], None], threading.Event]:
     """What a trainer does while it waits, and what comes true when it has done that so many times again."""
     enough, beats = threading.Event(), [0]

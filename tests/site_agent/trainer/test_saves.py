@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 import torch
 
 from host.record_store import StoreError
-from protos.errors import DataError, UnavailableError
+from protos.errors import DataError
 from protos.plan.plan import Plan
-from site_agent.trainer import disk
 from site_agent.trainer.data.dataset import Dataset
 from site_agent.trainer.disk import RECORDS, AnsweredRounds, SavedStudy, Saves
 from site_agent.trainer.released_numbers import released_count
@@ -117,20 +115,3 @@ def test_what_is_over_is_forgotten(tmp_path: Path) -> None:
     assert saves_in(tmp_path).held == (0, 7, 8, 9, 10)
     Saves(tmp_path, "another", PLAN, ROWS.digest)
     assert not (tmp_path / "saves" / "run").exists()
-
-
-def test_a_full_disk_of_the_trainer_has_a_remedy_that_works_in_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is no command that starts a trainer alone, and earlier contributions may have been sent."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(disk, "require_room", full)
-
-    with pytest.raises(UnavailableError) as refused:
-        disk.write_whole(tmp_path / "state", b"x")
-
-    assert "nothing more was sent" in refused.value.consequence
-    assert "`site-agent join`" in refused.value.remedy

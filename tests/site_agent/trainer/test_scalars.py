@@ -94,10 +94,3 @@ def test_sensitivities_keep_their_digits_and_their_bound() -> None:
     assert found[2] / SENSITIVITY_SCALE == 0.5
     assert found[3] == found[4] == found[5] == bounds[0]
     assert len(bounds) == 2
-
-
-def test_sensitivities_of_all_sites_count_alike() -> None:
-    """A site with many rows has no more say about the layers than one with few: algorithm 3 adds up without weights."""
-    plan = tiny_plan("player-fl", weighting=ROWS)
-
-    assert Measures(plan, 400, 10).sensitivities([0.5]) == Measures(plan, 4, 10).sensitivities([0.5])

@@ -9,25 +9,18 @@ import pytest
 
 from global_layers.one_process import asked_by
 from protos.wire.messages import MalformedMessage
-from site_agent.trainer.site_network import Seeds
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Asked
 from tests.for_each import for_each
 from tests.site_agent.trainer.methods.tiny import (
-    AHUS,
-    BERLIN,
     DEEP,
     HELD_OUT,
-    RATE,
     Federation,
     Named,
     check,
-    dataset,
     scalars_of,
     schedule,
     tiny_plan,
 )
-
-STEP_RATE: dict[str, Any] = {"name": "step", "every_epochs": 1, "factor": 0.5}
 
 
 def _loss(values: Named, rows: Any, targets: Any) -> float:
@@ -106,24 +99,6 @@ def test_training_that_no_longer_helps_ends_early(signal: str) -> None:
             study.train(Asked(round=made), last)
 
 
-def test_a_site_that_entered_late_ends_with_what_it_has_seen() -> None:
-    """If the best round was before its time, with the last model that it measured."""
-    federation = Federation(tiny_plan(
-        "fedper", outputs=None, checkpoint="global", schedule=schedule(4, steps=1),
-        optimiser={"name": "sgd", "learning_rate": 10.0}, masking={"clipping_range": 64.0},
-    ))  # fmt: skip
-    for number in range(5):
-        federation.round(number, of=("ahus",) if number < 3 else ("ahus", "berlin"))
-    federation.finish()
-
-    rounds = {site: [m.round for m in study.choice.curve] for site, study in federation.studies.items()}
-    chosen = {site: study.conclude().choice["round"] for site, study in federation.studies.items()}
-    assert rounds == {"ahus": [1, 2, 3, 4], "berlin": [3, 4]}
-    assert chosen["ahus"] == federation.run.course.best_round
-    assert federation.run.course.best_round in (1, 2)
-    assert chosen["berlin"] == 4
-
-
 def test_a_site_that_was_away_for_the_validation_round_measures_with_the_result() -> None:
     """The model is the same one, so it is called by the same round, and can be the best."""
     federation = Federation(tiny_plan("fedavg", checkpoint="global", schedule=schedule(3, steps=1)))
@@ -159,29 +134,6 @@ def test_the_scalars_of_a_measured_round_are_the_sites_own_measurement() -> None
     assert {site: answer.scalars for site, answer in again.items()} == {s: a.scalars for s, a in answers.items()}
 
 
-def test_a_late_entrant_trains_at_the_rate_that_others_have() -> None:
-    """Its first step in round 2 is made with the rate of the run's third step."""
-    plan = tiny_plan("fedavg", optimiser={"rate_schedule": STEP_RATE}, schedule=schedule(4, steps=1))
-    federation = Federation(plan)
-    for number in range(2):
-        federation.round(number, of=("ahus",))
-    received = federation.down(2)
-    seeds = Seeds.published(5, "berlin")
-    late, plain = (Study(each, dataset(BERLIN), seeds=seeds) for each in (plan, tiny_plan("fedavg")))
-
-    update = late.train(federation.asked(2), received).updates
-    whole = plain.train(Asked(round=0), received).updates  # two steps at the full rate
-    first = plain.plan.optimiser.learning_rate
-
-    quarter = Study(
-        tiny_plan("fedavg", schedule=schedule(4, steps=1), optimiser={"name": "sgd", "learning_rate": RATE / 4}),
-        dataset(BERLIN), seeds=seeds,
-    )  # fmt: skip
-    np.testing.assert_allclose(update, quarter.train(Asked(round=0), received).updates, atol=1e-7)
-    assert first == RATE
-    assert np.abs(whole).max() > 2 * np.abs(update).max()
-
-
 def test_no_probe_once_training_has_begun() -> None:
     """The measurement would be of a trained model, and of this site alone."""
     federation = Federation(tiny_plan("player-fl", architecture=DEEP))
@@ -212,22 +164,6 @@ def test_chosen_layers_stay_the_chosen_ones(changed: bytes) -> None:
 
     after = study._training.flat.state()
     assert all(np.array_equal(after[name].numpy(), before[name].numpy()) for name in before)
-
-
-def test_a_site_may_enter_at_the_end_with_the_layers_that_were_chosen() -> None:
-    """It has not trained a step, and still takes in the shared layers and nothing else."""
-    federation = Federation(tiny_plan({"name": "player-fl", "threshold": 1.0001}, architecture=DEEP))
-    for number in range(4):
-        federation.round(number)
-    late = Study(federation.plan, dataset(AHUS), seeds=Seeds.published(federation.plan.seed, "ahus"))
-    finish, values = federation.run.result()
-
-    late.close(Asked(round=finish.round, stage=None, layers=finish.layers), np.array(values))
-
-    outcome = late.conclude()
-    assert finish.layers == b"\x01"
-    np.testing.assert_array_equal(outcome.values["input.layer1.weight"].ravel(), values[:4])
-    assert outcome.choice["round"] == 4
 
 
 def test_the_last_aggregate_is_taken_in_once() -> None:

@@ -11,16 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from protos.plan.architecture import Part, TensorSpec, Uniform
-from protos.plan.manifest import Manifest
-from protos.plan.plan import Plan
 from protos.wire.messages import MalformedMessage
-from site_agent.desk.results.network_baselines import train_alone
 from site_agent.trainer import site_network as networks_module
 from site_agent.trainer import study as study_module
 from site_agent.trainer.failures import NetworkDiffers, TrainingDiverged
 from site_agent.trainer.models.network_catalogue import build_network
-from site_agent.trainer.site_network import describe_difference
 from site_agent.trainer.study import Study
 from tests.site_agent.trainer.sites import (
     conclude,
@@ -107,10 +102,6 @@ def _poison(study: Study) -> None:
     study._training.flat.private.data.fill_(math.nan)
 
 
-def _diverging(**changes: object) -> Plan:
-    return make_plan(optimiser={"name": "sgd", "learning_rate": 10.0, "momentum": 0.99}, **changes)
-
-
 @pytest.mark.parametrize("checkpoint", ["local", "latest"])
 def test_a_diverged_model_is_told_and_never_reported(tmp_path: Path, checkpoint: str) -> None:
     """If no finite model remains, there are three sentences. The baseline beside it is absent, not wrong."""
@@ -137,22 +128,3 @@ def test_a_finite_round_survives_a_later_divergence(tmp_path: Path) -> None:
     assert outcome.choice["round"] == 1
     assert all(np.isfinite(array).all() for array in outcome.values.values())
     assert json.loads(json.dumps(outcome.choice, allow_nan=False))["validation_losses"][-1] == [3, None]
-
-
-def test_a_baseline_that_diverges_is_no_failure(tmp_path: Path) -> None:
-    """There is no baseline to compare with."""
-    study = make_study(make_site(tmp_path, table="diabetes"), _diverging())
-
-    assert train_alone(study) is None
-
-
-def test_a_difference_is_told_in_words() -> None:
-    """A missing, a foreign and a misshapen tensor are named; equal ones are not."""
-    shapes = {"t0": (2, 3), "t1": (4,), "t2": (5,)}
-    specs = tuple(TensorSpec(name, shape, Part.BODY, Uniform(0.5)) for name, shape in shapes.items())
-    manifest = Manifest(tensors=specs, scalars=())
-
-    told = describe_difference(manifest, {"t0": (3, 2), "t2": (5,), "t9": (1,)})
-
-    assert told == "t0 has shape (3, 2), the plan says (2, 3); t1 is missing; t9 is not in the plan"
-    assert describe_difference(manifest, shapes) == ""

@@ -99,15 +99,6 @@ def test_averaging_aligns_columns_by_name(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, outcomes[1].values[name])
 
 
-def test_one_network_for_different_outcomes_is_refused(tmp_path: Path) -> None:
-    """FedAvg shares the output too, so every site needs the plan's number of outputs."""
-    config = make_site(tmp_path, table="wine")
-    columns = read_contract(Path(read_hospital(config).data.contract)).encoded_columns
-
-    with pytest.raises(ConfigurationError, match="1 outputs, but this site's outcome needs 3"):
-        make_study(config, make_plan(method={"name": "fedavg"}, columns=list(columns), outputs=1))
-
-
 def test_all_that_does_not_fit_a_table_is_told_at_once(tmp_path: Path) -> None:
     """Another outcome, a column that the plan spells otherwise, and too few rows: one refusal, three reasons."""
     config = make_site(tmp_path, table="wine")

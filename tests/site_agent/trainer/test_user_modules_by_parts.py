@@ -245,18 +245,6 @@ def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[st
             manifest_of(plan)
 
 
-def test_without_the_files_values_nothing_starts(module: Path) -> None:
-    """Neither coordinator nor site takes the seed's values in their place."""
-    plan = plan_for(
-        {"name": "fedavg"}, LAYERS, start={"name": "file", "seed": 5, "sha256": "0" * 64, "layers": ["first"]}
-    )
-
-    with pytest.raises(ValueError, match="starting file, which was not read"):
-        manifest_of(plan).initial_parameters(plan.seed)
-    with pytest.raises(ValueError, match="starting file, which was not read"):
-        federation_of(plan, module)
-
-
 def test_a_buffer_of_integers_cannot_be_frozen(tmp_path: Path) -> None:
     """It would silently become float32."""
     text = SOURCE.replace(
@@ -267,11 +255,3 @@ def test_a_buffer_of_integers_cannot_be_frozen(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"freezes steps of the module in .* which has the type torch\.int64"):
         federation_of(plan_for({"name": "fedavg"}, architecture), written(tmp_path, text))
-
-
-def test_a_missing_frozen_layer_is_reported_as_frozen(tmp_path: Path) -> None:
-    """A frozen layer is not federated, so the message does not mention that."""
-    path = written(tmp_path, SOURCE.replace("trunk", "stem"))
-
-    with pytest.raises(ConfigurationError, match=r"no parameter trunk\.weight, which the plan freezes"):
-        federation_of(plan_for({"name": "fedavg"}, LAYERS), path)

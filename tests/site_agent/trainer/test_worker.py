@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from protos.errors import UnavailableError
@@ -75,14 +73,6 @@ def test_a_whole_study_over_the_trainer_socket(tmp_path: Path) -> None:
     np.testing.assert_allclose(update_of(study, 0, _start(plan)), one[0], atol=1e-5)
 
 
-def _answered(config: Path, question: Message) -> Message:
-    """The answer to one question, asked in this process."""
-    trainer_socket = ScriptedSocket(question)
-    Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
-    (answer,) = trainer_socket.answers
-    return answer
-
-
 def _refused(config: Path, *questions: Message) -> Failed:
     """The answer to the last question, which is also the exit status; asked in this process."""
     trainer_socket = ScriptedSocket(*questions)
@@ -103,18 +93,6 @@ def test_nothing_trains_without_approval(tmp_path: Path, capfd: pytest.CaptureFi
 
     assert answer == Failed(SiteReason.PLAN_NOT_APPROVED, 77)
     assert "site-agent approve" in capfd.readouterr().err
-
-
-def test_an_approval_of_another_manifest_is_none(tmp_path: Path) -> None:
-    """The file has the plan's digest and names something else to be sent."""
-    plan, config = make_plan(), make_site(tmp_path)
-    approve_plan(config, plan)
-    path = read_hospital(config).state_path / "approvals" / f"{plan.digest.hex()}.json"
-    path.write_text(path.read_text().replace(manifest_of(plan).digest.hex(), "0" * 64))
-
-    answer = _refused(config, Prepare("law-1", plan.canonical))
-
-    assert answer.reason == SiteReason.PLAN_NOT_APPROVED
 
 
 @pytest.mark.parametrize(
@@ -156,24 +134,6 @@ def test_what_no_honest_agent_asks_ends_the_trainer(
     assert answer == Failed(SiteReason.TRAINER_FAILED, 1)
     assert "site-trainer: The " in said
     assert "defect" not in said
-
-
-def test_bytes_that_are_no_message_end_the_trainer(tmp_path: Path) -> None:
-    """A frame of another protocol, or one that announces more than any message holds."""
-    config = make_site(tmp_path)
-    frames = {
-        b"x" * 17: "a frame that this socket does not have",
-        struct.pack("<4sBIQ", b"GLH1", 2, 10, 1 << 40): "a frame that",
-    }
-
-    for frame, reason in frames.items():
-        with trainer(config) as asked:
-            asked.send_raw(frame)
-            status, said = asked.end()
-
-        assert status == 1
-        assert "Traceback" not in said
-        assert reason in said
 
 
 def test_when_the_agent_goes_the_trainer_goes(tmp_path: Path) -> None:
@@ -360,28 +320,6 @@ def test_a_defect_is_told_without_its_words(
     assert "KeyError at test_worker.py" in said.err
 
 
-def test_a_graphics_card_without_free_memory_is_no_defect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Another program can fill the card at any time, so the error says what to do, and a later start may succeed."""
-    plan, config = make_plan(), make_site(tmp_path)
-    approve_plan(config, plan)
-
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError(f"CUDA out of memory. {CANARY}")
-
-    monkeypatch.setattr(before_rounds, "begin_study", full)
-
-    answer = _refused(config, Prepare("law-1", plan.canonical))
-
-    said = capfd.readouterr().err
-    assert answer == Failed(SiteReason.TRAINER_FAILED, 1)
-    assert "site-trainer: The graphics card does not have enough free memory for training" in said
-    assert "nvidia-smi" in said
-    assert "defect" not in said
-    assert CANARY not in said
-
-
 def test_a_network_that_was_not_approved_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,19 +336,6 @@ def test_a_network_that_was_not_approved_is_refused(
     assert trainer_socket.answers == [Failed(SiteReason.NETWORK_DIFFERS, 78)]
     assert status == 78
     assert "something else than was approved here" in capfd.readouterr().err
-
-
-def test_an_agent_that_dies_while_it_is_answered_is_no_failure(tmp_path: Path) -> None:
-    """The trainer ends quietly; a failure of its own keeps its exit status."""
-
-    class Gone(ScriptedSocket):
-        def send(self, message: Message) -> None:
-            raise BrokenPipeError
-
-    config = make_site(tmp_path)
-
-    assert Worker(read_hospital(config), Gone(Check()), after_rounds).serve() == 0  # type: ignore[arg-type]
-    assert Worker(read_hospital(config), Gone(Agreed()), after_rounds).serve() == 1  # type: ignore[arg-type]
 
 
 def test_a_killed_trainer_is_noticed(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from site_agent.desk import after_rounds
 from site_agent.gate.door import Builder, payload_bytes
 from site_agent.hospital import read_hospital
 from site_agent.trainer.worker import Worker
-from site_agent.trainer_socket import Agreed, Conclude, Failed, Message, Prepare, Prepared, Trained
-from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, conclude, question, train
+from site_agent.trainer_socket import Agreed, Conclude, Failed, Message, Prepare, Trained
+from tests.site_agent.trainer.asked import NOTHING, ScriptedSocket, as_bytes, question, train
 from tests.site_agent.trainer.sites import approve_plan, make_plan, make_site, make_study
 
 
@@ -83,29 +83,6 @@ def test_a_run_with_every_stage_over_the_trainer_socket(tmp_path: Path, method: 
     assert stages == [*probe, *[Stage.TRAINING] * 4, Stage.VALIDATION]
     assert trainer_socket.asked[-1][1] == 8 * 3  # weight, loss, and whether it still falls
     assert report["federated"]["checkpoint"]["round"] == trainer_socket.run.course.best_round
-
-
-def test_method_local_hands_out_nothing(tmp_path: Path) -> None:
-    """Every update is empty, and still the site ends with a model."""
-    plan, config = make_plan(method={"name": "local"}), make_site(tmp_path, simple_models=False)
-    approve_plan(config, plan)
-    rounds = range(plan.schedule.rounds)
-
-    trainer_socket = ScriptedSocket(
-        Prepare("law-1", plan.canonical),
-        *(train(number, NOTHING) for number in rounds),
-        conclude(len(rounds), NOTHING),
-    )
-    status = Worker(read_hospital(config), trainer_socket, after_rounds).serve()  # type: ignore[arg-type]
-
-    prepared, *trained, concluded = trainer_socket.answers
-    assert status == 0
-    assert prepared == Prepared(manifest_of(plan).digest.hex())
-    assert [(answer, len(answer.payload)) for answer in trained] == [
-        (Trained(n, 0, trained[n].payload), 0) for n in rounds
-    ]
-    assert concluded == Agreed()
-    assert (tmp_path / "state/models/law-1/model.safetensors").exists()
 
 
 def test_a_restarted_trainer_skips_no_round(tmp_path: Path) -> None:

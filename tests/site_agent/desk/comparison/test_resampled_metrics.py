@@ -79,37 +79,6 @@ def test_ranking_metrics_take_any_counts(drawn: list[tuple[bool, float, int]]) -
     assert found["auprc"][0] == pytest.approx(metrics.average_precision_score(labels, scores, **weighted), abs=EXACT)
 
 
-def test_an_absent_class_takes_no_part_in_a_mean() -> None:
-    """A class without a row is neither ranked nor averaged, on any resample."""
-    labels = np.array([0, 0, 2, 2, 2])
-    rows = HeldOutRows(task="multi-class", targets=labels, classes=CLASSES)
-
-    found = resampled_metrics(rows, np.eye(4)[labels])(np.ones((3, 5)))
-
-    assert {name for name, values in found.items() if (values == 1.0).all()} == found.keys() - {"brier", "log_loss"}
-
-
-def test_one_class_leaves_only_what_needs_no_other() -> None:
-    """No ranking and no mean over classes: they are absent, not made up."""
-    rows = HeldOutRows(task="binary", targets=np.zeros(4), classes=CLASSES[:2])
-
-    found = resampled_metrics(rows, np.full(4, 0.2))(np.ones((3, 4)))
-
-    assert found.keys() == {"accuracy", "brier", "log_loss"}
-
-
-def test_a_resample_without_spread_has_no_r2() -> None:
-    """It is no number there; a constant target has none at all."""
-    rows = HeldOutRows(task="regression", targets=np.array([1e6, 1e6 + 1.0]), classes=())
-    constant = HeldOutRows(task="regression", targets=np.array([3.0, 3.0]), classes=())
-
-    found = resampled_metrics(rows, np.array([1e6, 1e6]))(np.array([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]]))
-
-    assert np.isnan(found["r2"]).tolist() == [True, False, True]
-    assert found["r2"][1] == pytest.approx(-1.0)
-    assert "r2" not in resampled_metrics(constant, np.zeros(2))(np.ones((1, 2)))
-
-
 def test_all_resamples_are_measured_in_blocks() -> None:
     """2,000 resamples of 3,000 rows have every metric, and come in blocks, so that memory stays small."""
     rows, scores = made_up("binary", 3_000, np.random.default_rng(0), 12)

@@ -43,17 +43,6 @@ def test_rows_of_one_patient_are_drawn_together(seed: int) -> None:
     assert (counts[:, firsts].sum(axis=1) == len(firsts)).all()
 
 
-def test_one_row_per_patient_is_no_patient_column() -> None:
-    """The same draws, so that declaring a column changes no figure."""
-    labels = np.arange(30) % 2
-    names = np.random.default_rng(0).permutation(30)
-
-    plain = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO))
-    named = all_counts(HeldOutRows(task="binary", targets=labels, classes=TWO, patients=names))
-
-    np.testing.assert_array_equal(plain, named)
-
-
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed gives the same resamples, however many are made at once; another seed gives others."""
     rows = HeldOutRows(task="regression", targets=np.arange(9.0), classes=())
@@ -65,19 +54,3 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {len(block) for block in parted} == {2}
     np.testing.assert_array_equal(np.concatenate(parted), whole)
     assert not np.array_equal(all_counts(rows, seed=1), whole)
-
-
-def test_every_row_is_as_likely_as_any_other() -> None:
-    """Over many resamples each is drawn once on average, and is absent from about 1/e of them."""
-    rows = HeldOutRows(task="regression", targets=np.arange(50.0), classes=())
-
-    counts = all_counts(rows, number=4_000)
-
-    np.testing.assert_allclose(counts.mean(axis=0), 1.0, atol=0.08)
-    assert (counts == 0).mean() == pytest.approx((1 - 1 / 50) ** 50, abs=0.01)
-
-
-def test_patients_for_other_rows_are_a_programmers_mistake() -> None:
-    """One for each row, and at least one row."""
-    with pytest.raises(ValueError, match="patient for each"):
-        HeldOutRows(task="regression", targets=np.zeros(3), classes=(), patients=np.zeros(2, dtype=np.int64))

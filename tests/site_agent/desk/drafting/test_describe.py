@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from openpyxl import Workbook
-from sklearn.datasets import load_diabetes
 
 from protos.errors import DataError
 from protos.plan.documents import parse_document
@@ -121,20 +120,6 @@ def test_the_words_of_a_column_of_names_are_not_listed(tmp_path: Path) -> None:
 
 
 @needs_heart
-@pytest.mark.parametrize("file", ["switzerland.data", "va.data"])
-def test_the_disguised_missing_values_of_the_heart_studies_are_pointed_out(file: str) -> None:
-    """Column 5 is cholesterol, where 0 is not known; `?` is found as the marker in words."""
-    contract, text = _drafted(HEART / file)
-
-    assert contract.missing_markers == ("?",)
-    assert not contract.format.header
-    cholesterol = next(column for column in contract.features if column.name == "column_5")
-    assert cholesterol.missing_markers == ("0",)
-    words = "every value is 0, as a marker" if file == "switzerland.data" else "0 lies far from all other values"
-    assert f"suspicious: {words}" in text
-
-
-@needs_heart
 @pytest.mark.parametrize(
     "file", ["cleveland.data", "hungarian.data", "switzerland.data", "va.data", "sa.data", "faisalabad.csv"]
 )
@@ -149,18 +134,6 @@ def test_every_heart_study_meets_its_own_draft(file: str) -> None:
         assert "name: column_1, role: feature, type: numeric, range: [20, 80]" in text
     if file == "faisalabad.csv":
         assert "# its name suggests that the value is known only after the outcome" in text
-
-
-def test_a_bundled_table_meets_its_own_draft(tmp_path: Path) -> None:
-    """Scikit-learn's diabetes data: ten measurements and a number to be predicted."""
-    data = load_diabetes(scaled=False)
-    rows = [",".join(map(str, [*row, target])) for row, target in zip(data.data, data.target, strict=True)]
-    path = _made(tmp_path, [",".join([*data.feature_names, "progression"]), *rows])
-
-    contract, _ = _drafted(path)
-
-    assert contract.target.task == "regression"
-    assert survey_table(path, contract).mistakes == ()
 
 
 @pytest.mark.parametrize(
@@ -228,17 +201,6 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     assert ("its name suggests the number of a stay" in text) is is_of_stay
 
 
-def test_the_number_of_the_patient_is_preferred_to_the_number_of_a_stay(tmp_path: Path) -> None:
-    """The first column is the stay's, and gets a warning."""
-    head, *rows = _identified("Fallnummer", seed=1)
-
-    contract, text = _drafted(_made(tmp_path, [f"{head},PatNr", *(f"{row},{row[:6]}7" for row in rows)]))
-
-    assert contract.patient is not None
-    assert contract.patient.name == "PatNr"
-    assert text.count("may be an identifier of patients") == 1
-
-
 @for_each("seed", range(20))
 def test_an_identifier_under_an_unknown_name_is_suspicious(tmp_path: Path, seed: int) -> None:
     """Random numbers, running numbers and numbers with letters are marked, and the age is not."""
@@ -295,17 +257,6 @@ def test_numbers_that_were_typed_as_text_are_drafted_as_numbers(tmp_path: Path) 
     assert text.count("suspicious: 30 of 210 cells are no number") == 3
 
 
-def test_dates_without_separators_are_drafted_as_the_contract_reads_them(tmp_path: Path) -> None:
-    """Whole numbers such as 20190131 have the pattern %Y%m%d, and the check reads each of them."""
-    days = [(date(2019, 1, 1) + timedelta(days=3 * i)).strftime("%Y%m%d") for i in range(80)]
-
-    contract, _ = _of_dates(tmp_path, days)
-
-    assert isinstance(contract.features[0], DateFeature)
-    assert contract.features[0].pattern == "%Y%m%d"
-    assert survey_table(tmp_path / "table.csv", contract).mistakes == ()
-
-
 @pytest.mark.parametrize("share", [0, 10])
 def test_a_date_that_is_too_frequent_is_suspicious(tmp_path: Path, share: int) -> None:
     """Ten of 200 births on one day mean not known. Admissions on the ten days of a fortnight mean nothing."""
@@ -340,12 +291,6 @@ def test_a_first_sheet_with_a_note_is_no_table(tmp_path: Path) -> None:
 
     assert "--sheet NAME" in caught.value.remedy
     assert describe(path, sheet="Data").rows == 40
-
-
-def test_a_file_with_only_a_header_is_no_table(tmp_path: Path) -> None:
-    """Nobody corrects a contract that was drafted from nothing."""
-    with pytest.raises(DataError, match="has names of columns, but no rows"):
-        describe(_made(tmp_path, ["age,outcome"]))
 
 
 @pytest.mark.parametrize(

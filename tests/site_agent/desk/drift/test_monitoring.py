@@ -48,20 +48,6 @@ def test_a_drift_is_seen(hospital: Hospital, tmp_path: Path) -> None:
     assert json.loads(json.dumps(drifted, allow_nan=False)) == drifted
 
 
-def test_rows_of_one_patient_widen_the_interval(hospital: Hospital, tmp_path: Path) -> None:
-    """The table four times over has the same figures; its interval stays about that of its patients."""
-    once = new_rows(hospital, tmp_path / "a.csv", later(hospital))
-    head, *lines = once.read_text().splitlines(keepends=True)
-    (tmp_path / "b.csv").write_text("".join([head, *lines, *lines, *lines, *lines]))
-
-    one, four = (monitor_table(hospital, tmp_path / name, None)["quality"] for name in ("a.csv", "b.csv"))
-
-    assert four["rows"] == 4 * one["rows"] == 4 * four["patients"]  # type: ignore[index,call-overload,operator]
-    assert four["metrics"]["auroc"] == pytest.approx(one["metrics"]["auroc"])  # type: ignore[index,call-overload]
-    widths = [found["intervals"]["brier"][1] - found["intervals"]["brier"][0] for found in (one, four)]  # type: ignore[index,call-overload]
-    assert widths[1] > 0.8 * widths[0]  # by rows it would be half as wide
-
-
 @pytest.mark.parametrize("has_patients", [True, False])
 def test_rows_that_trained_the_model_do_not_measure_it(hospital: Hospital, tmp_path: Path, has_patients: bool) -> None:
     """The hospital's own table has no quality, and its rows are left out beside those of later patients."""
@@ -91,18 +77,6 @@ def test_a_table_that_cannot_be_read_now_is_a_warning(hospital: Hospital, tmp_pa
 
     assert found["quality"] is not None
     assert any("own table could not be read now" in str(text) for text in found["warnings"])  # type: ignore[union-attr]
-
-
-def test_a_single_row_without_a_prediction_is_named_as_one(hospital: Hospital, tmp_path: Path) -> None:
-    """The terminal has the singular for one row and the plural for two."""
-    one = later(hospital) | {(4, "mean_area"): "99999"}
-    two = one | {(5, "mean_area"): "99999"}
-    paths = [new_rows(hospital, tmp_path / f"{len(rows)}.csv", rows) for rows in (one, two)]
-
-    first, second = (list(monitor_lines(monitor_table(hospital, path, None)))[1] for path in paths)
-
-    assert first.startswith("1 row without a prediction, ")
-    assert second.startswith("2 rows without a prediction, ")
 
 
 def test_without_outcomes_inputs_are_watched_alone(hospital: Hospital, tmp_path: Path) -> None:

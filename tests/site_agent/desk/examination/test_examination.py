@@ -9,18 +9,13 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
 
 from protos.plan.documents import parse_document
-from site_agent.desk.examination.examination_page import examination_page
 from site_agent.desk.examination.examine import Examination, examine
-from site_agent.desk.examination.examined_outcome import alone
 from site_agent.hospital import Split
-from site_agent.trainer.data.cell_rules import NOT_A_NUMBER
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import split_rows
-from site_agent.trainer.data.mistakes import Mistake
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
 
@@ -228,17 +223,6 @@ def test_one_identifier_in_two_spellings_is_found(table: Table, one: str, other:
     assert [finding.count for finding in spelt] == [2] * is_found
 
 
-@pytest.mark.parametrize(("unread", "empty"), [(ROWS, 0), (200, 40), (1, ROWS - 1)])
-def test_a_cell_that_cannot_be_read_is_not_missing(table: Table, unread: int, empty: int) -> None:
-    """The unreadable cells have an error of their own, and no finding about missing values."""
-    mistake = Mistake(flaw=NOT_A_NUMBER.words, column="chol", rows=(2,), count=unread)
-    changed = _changed(table, chol=_first(table.features["chol"], unread + empty, np.nan))
-
-    found = examine(Survey(table=changed, mistakes=(mistake,)), Split(seed=0)).findings
-
-    assert [one.key for one in found if one.key.endswith(":chol")] == ["error:chol"]
-
-
 def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_are(table: Table) -> None:
     """Without a column of patients, copies of a row may test what they trained."""
     columns = tuple(column for column in table.contract.columns if column.role != "patient")
@@ -253,16 +237,6 @@ def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_
     )
 
     assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
-
-
-@for_each("seed", range(5))
-def test_a_column_of_many_codes_does_not_seem_to_predict(table: Table, seed: int) -> None:
-    """A number for nearly every row says nothing, as the tree that reads it is judged by other rows."""
-    codes = np.random.default_rng(seed).permutation(ROWS).astype(float)
-
-    found = alone(_changed(table, chol=codes), np.arange(ROWS))
-
-    assert found["chol"] < 0.65
 
 
 def test_the_test_rows_do_not_tell_how_well_a_column_predicts(table: Table) -> None:
@@ -295,24 +269,6 @@ def test_whatever_changes_changes_the_digest(table: Table, part: str) -> None:
     assert _examined(table).digest == before
 
 
-def test_the_page_needs_nothing_but_itself(table: Table) -> None:
-    """No request to anywhere, no identifier of a patient, and a name that is markup is shown as text."""
-    columns = [
-        column.model_copy(update={"note": "<script>alert(1)</script>"}) if column.name == "age" else column
-        for column in table.contract.columns
-    ]
-    contract = table.contract.model_copy(update={"columns": tuple(columns)})
-    page = examination_page(
-        _examined(replace(table, contract=contract)), site="a<b", accepted_by=None, warnings_stop=True
-    )
-
-    assert "<script" not in page
-    assert "&lt;script&gt;" in page
-    assert "http://" not in page
-    assert "https://" not in page
-    assert "Zebra" not in page
-
-
 @needs_heart
 @for_each("seed", range(5))
 def test_the_leak_of_faisalabad_is_found(seed: int) -> None:
@@ -331,31 +287,3 @@ def test_two_heart_studies_pass_as_they_are(name: str, file: str) -> None:
     contract = read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml")
 
     assert examine(survey_table(HEART / file, contract), Split(seed=0)).findings == ()
-
-
-@needs_heart
-@pytest.mark.parametrize("name", ["va", "switzerland"])
-def test_the_edited_contracts_of_the_other_hospitals_have_no_errors(name: str) -> None:
-    """What describe pointed out and a person corrected passes, with warnings about what little there is."""
-    contract = read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml")
-
-    examination = examine(survey_table(HEART / f"{name}.data", contract), Split(seed=0))
-
-    assert _keys(examination, "error") == []
-    assert _keys(examination, "warning") != []
-
-
-def test_the_breast_cancer_data_is_found_to_be_easy(tmp_path: Path) -> None:
-    """Some columns alone nearly tell the outcome: true, and worth a person's look."""
-    data = load_breast_cancer()
-    names = [str(name) for name in data.feature_names]
-    features = "\n".join(f"  - {{name: {name}, role: feature, type: numeric}}" for name in names)
-    text = f"format: {{header: true}}\ncolumns:\n{features}\n  - {{name: y, role: target, task: binary, positive: [0]}}"
-    contract = parse_document(text.encode(), Contract, source="contract.yaml", consequence="")
-    path = tmp_path / "table.csv"
-    rows = [",".join(map(str, [*row, label])) for row, label in zip(data.data, data.target, strict=True)]
-    path.write_text("\n".join([",".join([*names, "y"]), *rows]))
-
-    examination = examine(survey_table(path, contract), Split(seed=0))
-
-    assert "predicts-alone:worst perimeter" in _keys(examination, "warning")

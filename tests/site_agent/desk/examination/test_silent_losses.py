@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protos.errors import DataError
 from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examined_columns import far_values, unlikely_markers
 from site_agent.desk.examination.two_units import two_units
@@ -47,15 +46,6 @@ def test_codes_that_look_like_numbers_stay_codes(tmp_path: Path) -> None:
     table = read_table(_file(tmp_path / "table.csv", _lines()), contract_from(_contract()))
 
     assert np.unique(table.features["code"]).tolist() == [0, 1, 2, 3]
-
-
-def test_a_delimiter_behind_every_row_is_no_column(tmp_path: Path) -> None:
-    """The header has none. A value there is still one cell too many."""
-    contract, rows = contract_from(_contract()), _lines()
-
-    assert read_table(_file(tmp_path / "table.csv", rows, end=","), contract).rows == ROWS
-    with pytest.raises(DataError):
-        read_table(_file(tmp_path / "table.csv", [[*row, "x"] for row in rows]), contract)
 
 
 def test_the_mark_of_a_files_beginning_belongs_to_no_patient(tmp_path: Path) -> None:
@@ -147,26 +137,3 @@ def test_negative_numbers_switch_no_check_off() -> None:
     glucose[:80] /= 18.02
     assert two_units(glucose) is not None
     assert two_units(np.append(glucose, -1.0)) is not None
-
-
-KINDS = {
-    "SAS": bytes(12) + b"\xc2\xea\x81\x60" + bytes(100),
-    "SAS transport": b"HEADER RECORD*******LIBRARY HEADER RECORD!!!!!!!",
-    "SPSS": b"$FL2@(#) SPSS DATA FILE",
-    "Stata": b"<stata_dta><header>",
-    "Access": b"\x00\x01\x00\x00Standard Jet DB\x00",
-    "JSON": b'{"resourceType": "Patient"}\n',
-    "XML": b'<?xml version="1.0"?><table/>\n',
-}
-
-
-def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
-    """Each with what to do, instead of a mistake in its first line."""
-    told = {}
-    for kind, content in KINDS.items():
-        (tmp_path / "table.csv").write_bytes(content)
-        with pytest.raises(DataError) as error:
-            describe(tmp_path / "table.csv")
-        told[kind] = error.value.what
-
-    assert len(set(told.values())) == len(KINDS)

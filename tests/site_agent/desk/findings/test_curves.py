@@ -7,9 +7,7 @@ import pytest
 from sklearn.metrics import auc, roc_auc_score
 
 from site_agent.desk.findings.curves import (
-    MOST_POINTS,
     THRESHOLDS,
-    benefit_of_treating_all,
     calibration_curve,
     decision_curve,
     precision_recall,
@@ -30,14 +28,6 @@ def test_net_benefit_by_hand() -> None:
     assert found[0.95] == 0.0
 
 
-def test_treating_all_by_hand() -> None:
-    """Prevalence minus the rest at the odds of the threshold: 0.5 - 0.5 · 0.25/0.75 at 0.25."""
-    found = dict(zip(THRESHOLDS, benefit_of_treating_all(HAPPENED).ys, strict=True))
-
-    assert found[0.25] == pytest.approx(0.5 - 0.5 / 3)
-    assert found[0.5] == pytest.approx(0.0)
-
-
 def test_calibration_groups_by_hand() -> None:
     """Twenty rows in ten groups of two: mean probability against the share that had the outcome."""
     scores = np.repeat(np.linspace(0.05, 0.95, 10), 2) + np.tile([0.0, 0.02], 10)
@@ -50,35 +40,12 @@ def test_calibration_groups_by_hand() -> None:
     np.testing.assert_allclose(found.ys, [0, 0, 0.5, 0, 0.5, 0.5, 1, 0.5, 1, 1])
 
 
-def test_equal_probabilities_share_a_group() -> None:
-    """So the order of rows does not matter."""
-    found = calibration_curve(HAPPENED, np.full(8, 0.5))
-
-    assert found is not None
-    assert (found.xs, found.ys) == ((0.5,), (0.5,))
-
-
 def test_the_area_under_the_curve_is_scikit_learns() -> None:
     """The drawn curve encloses the AUROC that the table shows."""
     curve = receiver_operating_characteristic(HAPPENED, SCORES)
 
     assert curve is not None
     assert auc(curve.xs, curve.ys) == pytest.approx(roc_auc_score(HAPPENED, SCORES))
-
-
-def test_long_curves_are_thinned_and_keep_their_ends() -> None:
-    """A page stays small for a hundred thousand rows."""
-    generator = np.random.default_rng(0)
-    scores = generator.random(5_000)
-    happened = (generator.random(5_000) < scores).astype(int)
-
-    roc, precision = receiver_operating_characteristic(happened, scores), precision_recall(happened, scores)
-
-    assert roc is not None
-    assert precision is not None
-    assert max(len(roc.xs), len(precision.xs)) <= MOST_POINTS
-    assert (roc.xs[0], roc.ys[0], roc.xs[-1], roc.ys[-1]) == (0.0, 0.0, 1.0, 1.0)
-    assert (precision.xs[0], precision.xs[-1]) == (0.0, 1.0)
 
 
 def test_one_class_has_no_ranking() -> None:

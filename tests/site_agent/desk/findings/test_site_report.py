@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import stat
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from protos.errors import ConfigurationError
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import TestPart as Part
 from site_agent.desk.findings.facts import _test_part, site_facts
-from site_agent.desk.findings.report_page import report_lines, report_page
+from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.results.saved_model import load_model
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
@@ -78,70 +77,6 @@ def test_the_page_asks_for_nothing(facts: Mapping[str, Any]) -> None:
     assert requests_of(page) == []
     assert "default-src 'none'" in page
     assert REQUEST.search('<img src="https://example.org/a.png">')
-
-
-def test_the_page_says_what_the_facts_say(facts: Mapping[str, Any]) -> None:
-    """Conclusion, warnings, curves, groups and the kept round are on it; names are escaped."""
-    page = report_page({**facts, "site": "<b>st-mary</b>"})
-
-    assert facts["gain"]["sentence"] in page
-    assert page.count('<img class="plot"') == 7
-    assert "mean predicted" in page
-    assert "of the 3 models that were measured, this model had the lowest loss" in page
-    assert "&lt;b&gt;st-mary" in page
-    assert "<b>" not in page
-    assert "prefers-color-scheme:dark" in page
-    assert "@media print" in page
-
-
-def test_the_report_says_when_with_whom_and_in_which_patients(facts: Mapping[str, Any]) -> None:
-    """Date, sites, outcome, prevalence and dropped rows are on the page, and every difference has its verdict."""
-    page = report_page(facts)
-
-    for text in (
-        facts["date"][:10],
-        "3: ",
-        "positive: outcome is",
-        "with positive",
-        "rows without an outcome, not used",
-    ):
-        assert text in page
-    (line,) = re.findall(r'<th scope="row">trained alone \(siloed\)</th>(<td>[+-].*?)</tr>', page)
-    cells = re.findall(r"<td>(.*?)</td>", line)
-    assert all(re.search(r": (better|worse|no clear difference)$", cell) for cell in cells)
-    assert len(cells) == len(facts["federated"]["metrics"])
-
-
-def test_the_page_has_the_epsilon_of_what_left(facts: Mapping[str, Any]) -> None:
-    """It names epsilon, delta and who counts as one patient, for networks and for the federated prior."""
-    promise = {"epsilon": 2.0, "delta": 1e-5, "clip": 1.0, "unit": "patient"}
-
-    assert "epsilon 2, delta 1e-05 for each patient" in report_page({**facts, "privacy": promise})
-    assert "epsilon 2, delta 1e-05 for each patient" in report_page(
-        {**facts, "prior": {"sentence": "The model is a mean of three.", "privacy": promise}}
-    )
-    assert "differential privacy of the sent numbers</th><td>none</td>" in report_page(facts)
-
-
-def test_a_clinician_chooses_the_thresholds(hospital: Hospital) -> None:
-    """The table has those that were asked for."""
-    page = report_page(site_facts(hospital, None, (0.25, 0.1)))
-
-    assert re.findall(r'<th scope="row">(\d+%)</th>', page) == ["10%", "10%", "25%", "25%"]
-
-
-def test_the_facts_are_json(facts: Mapping[str, Any]) -> None:
-    """For a file that stays here."""
-    assert json.loads(json.dumps(facts, allow_nan=False)).keys() == facts.keys()
-
-
-def test_the_terminal_has_the_headline(facts: Mapping[str, Any]) -> None:
-    """Conclusion, warnings and a line for each model."""
-    lines = list(report_lines(facts))
-
-    assert lines[1] == facts["gain"]["sentence"]
-    assert sum(line.startswith("Warning: ") for line in lines) == len(facts["warnings"])
-    assert sum(line.startswith("  ") for line in lines) == 2
 
 
 def test_a_changed_table_is_noticed(hospital: Hospital, tmp_path: Path) -> None:

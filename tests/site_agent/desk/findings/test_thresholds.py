@@ -8,7 +8,6 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from site_agent.desk.findings.clinical_parts import verdict
-from site_agent.desk.findings.curves import THRESHOLDS, decision_curve
 from site_agent.desk.findings.thresholds import at_thresholds, prevalence_of
 from tests.for_each import for_each
 
@@ -39,21 +38,6 @@ def test_the_shares_are_scikit_learns(seed: int) -> None:
         interval = binomtest(int(count), int(among)).proportion_ci(method="wilson")
         assert share.value == pytest.approx(count / among)
         assert (share.low, share.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
-
-
-@for_each("seed", range(10))
-def test_net_benefit_is_that_of_the_decision_curve(seed: int) -> None:
-    """Beside the better of treating all and nobody."""
-    happened, scores = drawn(seed)
-
-    found = at_thresholds(happened, scores, THRESHOLDS[4:50:5], None)
-
-    curve = dict(zip(THRESHOLDS, decision_curve(happened, scores).ys, strict=True))
-    share = happened.mean()
-    for one in found:
-        everybody = share - (1 - share) * one.threshold / (1 - one.threshold)
-        assert one.net_benefit == pytest.approx(curve[one.threshold])
-        assert one.without_model == pytest.approx(max(0.0, everybody))
 
 
 def test_rows_of_one_patient_make_nothing_more_certain() -> None:

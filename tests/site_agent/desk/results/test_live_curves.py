@@ -12,7 +12,7 @@ from site_agent.hospital import Hospital
 from site_agent.state_folders import live_curves_path
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.study import Asked, Study
-from tests.site_agent.trainer.sites import first_values, make_plan, make_site, numbers_of, prepare, run_rounds
+from tests.site_agent.trainer.sites import make_plan, make_site, numbers_of, prepare, run_rounds
 
 PLAN = make_plan(schedule={"aggregate": "every-epoch", "epochs": 6, "batches_per_epoch": 4})
 
@@ -89,12 +89,3 @@ def test_drawing_takes_a_twentieth_of_the_time_and_ends_no_study(tmp_path: Path)
     (tmp_path / "file").write_text("")
     nowhere = LiveCurves(tmp_path / "file", PLAN.run_name, study.own, preprocessing, Clock())
     nowhere.take(1, study._training, study.choice)
-
-
-def test_the_first_round_has_nothing_to_measure(tmp_path: Path) -> None:
-    """Nobody has trained what comes down first, so no file is made of it."""
-    hospital, study, _ = watched(tmp_path)
-
-    assert study.choice.curve == []
-    assert first_values(PLAN, study).size
-    assert not live_curves_path(hospital.state_path, PLAN.run_name).exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from site_agent.desk.results import network_baselines as placebo_module
-from site_agent.desk.results.network_baselines import has_placebo, train_alone, train_placebo
+from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.run_report import make_report
 from site_agent.trainer.before_rounds import begin_study
 from tests.site_agent.trainer.sites import NAMES, make_plan, make_site
@@ -69,15 +69,6 @@ def test_a_placebo_that_diverges_is_none_and_fails_nothing(tmp_path: Path, monke
     monkeypatch.setattr(Study, "train", diverging)
 
     assert train_placebo(study) is None
-
-
-def test_what_follows_from_many_sites_measurements_has_no_placebo() -> None:
-    """Copies of one site would measure the same, so such methods say that they have none."""
-    keys = {"columns": ["a", "b"], "outputs": 1}
-
-    assert not has_placebo(make_plan(method={"name": "player-fl"}, **keys))
-    assert not has_placebo(make_plan(method={"name": "local"}))
-    assert has_placebo(make_plan())
 
 
 def test_the_report_says_what_others_brought_where_the_site_asks(tmp_path: Path) -> None:

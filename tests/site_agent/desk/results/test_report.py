@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 
-from protos.errors import ConfigurationError, OperatorError, UsageError
+from protos.errors import ConfigurationError, UsageError
 from site_agent.desk.comparison.evaluation import held_out_rows, scores_of
-from site_agent.desk.results import run_report, saved_model, simple_models
+from site_agent.desk.results import run_report, saved_model
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
@@ -21,7 +20,7 @@ from site_agent.state_folders import is_run_name
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json
 from site_agent.trainer.study import Study
-from tests.site_agent.trainer.sites import Table, at_the_end, make_plan, make_site, prepare, run_rounds
+from tests.site_agent.trainer.sites import at_the_end, make_plan, make_site, prepare, run_rounds
 
 
 def trained(folder: Path, **site: object) -> tuple[Hospital, Study, Preprocessing]:
@@ -78,50 +77,6 @@ def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its
         assert difference["difference"] == federated["metrics"][metric] - siloed["metrics"][metric]
 
 
-@pytest.mark.parametrize(("table", "first"), [("wine", "logistic_regression"), ("diabetes", "ridge_regression")])
-def test_simple_models_stand_beside_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: Table, first: str
-) -> None:
-    """With metrics, intervals and calibration of their own, and the federated model's difference to each."""
-    monkeypatch.setattr(simple_models, "_TREES", 5)
-
-    facts = report_of(tmp_path, table=table, simple_models=True)
-
-    simple, differences = facts["simple_models"], facts["differences"]
-    assert isinstance(simple, dict)
-    assert isinstance(differences, dict)
-    assert len(simple) == 4
-    assert next(iter(simple)) == first
-    assert all(one.keys() == {"metrics", "intervals", "calibration"} for one in simple.values())
-    assert differences.keys() == {"siloed", *simple}
-
-
-def test_a_report_can_be_repeated(tmp_path: Path) -> None:
-    """Draws follow from the plan's seed and the site's name: equal studies, equal reports to the bit."""
-    reports = [report_of(tmp_path / name, simple_models=False) for name in ("one", "again")]
-
-    assert reports[0] == reports[1]
-
-
-def test_the_log_has_the_headline_and_the_verdict(tmp_path: Path) -> None:
-    """And nothing else of the report."""
-    with capture_logs() as entries:
-        made = report_of(tmp_path)
-
-    (entry,) = [entry for entry in entries if entry["event"] == "study_reported"]
-    gain = made["gain"]
-    assert isinstance(gain, dict)
-    assert entry == {
-        "event": "study_reported",
-        "log_level": "info",
-        "run": "law-1",
-        "federated_auroc": round(gain["federated"], 4),
-        "siloed_auroc": round(gain["siloed"], 4),
-        "best_local_auroc": round(gain["best_local_value"], 4),
-        "verdict": gain["verdict"],
-    }
-
-
 def test_only_the_owner_reads_them(tmp_path: Path) -> None:
     """Mode 0600, in folders of mode 0700."""
     hospital, study, preprocessing = trained(tmp_path, siloed_baseline=False)
@@ -175,14 +130,6 @@ def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: p
 
     assert latest_run(hospital.state_path) == "law-1"
     assert all(np.isfinite(array).all() for array in load_model(hospital.state_path, "law-1").values.values())
-
-
-def test_without_a_model_the_operator_is_told(tmp_path: Path) -> None:
-    """What to do first, or which name to give."""
-    with pytest.raises(OperatorError, match="no trained model yet"):
-        latest_run(tmp_path)
-    with pytest.raises(ConfigurationError, match="No such file"):
-        load_model(tmp_path, "law-1")
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../a", "a\nb", "-a", "a" * 201])

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from protos.errors import ConfigurationError
 from protos.plan.documents import parse_document
-from site_agent.trainer.data.cell_rules import canonical_code
-from site_agent.trainer.data.columns import CategoricalFeature
-from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.contract import Contract
 
-EXAMPLES = Path(__file__).parents[4] / "deploy" / "data"
 DAY = "{name: a, role: feature, type: date, since: '2020-01-01'"
 TARGET = "{name: y, role: target, task: binary, positive: [1]}"
 
@@ -20,51 +15,6 @@ TARGET = "{name: y, role: target, task: binary, positive: [1]}"
 def _contract(*columns: str, head: str = "format: {header: true}") -> Contract:
     lines = "".join(f"  - {column}\n" for column in columns)
     return parse_document(f"{head}\ncolumns:\n{lines}".encode(), Contract, source="c.yaml", consequence="Nothing left.")
-
-
-def test_the_examples_have_31_columns_together() -> None:
-    """Age at three sites and sex at two coincide, so 13 + 9 + 12 columns are 31."""
-    sites = [read_contract(EXAMPLES / f"{name}.yaml") for name in ("cleveland", "south-africa", "faisalabad")]
-
-    columns = [site.encoded_columns for site in sites]
-
-    assert [len(own) for own in columns] == [13, 9, 12]
-    assert len({name for own in columns for name in own}) == 31
-    assert set(columns[0]) & set(columns[1]) & set(columns[2]) == {"age"}
-    assert set(columns[0]) & set(columns[2]) == {"age", "sex"}
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("3", "3.0"), (" 3", "3"), ("+3", "3"), ("100", "100.0"), (".7", "0.70"), ("-0", "0")],
-)
-def test_numbers_as_codes_compare_by_value(one: str, other: str) -> None:
-    """Two spellings of a number are the same code."""
-    assert canonical_code(one) == canonical_code(other)
-
-
-@pytest.mark.parametrize(
-    "text", ["Present", "nan", "inf", "1_000", "0x1", "3 4", "٣", "1e999999999", "1e1", "1E50", "07", "9" * 5000]
-)
-def test_what_is_no_plain_number_stays_as_it_stands(text: str) -> None:
-    """Words, and numbers only a computer would write, are compared letter by letter."""
-    assert canonical_code(f" {text} ") == text
-
-
-def test_a_decimal_comma_is_understood_and_a_thousands_point_is_not() -> None:
-    """1,5 is one and a half. 1.500 stays text, because its meaning is ambiguous."""
-    assert canonical_code("1,50", ",") == "1.5"
-    assert canonical_code("1.500", ",") == "1.500"
-
-
-def test_codes_may_be_written_without_quotes() -> None:
-    """A data manager writes 1 and 1.0 as numbers; both are the code 1."""
-    contract = _contract("{name: cp, role: feature, type: categorical, codes: [1.0, 2, three]}", TARGET)
-
-    (feature,) = contract.features
-
-    assert isinstance(feature, CategoricalFeature)
-    assert feature.codes == ("1", "2", "three")
 
 
 def test_encoded_names_follow_from_the_contract_alone() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from protos.errors import ConfigurationError, DataError
 from site_agent.hospital import Split
-from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import align, prepare
 
-from .conftest import HEART, REPOSITORY, SMALL, SMALL_ROWS, contract_from
+from .conftest import SMALL, SMALL_ROWS, contract_from
 
 Write = Callable[..., Path]
 
@@ -32,15 +32,6 @@ def test_a_dataset_is_the_same_every_time(breast_cancer: tuple[Path, Contract]) 
     assert len({one.digest, other.digest, touched.digest, replace(one, columns=one.columns[::-1]).digest}) == 4
     assert one.columns == fitted.columns
     assert (len(one.training), len(one.validation), len(one.test)) == (342, 39, 188)
-
-
-def test_training_features_have_mean_zero(breast_cancer: tuple[Path, Contract]) -> None:
-    """The parts are encoded by encoders of the training part, and of no other."""
-    dataset, _ = prepare(*breast_cancer, Split(seed=5))
-
-    assert np.abs(dataset.training.features.mean(axis=0)).max() < 1e-5
-    assert np.abs(dataset.test.features.mean(axis=0)).max() > 1e-2
-    assert all(part.features.flags.c_contiguous for part in (dataset.training, dataset.validation, dataset.test))
 
 
 def test_outputs_follow_the_task(write: Write) -> None:
@@ -118,25 +109,3 @@ def test_a_dataset_prints_no_value(breast_cancer: tuple[Path, Contract]) -> None
 
     assert "array" not in repr(dataset)
     assert "Examples(rows=342)" in repr(dataset)
-
-
-@pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
-@pytest.mark.parametrize("seed", [0, 8])
-def test_the_heart_sites_share_31_columns(seed: int) -> None:
-    """The paper's parts, and one order of columns for all three sites."""
-    files = {"cleveland": "cleveland.data", "south-africa": "sa.data", "faisalabad": "faisalabad.csv"}
-    sites = [
-        prepare(HEART / file, read_contract(REPOSITORY / "deploy" / "data" / f"{name}.yaml"), Split(seed=seed))[0]
-        for name, file in files.items()
-    ]
-    union = sorted({column for site in sites for column in site.columns})
-
-    aligned = [align(site, union) for site in sites]
-
-    assert [(len(s.training), len(s.validation), len(s.test)) for s in aligned] == [
-        (182, 21, 100),
-        (278, 31, 153),
-        (180, 20, 99),
-    ]
-    assert {site.training.features.shape[1] for site in aligned} == {31}
-    assert [np.count_nonzero(site.training.features.any(axis=0)) for site in aligned] == [13, 9, 12]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from datetime import date
@@ -48,20 +46,6 @@ def test_dates_become_ages_and_intervals(write: Write) -> None:
     np.testing.assert_allclose(table.features["born"], 70, atol=0.01)
     assert set(table.features["last"]) == {10.0}
     assert "admitted" not in table.features
-
-
-def test_one_column_may_write_dates_in_several_ways(write: Write) -> None:
-    """Two hospital systems in one column are one birthday, and a third way is refused."""
-    several = contract_from(DATES.replace('"%d.%m.%Y"', '["%d.%m.%Y", "%Y/%m/%d"]'))
-    rows = [list(row) for row in DATE_ROWS]
-    rows[3][0] = rows[7][0] = "1950/03/01"
-
-    table = read_table(write(rows, DATE_HEADER), several, today=TODAY)
-
-    assert len(set(table.features["born"])) == 1
-    rows[2][0] = "1950-03-01"
-    words = "column born: a text that is not a date of the declared pattern in row 4"
-    assert words in _refused(write(rows, DATE_HEADER), several)
 
 
 @pytest.mark.parametrize(
@@ -137,14 +121,6 @@ def test_a_line_without_an_end_is_refused(
     assert "line 2: it has more than 1000 characters" in _refused(path, small_contract)
 
 
-def test_a_cell_of_a_million_characters_is_refused(write: Write, small_contract: Contract) -> None:
-    """Such a cell is no measurement, and its text is in no error."""
-    rows = [list(row) for row in SMALL_ROWS]
-    rows[3][4] = "Zebra" * 200_000
-
-    assert "far too long" in _refused(write(rows), small_contract)
-
-
 def test_ten_thousand_columns_are_read(tmp_path: Path) -> None:
     """A wide table is read in blocks of fewer rows, and one column too many is named by its place."""
     names = [f"c{number}" for number in range(10_000)]
@@ -196,62 +172,3 @@ def test_an_absent_column_that_may_be_absent_is_missing(write: Write) -> None:
     table = read_table(write([[str(i), str(i % 2)] for i in range(12)], ["a", "y"]), contract)
 
     assert np.isnan(table.features["b"]).all()
-
-
-def test_an_interval_from_a_date_that_may_be_absent_is_missing(write: Write) -> None:
-    """Where a hospital leaves out the date that another one is counted from, nobody knows the interval."""
-    contract = contract_from(
-        "format: {header: true}\ncolumns:\n"
-        '  - {name: a, role: feature, type: date, since: "2020-01-01", required: false, missing: median}\n'
-        "  - {name: b, role: feature, type: date, since: a, missing: median}\n"
-        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
-    )
-
-    table = read_table(write([["2020-02-01", str(i % 2)] for i in range(12)], ["b", "y"]), contract, today=TODAY)
-
-    assert np.isnan(table.features["a"]).all()
-    assert np.isnan(table.features["b"]).all()
-
-
-_MEASURE = """
-import resource, sys
-from pathlib import Path
-from protos.plan.documents import parse_document
-from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.tables import read_table
-from site_agent.desk.drafting.describe import describe
-from tests.for_each import for_each
-contract = parse_document(Path(sys.argv[2]).read_bytes(), Contract, source="", consequence="")
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-describe(Path(sys.argv[1]))
-drafted = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-rows = read_table(Path(sys.argv[1]), contract).rows
-print(rows, (drafted - before) // 1024, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
-
-
-@pytest.mark.slow
-def test_a_gigabyte_of_text_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    """Memory grows by the numbers that are read, eight bytes each, and not by the notes between them."""
-    path, rows = tmp_path / "large.csv", 1_000_000
-    with path.open("w") as file:
-        file.write("a,b,note,y\n")
-        note = "x" * 1000
-        for row in range(rows):
-            file.write(f"{row % 97}.25,{row % 13},{note},{row % 2}\n")
-    contract = tmp_path / "contract.yaml"
-    contract.write_text(
-        "format: {header: true}\ncolumns:\n  - {name: a, role: feature, type: numeric}\n"
-        "  - {name: b, role: feature, type: numeric}\n  - {name: note, role: ignore}\n"
-        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, str(path), str(contract)], capture_output=True, text=True, check=True
-    )
-
-    assert path.stat().st_size > 1_000_000_000
-    read, drafted, total = map(int, done.stdout.split())
-    assert read == rows
-    assert drafted < 300
-    assert total < 500

@@ -27,9 +27,8 @@ from site_agent.trainer.data import image_folder, image_formats
 from site_agent.trainer.data.cell_rules import Flaw
 from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.dataset import prepare_rows, split_rows, steady_split
+from site_agent.trainer.data.dataset import prepare_rows, split_rows
 from site_agent.trainer.data.image_formats import pixels_of
-from site_agent.trainer.data.run_table import table_digest
 from site_agent.trainer.data.tables import read_table, survey_table
 from tests.for_each import for_each
 
@@ -471,26 +470,6 @@ def test_each_channel_is_standardised_by_the_training_rows_alone(tmp_path: Path,
     assert preprocessing_of(preprocessing.model_dump_json(indent=2)) == preprocessing
     assert dataset.image is not None
     assert len(preprocessing.columns) == dataset.image.numbers
-
-
-def test_a_steady_split_and_a_digest_follow_the_images(tmp_path: Path) -> None:
-    """Without patients, rows are dealt by their images; one changed pixel is another digest."""
-    files = {f"{number:02d}.png": encoded(Image.fromarray(drawn(number))) for number in range(40)}
-    place = table(tmp_path, sorted(files), files)
-    plain = json.loads(contract().model_dump_json())
-    anonymous = Contract.model_validate_json(
-        json.dumps(plain | {"columns": [{"name": "who", "role": "ignore"}, *plain["columns"][1:]]})
-    )
-    before = read_table(place, anonymous)
-    dealt = steady_split(before, Split(seed=1))
-
-    changed = drawn(3)
-    changed[0, 0] ^= 1
-    (tmp_path / "scans" / "03.png").write_bytes(encoded(Image.fromarray(changed)))
-    after = read_table(place, anonymous)
-
-    assert len(dealt.training) + len(dealt.validation) + len(dealt.test) == 40
-    assert table_digest(before) != table_digest(after)
 
 
 MISSING_LIBRARIES: list[tuple[str, str, dict[str, Any] | None]] = [

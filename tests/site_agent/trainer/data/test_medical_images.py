@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import logging
-import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,20 @@ import numpy as np
 import numpy.typing as npt
 import pydicom
 import pytest
-import yaml
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 
 from protos.errors import DataError
-from protos.plan.augmentation import LARGEST_IMAGE_NUMBERS
-from site_agent.desk.results.simple_models import MOST_NUMBERS
 from site_agent.trainer.data import image_formats
 from site_agent.trainer.data.cell_rules import Flaw
-from site_agent.trainer.data.columns import LARGEST_INTENSITY, ImageColumn
+from site_agent.trainer.data.columns import ImageColumn
 from site_agent.trainer.data.contract import Contract
-from site_agent.trainer.data.image_folder import LARGEST_TABLE_NUMBERS
 from site_agent.trainer.data.image_formats import pixels_of
 from site_agent.trainer.data.tables import read_table
 from tests.for_each import for_each
 
 DICOM_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
-NIFTI_FILES = Path(nibabel.__file__).parent / "tests" / "data"
 EXPLICIT, JPEG = "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.4.50"
 SECRET = "Lestrade^Greg"
 AXIAL = {"kind": "nifti", "plane": "axial"}
@@ -174,13 +168,6 @@ def test_damaged_bytes_never_raise(kind: str, seed: int) -> None:
     assert isinstance(found, Flaw) or (found.shape == (24,) and (abs(found - 0.5) <= 0.5).all())
 
 
-def test_packed_pixels_of_the_size_in_the_tags_are_read() -> None:
-    """A black JPEG of 4 by 6 in a DICOM file is black."""
-    content = dicom(drawn(0).astype(np.uint8), syntax=JPEG, PixelData=packed(4, 6))
-
-    assert not read(content, column()).any()
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_inverted_grey_is_turned_over(seed: int) -> None:
     """MONOCHROME1 says that the lowest number is white; both kinds of one image are equal."""
@@ -247,29 +234,6 @@ def test_a_nifti_slice_is_turned_to_the_usual_view(
         found = read(gzip.compress(content) if packed else content, declared, number=3)
 
         np.testing.assert_allclose(found.reshape(height, width), expected / 1000, atol=1e-6)
-
-
-@pytest.mark.parametrize(("at", "slices", "expected"), [(0, 5, 0), (1, 5, 4), (0.5, 5, 2), (0.5, 4, 1), (0.3, 11, 3)])
-def test_the_declared_slice_is_taken_where_no_number_is_given(at: float, slices: int, expected: int) -> None:
-    """0 is the lowest, 1 the highest, and the middle of four is the second."""
-    volume = drawn(2, 6, 4, slices)
-
-    found = read(nifti(volume, np.diag([-1, -1, 1, 1])), column(files=AXIAL | {"at": at}))
-
-    np.testing.assert_allclose(found.reshape(4, 6), volume[:, :, expected].T / 1000, atol=1e-6)
-
-
-def test_nibabels_own_volumes_are_read_as_nibabel_reads_them() -> None:
-    """Big-endian and scaled volumes agree with nibabel's numbers in nibabel's own canonical order."""
-    for name, number in (("anatomical.nii", 12), ("standard.nii.gz", 3)):
-        canonical = nibabel.as_closest_canonical(nibabel.load(NIFTI_FILES / name)).get_fdata()
-        expected = canonical[::-1, ::-1, number - 1].T  # from right, front, head to left, back, head
-        height, width = expected.shape
-        declared = column(height, width, files=AXIAL, window=[0, 12000])
-
-        found = read((NIFTI_FILES / name).read_bytes(), declared, number)
-
-        np.testing.assert_allclose(found.reshape(height, width), np.clip(expected / 12000, 0, 1), atol=1e-6)
 
 
 def packed(height: int, width: int) -> bytes:
@@ -427,25 +391,3 @@ def test_a_contract_that_cannot_be_met_is_refused(changes: dict[str, Any], words
     """Each with its reason, before a file is opened."""
     with pytest.raises(ValueError, match=words):
         column(**changes)
-
-
-def test_the_data_managers_page_has_these_contracts_and_limits() -> None:
-    """The contracts of the page are read, and its table of limits has the limits of the program."""
-    page = (Path(__file__).parents[4] / "docs" / "data-manager.md").read_text()
-    blocks = re.findall(r"^```yaml\n(format:.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    images = [Contract.model_validate_json(json.dumps(yaml.safe_load(block))).image for block in blocks]
-
-    kinds = [image.files.kind for image in images if image is not None and image.files is not None]
-    limits = re.search(r"\| limit \| value \|\n(.*?)\n\n", page + "\n", re.DOTALL)
-
-    assert kinds == ["dicom"]
-    assert limits is not None
-    numbers = [int(found.replace(",", "")) for found in re.findall(r"\| (?:between -)?([\d,]+)", limits[1])]
-    assert numbers == [
-        image_formats.LARGEST_FILE_BYTES >> 20, image_formats.LARGEST_FILE_PIXELS,
-        image_formats.LARGEST_VOLUME_BYTES >> 20,
-        LARGEST_INTENSITY, LARGEST_IMAGE_NUMBERS,
-    ]  # fmt: skip
-    words = " ".join(page.split())
-    assert f"keep all images of a table in memory, at most {LARGEST_TABLE_NUMBERS:,} numbers" in words
-    assert f"training images have more than {MOST_NUMBERS:,} numbers" in words

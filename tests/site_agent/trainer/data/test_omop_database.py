@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 
 from protos.errors import DataError
-from site_agent.desk.drafting.describe import describe
 from site_agent.desk.examination.examine import examine
 from site_agent.hospital import Split
-from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 
@@ -166,22 +165,3 @@ def test_the_example_contract_fits_the_public_database(eunomia: Eunomia, sqlite:
     assert found.errors
     with pytest.raises(DataError):
         prepare(sqlite, read_contract(EXAMPLE), Split(seed=1))
-
-
-def test_a_query_to_omop_tables_is_described(sqlite: Path) -> None:
-    """The draft has the identifier, the date, the codes of sex and the outcome, and reads every row."""
-    draft = describe(sqlite, query=" ".join(QUERY.split()))
-
-    contract: Contract = contract_from(draft.text)
-
-    assert draft.rows == 890
-    assert contract.patient is not None
-    assert contract.patient.name == "patient"
-    assert contract.target.name == "bled"
-    assert {feature.name: getattr(feature, "type", None) for feature in contract.features} == {
-        "born": "date",
-        "admitted": "date",
-        "sex": "binary",
-        "conditions": "numeric",
-    }
-    assert survey_table(sqlite, contract).mistakes == ()

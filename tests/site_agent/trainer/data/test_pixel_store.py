@@ -111,14 +111,6 @@ def test_a_full_disk_is_refused_before_the_first_image(tmp_path: Path, monkeypat
         read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves")
 
 
-def test_a_file_may_hold_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest number of pixels in memory is no limit of a file; the disk is."""
-    put_table(tmp_path / "table.csv", tmp_path, [*range(ROWS)])
-    monkeypatch.setattr(image_folder, "LARGEST_TABLE_NUMBERS", 64)
-
-    assert read_table(tmp_path / "table.csv", declared(), scratch=tmp_path / "saves").rows == ROWS
-
-
 def test_temporary_files_are_on_a_disk_unless_a_person_names_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,15 +122,3 @@ def test_temporary_files_are_on_a_disk_unless_a_person_names_a_folder(
     assert not (tmp_path / "missing").exists()
     monkeypatch.delenv("TMPDIR")
     assert image_folder.temporary_folder() == Path("/var/tmp")
-
-
-def test_a_table_without_images_opens_no_file(tmp_path: Path) -> None:
-    """Not even the folder is made."""
-    target = {"name": "ill", "role": "target", "task": "binary", "positive": ["1"], "negative": ["0"]}
-    columns = [{"name": "age", "role": "feature", "type": "numeric"}, target]
-    contract = Contract.model_validate_json(json.dumps({"format": {"header": True}, "columns": columns}))
-    (tmp_path / "table.csv").write_text("age,ill\n" + "".join(f"{row},{row % 2}\n" for row in range(30)))
-
-    prepare(tmp_path / "table.csv", contract, SPLIT, tmp_path / "saves")
-
-    assert not (tmp_path / "saves").exists()

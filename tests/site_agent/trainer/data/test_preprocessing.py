@@ -19,7 +19,6 @@ from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.preprocessing import fit
 from site_agent.trainer.data.tables import Table, read_table
-from tests.for_each import for_each
 
 from .conftest import SMALL, SMALL_ROWS, contract_from
 
@@ -45,47 +44,6 @@ def _random_table(generator: np.random.Generator, contract: Contract, rows: int)
     }
     target = generator.normal(3, 2, size=rows)
     return Table(contract=contract, rows=rows, features=MappingProxyType(features), target=target, patients=None)
-
-
-@for_each("seed", range(20))
-def test_no_statistic_of_other_rows_reaches_the_encoders(seed: int) -> None:
-    """Whatever the validation and test rows hold, the fitted record is the same to the last bit."""
-    generator = np.random.default_rng(seed)
-    contract = contract_from(EVERY_KIND)
-    table = _random_table(generator, contract, 90)
-    parts = split_rows(table, Split(seed=seed))
-    others = np.concatenate([parts.validation, parts.test])
-    stranger = _random_table(generator, contract, 90)
-    mixed = {name: values.copy() for name, values in table.features.items()}
-    for name, values in stranger.features.items():
-        mixed[name][others] = values[others] * (1000 if name in {"plain", "filled"} else 1)
-    assert table.target is not None
-    target = table.target.copy()
-    target[others] = 1e6
-    changed = replace(table, features=MappingProxyType(mixed), target=target)
-
-    fitted, again = fit(contract, table, parts.training), fit(contract, changed, parts.training)
-    touched = mixed["plain"].copy()
-    touched[parts.training[0]] += 1
-    other = fit(contract, replace(table, features=MappingProxyType({**mixed, "plain": touched})), parts.training)
-
-    assert fitted.model_dump_json(indent=2) == again.model_dump_json(indent=2)
-    assert fitted.model_dump_json(indent=2) != other.model_dump_json(indent=2)
-
-
-@for_each("seed", range(20))
-def test_a_saved_record_is_the_same_to_the_last_bit(seed: int) -> None:
-    """Text and back: equal record, equal text, equal encoding."""
-    generator = np.random.default_rng(seed)
-    contract = contract_from(EVERY_KIND)
-    table = _random_table(generator, contract, 50)
-    fitted = fit(contract, table, np.arange(40))
-
-    again = preprocessing_of(fitted.model_dump_json(indent=2))
-
-    assert again == fitted
-    assert again.model_dump_json(indent=2) == fitted.model_dump_json(indent=2)
-    assert again.encode(table).tobytes() == fitted.encode(table).tobytes()
 
 
 def test_numbers_are_scaled_as_scikit_learn_does(breast_cancer: tuple[Path, Contract]) -> None:
@@ -121,21 +79,6 @@ def test_every_kind_of_column_is_encoded_as_declared(write: Write, small_contrac
     assert encoded[[0, 1, 10], 4:].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
 
 
-def test_a_code_unseen_in_training_is_unknown() -> None:
-    """Declared or not, a value that the model never saw is encoded as unknown."""
-    contract = contract_from(EVERY_KIND)
-    table = _random_table(np.random.default_rng(0), contract, 12)
-    features = dict(table.features)
-    features["placed"] = np.array([0.0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 3, -1])
-    features["spread"] = np.array([0.0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, -1])
-    table = replace(table, features=MappingProxyType(features))
-
-    encoded = fit(contract, table, np.arange(10)).encode(table)
-
-    np.testing.assert_array_equal(encoded[10, 3:], encoded[11, 3:])
-    assert encoded[10, 4:].tolist() == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e6 + 0.1])
 def test_a_constant_column_is_only_centred(value: float) -> None:
     """Its scale is 1, so it becomes zero and no rounding noise is amplified."""
@@ -164,20 +107,6 @@ def test_a_numbers_target_is_standardised_and_comes_back() -> None:
     assert targets[:40].mean() == pytest.approx(0, abs=1e-12)
     assert targets[:40].std() == pytest.approx(1)
     np.testing.assert_allclose(fitted.in_target_units(targets.astype(np.float64)), table.target)
-
-
-def test_targets_have_the_type_of_their_task(write: Write, small_contract: Contract) -> None:
-    """Binary float32, several classes int64."""
-    several = contract_from(
-        SMALL.replace("task: binary, positive: [1, 2], negative: [0]", "task: multi-class, codes: [2, 0, 1]")
-    )
-    binary_table, several_table = read_table(write(SMALL_ROWS), small_contract), read_table(write(SMALL_ROWS), several)
-
-    binary = fit(small_contract, binary_table, np.arange(8)).targets(binary_table)
-    indices = fit(several, several_table, np.arange(8)).targets(several_table)
-
-    assert (str(binary.dtype), binary[:5].tolist()) == ("float32", [0, 1, 0, 0, 1])
-    assert (str(indices.dtype), indices[:5].tolist()) == ("int64", [1, 0, 1, 1, 2])
 
 
 def test_a_column_without_any_value_in_training_is_refused() -> None:

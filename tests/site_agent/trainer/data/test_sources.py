@@ -23,17 +23,16 @@ import pytest
 from openpyxl import Workbook
 
 from protos.errors import ConfigurationError, DataError, OperatorError, UnavailableError
-from site_agent.desk.findings.facts import group_labels
 from site_agent.hospital import Split
 from site_agent.trainer.data import database
 from site_agent.trainer.data.cell_rules import ZONED as ZONED_TIME
-from site_agent.trainer.data.contract import Contract, read_contract
+from site_agent.trainer.data.contract import Contract
 from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.table_sources import text_of
 from site_agent.trainer.data.tables import Table, read_table, survey_table
 from tests.for_each import for_each
 
-from .conftest import REPOSITORY, SMALL, SMALL_HEADER, SMALL_ROWS, contract_from, needs_postgres
+from .conftest import SMALL, SMALL_HEADER, SMALL_ROWS, contract_from, needs_postgres
 
 Write = Callable[..., Path]
 
@@ -166,18 +165,6 @@ def test_a_damaged_parquet_file_is_read_or_refused(tmp_path: Path, seed: int) ->
         assert "Zebra" not in told  # it may also be read
 
 
-@pytest.mark.parametrize("kind", ["excel", "parquet"])
-def test_what_is_no_such_file_is_refused(tmp_path: Path, kind: str) -> None:
-    """A text file under another name is an error in three sentences."""
-    path = tmp_path / "table"
-    path.write_text("Age,Zebra\n1,2\n")
-
-    with pytest.raises(DataError) as error:
-        read_table(path, _with_format(f"{{kind: {kind}}}"))
-
-    assert "Zebra" not in str(error.value)
-
-
 def _filled(path: Path) -> Path:
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"CREATE TABLE visits ({', '.join(SMALL_HEADER)})")
@@ -249,13 +236,6 @@ def test_a_password_may_have_any_character(scheme: str, password: str) -> None:
 
     assert (url.username, url.password or "", url.database) == ("reader", unquote(password), "hospital")
     assert url.query["host"] == "/run/postgresql"
-
-
-@pytest.mark.parametrize("query", ["SELECT * FROM nowhere", "SELECT nothing FROM visits", "SELECT FROM"])
-def test_a_wrong_query_is_the_data_managers_to_correct(tmp_path: Path, query: str) -> None:
-    """No other attempt would help, so the services do not try again."""
-    with pytest.raises(DataError):
-        read_table(_filled(tmp_path / "hospital.sqlite"), _with_format(f'{{kind: sql, query: "{query}"}}'))
 
 
 def test_a_locked_database_is_busy_and_not_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,60 +380,6 @@ def test_a_query_to_postgresql_is_the_same_table_and_cannot_write(
 
     _assert_same(plain, found)
     _assert_same(plain, read_table(url, reading))
-
-
-OMOP = """
-CREATE TABLE person (person_id INTEGER, birth_datetime TEXT, gender_concept_id INTEGER);
-CREATE TABLE visit_occurrence (person_id INTEGER, visit_start_date TEXT, visit_concept_id INTEGER);
-CREATE TABLE measurement (person_id INTEGER, measurement_concept_id INTEGER, value_as_number REAL,
-                          measurement_date TEXT);
-CREATE TABLE death (person_id INTEGER, death_date TEXT);
-"""
-
-
-OMOP_CONTRACT = REPOSITORY / "deploy" / "examples" / "contract-omop.yaml"
-
-
-def _omop_rows() -> list[str]:
-    """Twenty patients with two visits each; all but the first with a pressure, every fourth dead."""
-    statements = []
-    for number in range(1, 21):
-        statements.append(f"INSERT INTO person VALUES ({number}, '1950-06-01', {8507 + 25 * (number % 2)})")
-        for day in ("2020-06-01", "2021-01-01"):
-            statements.append(f"INSERT INTO visit_occurrence VALUES ({number}, '{day}', 9201)")
-        if number > 1:
-            statements.append(f"INSERT INTO measurement VALUES ({number}, 3004249, {100 + number}, '2020-06-01')")
-        if number % 4 == 0:
-            statements.append(f"INSERT INTO death VALUES ({number}, '2022-01-01')")
-    return statements
-
-
-def _assert_filled(table: Table) -> None:
-    assert table.rows == 20
-    np.testing.assert_allclose(table.features["born"], 70, atol=0.01)
-    assert np.isnan(table.features["systolic"][0])
-    assert table.features["systolic"][1] == 102
-    assert table.target is not None
-    assert table.target.sum() == 5
-    assert group_labels(table)["sex"][:2] == ("female", "male")
-
-
-def test_omop_tables_fill_a_contract(tmp_path: Path) -> None:
-    """The example's query makes one row of each patient: age at the first visit, sex, a pressure, death."""
-    with closing(sqlite3.connect(tmp_path / "omop.sqlite")) as database:
-        database.executescript(";".join([OMOP, *_omop_rows()]))
-        database.commit()
-
-    _assert_filled(read_table(tmp_path / "omop.sqlite", read_contract(OMOP_CONTRACT)))
-
-
-@needs_postgres
-def test_omop_tables_of_a_postgresql_fill_the_same_contract(postgres: Callable[[str], Path]) -> None:
-    """With the types of the model's own definition: dates, a time of birth, numbers of any precision."""
-    typed = OMOP.replace("birth_datetime TEXT", "birth_datetime TIMESTAMP").replace("date TEXT", "date DATE")
-    url = postgres(";".join([typed.replace("REAL", "NUMERIC"), *_omop_rows()]))
-
-    _assert_filled(read_table(url, read_contract(OMOP_CONTRACT)))
 
 
 def test_values_of_other_programs_are_spelt_as_in_a_text_file() -> None:

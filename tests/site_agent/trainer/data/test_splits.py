@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from sklearn.model_selection import train_test_split
 
 from protos.errors import DataError
 from site_agent.hospital import Split
@@ -31,19 +30,6 @@ def test_the_papers_sizes_come_out(small_contract: Contract, rows: int, sizes: t
 
     assert (len(parts.training), len(parts.validation), len(parts.test)) == sizes
     assert sorted([*parts.training, *parts.validation, *parts.test]) == list(range(rows))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_split_is_scikit_learns(small_contract: Contract, seed: int) -> None:
-    """Row for row what the paper's experiment draws."""
-    rest, test = train_test_split(np.arange(303), test_size=0.33, random_state=seed)
-    training, validation = train_test_split(rest, test_size=0.1, random_state=seed)
-
-    parts = split_rows(_table(small_contract, 303), Split(seed=seed))
-
-    np.testing.assert_array_equal(parts.test, test)
-    np.testing.assert_array_equal(parts.validation, validation)
-    np.testing.assert_array_equal(parts.training, training)
 
 
 def test_the_answer_is_the_same_in_every_year(small_contract: Contract) -> None:
@@ -77,19 +63,6 @@ def test_a_stratified_split_gives_each_part_its_share_of_every_outcome(
     assert sorted([*parts.training, *parts.validation, *parts.test]) == list(range(len(target)))
 
 
-def test_a_stratified_split_follows_its_seed(small_contract: Contract) -> None:
-    """The same seed gives the same parts, another seed others, and which rows are in the test is otherwise chance."""
-    target = (np.arange(60) < 20).astype(np.float64)
-    table = replace(_table(small_contract, 60), target=target)
-
-    drawn = [split_rows(table, Split(seed=seed, stratified=True)) for seed in (*range(300), 0)]
-
-    np.testing.assert_array_equal(drawn[0].training, drawn[-1].training)
-    assert set(drawn[0].test) != set(drawn[1].test)
-    tested = np.bincount(np.concatenate([parts.test for parts in drawn[:-1]]), minlength=60) / 300
-    assert np.abs(tested - 1 / 3).max() < 0.12
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_no_patient_is_in_two_parts(small_contract: Contract, seed: int) -> None:
     """However many rows a patient has, and in whatever order the rows stand."""
@@ -115,9 +88,3 @@ def test_an_empty_part_is_refused(small_contract: Contract, rows: int, split: Sp
     """Too few rows, or shares that leave none."""
     with pytest.raises(DataError, match="too few for training, validation and test"):
         split_rows(_table(small_contract, rows), split)
-
-
-def test_too_few_patients_are_refused_whatever_the_rows(small_contract: Contract) -> None:
-    """A thousand rows of two patients cannot be split in three."""
-    with pytest.raises(DataError, match="2 patients: too few for"):
-        split_rows(_table(small_contract, 1000, ("a", "b") * 500), Split(seed=0))

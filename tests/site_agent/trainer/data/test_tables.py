@@ -112,17 +112,6 @@ def test_a_cell_that_does_not_fit_is_told_by_column_and_row(
     assert words in _refused(write(rows), small_contract)
 
 
-def test_all_mistakes_are_told_at_once(write: Write, small_contract: Contract) -> None:
-    """Seven wrong ages and a wrong code are one error, with the first five rows and a count."""
-    rows = [["Zebra", *cells[1:]] if i < 7 else list(cells) for i, cells in enumerate(SMALL_ROWS)]
-    rows[8][2] = "Zebra"
-
-    what = _refused(write(rows), small_contract)
-
-    assert "column Age: text where a number is declared in rows 2, 3, 4, 5, 6 and 2 more" in what
-    assert "column cp: a code that is not declared in row 10" in what
-
-
 @pytest.mark.parametrize(
     ("header", "words"),
     [
@@ -213,15 +202,6 @@ def _with_patients(*, one_row: bool) -> Contract:
     return contract_from(SMALL.replace("{name: note, role: ignore}", column))
 
 
-def test_identifiers_and_order_are_kept_for_prediction(write: Write) -> None:
-    """Identifiers come back row by row, as text."""
-    rows = [[*row[:4], f"0{i}", row[5]] for i, row in enumerate(SMALL_ROWS)]
-
-    table = survey_new_rows(write(rows), _with_patients(one_row=True)).table
-
-    assert table.patients == tuple(f"0{i}" for i in range(12))
-
-
 def test_several_rows_of_a_patient_are_an_error_only_where_declared(write: Write) -> None:
     """A table of visits is correct, but a table of patients is not if one patient occurs twice."""
     assert read_table(write(SMALL_ROWS), _with_patients(one_row=False)).patients == ("Zebra",) * 12
@@ -253,12 +233,3 @@ def test_the_example_contracts_read_the_public_tables(name: str, file: str, rows
     assert table.rows == rows
     assert table.target is not None
     assert table.target.sum() == positive
-
-
-@pytest.mark.skipif(not HEART.is_dir(), reason="the shared public tables are not here")
-@pytest.mark.parametrize("file", ["switzerland.data", "va.data"])
-def test_a_cholesterol_of_zero_is_found(file: str) -> None:
-    """The contract of Cleveland tells the disguised missing values of the other hospitals."""
-    contract = read_contract(REPOSITORY / "deploy" / "data" / "cleveland.yaml")
-
-    assert "column chol: a missing value (the contract refuses it) in row" in _refused(HEART / file, contract)

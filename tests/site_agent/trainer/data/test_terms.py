@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 import unicodedata
 from collections import Counter
@@ -20,12 +19,10 @@ from sklearn.preprocessing import MaxAbsScaler
 
 from protos.errors import ConfigurationError, DataError
 from site_agent.desk.examination.examine import examine
-from site_agent.desk.results.saved_preprocessing import preprocessing_of
 from site_agent.desk.use.new_rows import read_new_rows
 from site_agent.hospital import Split
 from site_agent.trainer.data import cells
 from site_agent.trainer.data.cell_rules import LONGEST_CELL, MISSING, MOST_ACCENTS, TOO_LONG, TOO_MANY_ACCENTS, Flaw
-from site_agent.trainer.data.columns import TermsFeature
 from site_agent.trainer.data.contract import Contract, read_contract
 from site_agent.trainer.data.dataset import steady_split
 from site_agent.trainer.data.preprocessing import fit, fit_terms, weighted
@@ -52,7 +49,6 @@ def written(folder: Path, cells: list[str], others: list[str] | None = None) -> 
 
 
 PARQUET = {"kind": "parquet"}
-ORDERED = {"type": "text", "buckets": 16, "longest": 6}
 
 
 def read(folder: Path, cells: list[str], **listed: Any) -> Table:
@@ -110,16 +106,6 @@ def test_declared_codes_have_their_own_columns_and_all_others_share_one() -> Non
     assert counted(unicodedata.normalize("NFD", "bär"), codes=codes) == {3: 1}
     assert counted("250;x;y;;", codes=codes) == {4: 3}
     assert contract(codes=codes).encoded_columns[-2:] == ("drugs=Bär", "drugs=unknown")
-
-
-@pytest.mark.parametrize("separator", [";", "|", ",", " "])
-def test_a_list_is_split_at_its_separator_alone(separator: str) -> None:
-    """The other separators are a part of a code."""
-    others = "".join({";", "|", ","} - {separator})
-
-    cell = separator.join([f"a{others}", "b", "b"])
-
-    assert counted(cell, codes=[f"a{others}", "b"], separator=separator) == {0: 1, 1: 2}
 
 
 def test_a_note_is_read_as_words() -> None:
@@ -254,13 +240,6 @@ def test_a_damaged_text_is_refused_without_a_part_of_it(tmp_path: Path, content:
     assert not any(part in str(refused.value) for part in SECRET.split())
 
 
-def test_characters_that_no_text_file_has_are_a_part_of_a_code(tmp_path: Path) -> None:
-    """A NUL or a control character in Parquet makes another code, and nothing stops."""
-    found = read(tmp_path, ["a\0;a;\x1b[31m", "a"], codes=["a"])
-
-    assert found.terms["drugs"][0].tolist() == [1, 2]
-
-
 def test_a_table_too_large_for_memory_is_refused_before_it_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,18 +333,6 @@ def test_empty_lists_are_counted_and_shown(tmp_path: Path) -> None:
     assert [finding.key for finding in empty.errors] == ["error:drugs"]
 
 
-def test_rows_with_other_terms_are_no_duplicates(tmp_path: Path) -> None:
-    """Only rows with equal lists are equal."""
-    different = examine(
-        survey_table(written(tmp_path, [f"{number}" for number in range(40)]), contract(PARQUET, buckets=2048)),
-        Split(seed=1),
-    )
-    equal = examine(survey_table(written(tmp_path, ["a", "b"] * 20), contract(PARQUET)), Split(seed=1))
-
-    assert "duplicates" not in [finding.key for finding in different.findings]
-    assert "duplicates" in [finding.key for finding in equal.findings]
-
-
 def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Path) -> None:
     """The reason names the column and the flaw; a required column that is not there is named, another one is empty."""
     note = contract(PARQUET, type="text")
@@ -378,41 +345,6 @@ def test_a_new_row_that_cannot_be_read_is_left_out_without_its_text(tmp_path: Pa
     assert new.reasons == (f"column drugs: {TOO_LONG.words}", "", f"column drugs: {MISSING.words}")
     assert [one.flaw.words for one in absent.left_out] == ["it is missing"]
     assert read_new_rows(tmp_path / "other.parquet", allowed, None).usable.tolist() == [0]
-
-
-def test_saved_weights_of_another_width_are_refused(tmp_path: Path) -> None:
-    """A preprocessing that comes from a file has as many weights as its contract has columns."""
-    table = read(tmp_path, ["a;b", "c"])
-    saved = fit(table.contract, table, np.arange(10))
-
-    again = preprocessing_of(saved.model_dump_json(indent=2))
-    shorter = json.loads(saved.model_dump_json(indent=2))
-    shorter["term_weights"][0]["rarity"].pop()
-
-    assert again == saved
-    with pytest.raises(ConfigurationError, match="damaged"):
-        preprocessing_of(json.dumps(shorter))
-
-
-@pytest.mark.parametrize("changed", [{"separator": "|"}, {"type": "text"}, ORDERED, {"buckets": 9}, {"codes": ["a"]}])
-def test_a_model_refuses_a_table_whose_terms_are_read_in_another_way(tmp_path: Path, changed: dict[str, Any]) -> None:
-    """Its weights would belong to other columns."""
-    table = read(tmp_path, ["a", "b"])
-    saved = fit(table.contract, table, np.arange(10))
-
-    with pytest.raises(ConfigurationError, match="differ from those of the contract with which"):
-        saved.encode(read(tmp_path, ["a", "b"], **changed))
-
-
-def test_the_documented_limits_are_those_of_the_code() -> None:
-    """docs/data-manager.md names them."""
-    page = (Path(__file__).parents[4] / "docs/data-manager.md").read_text()
-
-    assert f"{LONGEST_CELL:,}" in page
-    assert f"| accents on one letter | {MOST_ACCENTS} |" in page
-    assert f"{cells.LARGEST_TABLE_COUNTS:,}" in page
-    assert "2,048" in page
-    assert TermsFeature.model_fields["buckets"].metadata[1].le == 2048
 
 
 @for_each("seed", range(5))
@@ -442,19 +374,3 @@ def test_rows_without_an_outcome_are_left_out_before_their_lists_are_read(tmp_pa
 
     assert found.rows == 20
     assert found.terms["drugs"].tolist() == [[1, 0], [0, 1]] * 10
-
-
-def test_a_query_joins_codes_that_have_a_row_each(tmp_path: Path) -> None:
-    """A database with one row per diagnosis needs no other table."""
-    with sqlite3.connect(tmp_path / "table.db") as database:
-        database.execute("create table diagnosis (who integer, code text)")
-        database.execute("create table stay (who integer, ill integer)")
-        database.executemany("insert into stay values (?, ?)", [(who, who % 2) for who in range(20)])
-        database.executemany("insert into diagnosis values (?, ?)", [(who, code) for who in range(20) for code in "ab"])
-        database.execute("delete from diagnosis where who = 3")
-    query = "select group_concat(code, '|') as drugs, ill from stay left join diagnosis using (who) group by stay.who"
-
-    declared = contract({"kind": "sql", "query": query}, codes=["b"], separator="|", missing="empty")
-    found = read_table(tmp_path / "table.db", declared)
-
-    assert found.terms["drugs"].tolist() == [[1, 1]] * 3 + [[0, 0]] + [[1, 1]] * 16

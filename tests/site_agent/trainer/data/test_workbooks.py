@@ -153,20 +153,6 @@ def test_dates_counted_from_1904_are_the_same_dates(tmp_path: Path) -> None:
     np.testing.assert_array_equal(plain.features["born"], found.features["born"])
 
 
-def test_times_and_lengths_of_time_stop_no_table_that_ignores_them(tmp_path: Path) -> None:
-    """They are named where they are declared as something else."""
-
-    def change(sheet: Worksheet) -> None:
-        sheet["D2"], sheet["D3"] = datetime.time(9, 5), datetime.timedelta(days=2)
-        sheet["D3"].number_format = "[h]:mm:ss"
-        sheet["B4"] = datetime.timedelta(days=2)
-        sheet["B4"].number_format = "[h]:mm:ss"
-
-    found = survey_table(_book(tmp_path / "table.xlsx", change), _contract())
-
-    assert _mistakes(found) == {("age", (4,))}
-
-
 def test_a_date_beyond_the_calendar_is_named_without_a_warning_that_shows_it(tmp_path: Path) -> None:
     """The library's own warning has the value of the cell."""
     path = _book(tmp_path / "table.xlsx")

@@ -163,32 +163,6 @@ def test_scaffold(rate: float) -> None:
         check(federation.control, control, tolerance=5e-6)
 
 
-def test_scaffold_without_one_of_its_sites() -> None:
-    """A round of one of two sites moves c by half of that site's update, and the other keeps its c_i."""
-    federation = Federation(tiny_plan("scaffold"))
-    values = tensors(federation.shared)
-    control = {name: torch.zeros_like(value) for name, value in values.items()}
-    own = {site: dict(control) for site in SITES}
-
-    for number, present in enumerate([("ahus",), ("ahus", "berlin"), ("berlin",)]):
-        federation.round(number, of=present)
-        moves = []
-        before, sum_of_updates = values, {n: torch.zeros_like(v) for n, v in values.items()}
-        for site in present:
-            model = before
-            for _ in range(STEPS):
-                found = slope(SITES[site], model)
-                model = moved(model, {n: found[n] - own[site][n] + control[n] for n in found})
-            following = {n: own[site][n] - control[n] + (before[n] - model[n]) / (STEPS * RATE) for n in before}
-            sum_of_updates = {n: sum_of_updates[n] + following[n] - own[site][n] for n in following}
-            own[site] = following
-            moves.append(less(model, before))
-        values = {n: before[n] + mean(moves)[n] for n in before}
-        control = {n: control[n] + sum_of_updates[n] / 2 for n in control}
-        check(federation.shared, values)
-        check(federation.control, control, tolerance=5e-6)
-
-
 @pytest.mark.parametrize("network", [MLP, DEEP], ids=["mlp", "deep"])
 def test_moon(network: dict[str, Any]) -> None:
     """From the second round on the features are drawn to those of the shared model and away from the site's last."""
@@ -211,19 +185,3 @@ def test_moon(network: dict[str, Any]) -> None:
             last[site] = descended(loss, values, STEPS)
         values = mean(last.values())
         check(federation.shared, values)
-
-
-def test_local() -> None:
-    """No site sends anything. Each continues alone, from its own start."""
-    federation = Federation(tiny_plan("local", columns=None, outputs=None))
-    own = {site: tensors(federation.own(site)) for site in SITES}
-    assert not torch.equal(own["ahus"]["head.layer2.weight"], own["berlin"]["head.layer2.weight"])
-
-    for number in range(3):
-        answers = federation.round(number)
-        assert all(answer.updates.size == 0 and answer.scalars == () for answer in answers.values())
-        own = {site: descended(loss, own[site], STEPS) for site, loss in SITES.items()}
-    federation.finish()
-
-    for site in SITES:
-        check(federation.used(site), own[site])

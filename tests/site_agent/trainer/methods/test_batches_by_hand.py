@@ -52,42 +52,6 @@ def test_an_epoch_is_two_batches_and_the_next_one_is_drawn_again() -> None:
         check(federation.shared, values)
 
 
-def test_a_round_of_three_steps_goes_on_in_the_middle_of_an_epoch() -> None:
-    """Where a round ends within an epoch, the next one begins with that epoch's other batch."""
-    steps = {"aggregate": "every-steps", "rounds": 3, "steps_per_round": 3, "batch_rows": 2}
-    federation = Federation(tiny_plan("fedavg", schedule=steps))
-    values, losses = tensors(federation.shared), _batches("ahus", federation.plan.seed)
-
-    for number in range(3):
-        federation.round(number, of=("ahus",))
-        for _ in range(3):
-            values = moved(values, slope(next(losses), values))
-        check(federation.shared, values)
-
-
-def test_both_models_of_ditto_see_the_same_batch() -> None:
-    """The shared one and the personal one, each with its own gradient on it."""
-    federation, own, batches = _begin({"name": "ditto", "strength": 0.8})
-    shared, personal = own["ahus"], dict(own)
-
-    for number in range(3):
-        federation.round(number)
-        ends = []
-        for site, losses in batches.items():
-            end, v = shared, personal[site]
-            for _ in range(2):
-                loss = next(losses)
-                along = slope(loss, v)
-                v = moved(v, {n: along[n] + 0.8 * (v[n] - shared[n]) for n in v})
-                end = moved(end, slope(loss, end))
-            personal[site] = v
-            ends.append(end)
-        shared = mean(ends)
-        check(federation.shared, shared)
-        for site in TABLES:
-            check(federation.used(site), personal[site])
-
-
 def test_the_inner_problem_of_pfedme_is_that_of_one_batch() -> None:
     """All its steps on the same rows, then w follows, then the next batch."""
     federation, own, batches = _begin({"name": "pfedme", "strength": 1.5, "inner_steps": 3, "rate": 0.2})
@@ -163,25 +127,6 @@ def test_an_optimiser_remembers_and_stays_at_its_site() -> None:
                 along = slope(risk(table), end)
                 speed[site] = {n: 0.6 * speed[site][n] + along[n] for n in along}
                 end = moved(end, speed[site])
-            ends.append(end)
-        values = mean(ends)
-        check(federation.shared, values)
-
-
-def test_the_rate_falls_over_the_rounds() -> None:
-    """Half of it after every epoch, here every step, across the rounds."""
-    federation = Federation(
-        tiny_plan("fedavg", optimiser={"rate_schedule": {"name": "step", "every_epochs": 1, "factor": 0.5}})
-    )
-    values = tensors(federation.shared)
-
-    for number in range(3):
-        federation.round(number)
-        ends = []
-        for table in TABLES.values():
-            end = values
-            for step in range(2):
-                end = moved(end, slope(risk(table), end), RATE * 0.5 ** (2 * number + step))
             ends.append(end)
         values = mean(ends)
         check(federation.shared, values)

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.site_agent.trainer.methods.by_hand import (
     Loss,
     Values,
-    contrast,
-    dense_features,
     descended,
-    layer,
     less,
     mean,
     module_forward,
@@ -73,27 +69,6 @@ def test_global_layers_with_fedprox() -> None:
         check(federation.used(site), own[site])
 
 
-def test_global_layers_taken_in_by_half_with_fedprox() -> None:
-    """The centre of the pull is the shared value, also where the site begins between it and its own."""
-    federation, own = _begin(
-        {"name": "global-layers", "update_rate": 0.5}, {"name": "fedprox", "strength": 1.2},
-        architecture=DEEP, columns=None, outputs=None,
-    )  # fmt: skip
-    shared = part(own["ahus"], "body")
-
-    for number in range(3):
-        federation.round(number)
-        for site, loss in SITES.items():
-            values = own[site]
-            for _ in range(STEPS):
-                along = slope(loss, values)
-                values = moved(values, along | {n: along[n] + 1.2 * (values[n] - shared[n]) for n in shared})
-            own[site] = values
-        shared = part(mean(own.values()), "body")
-        check(federation.shared, shared)
-        own = {site: v | {n: 0.5 * v[n] + 0.5 * new for n, new in shared.items()} for site, v in own.items()}
-
-
 @pytest.mark.parametrize("threshold", [1.0001, 1e6], ids=["first-layer", "all-but-the-last"])
 def test_player_fl_with_ditto(threshold: float) -> None:
     """Layers up to the chosen one are shared; the personal model is held near them and has layers of its own above."""
@@ -117,57 +92,6 @@ def test_player_fl_with_ditto(threshold: float) -> None:
         check(federation.shared, shared)
         for site in SITES:
             check(federation.used(site), personal[site])
-
-
-def test_fenda_fl_with_fedadam() -> None:
-    """The common extractors' mean update goes through the coordinator's Adam."""
-    architecture = {"name": "parallel", "common": [2], "unique": [3], "activation": "tanh"}
-    federation, own = _begin(
-        {"name": "fenda-fl"}, {"name": "fedadam", "rate": 0.1, "offset": 1e-3, "first_decay": 0.8},
-        architecture=architecture, columns=["a"], outputs=None,
-    )  # fmt: skip
-
-    def network(values: Values, rows: Tensor) -> Tensor:
-        both = [
-            torch.tanh(layer(values, "common.layer1", rows[:, :1])),
-            torch.tanh(layer(values, "unique.layer1", rows)),
-        ]
-        return layer(values, "head.output", torch.cat(both, dim=-1)).squeeze(-1)
-
-    shared = part(own["ahus"], "common")
-    first = {n: torch.zeros_like(value) for n, value in shared.items()}
-    second = {n: torch.zeros_like(value) for n, value in shared.items()}
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(risk(table, network), own[site], STEPS) for site, table in TABLES.items()}
-        update = less(mean(own.values()), shared)
-        first = {n: 0.8 * first[n] + 0.2 * d for n, d in update.items()}
-        second = {n: 0.99 * second[n] + 0.01 * d**2 for n, d in update.items()}
-        shared = {n: shared[n] + 0.1 * first[n] / (second[n].sqrt() + 1e-3) for n in shared}
-        own = {site: values | shared for site, values in own.items()}
-        check(federation.shared, shared, tolerance=2e-5)
-
-
-def test_fedper_with_moon() -> None:
-    """The features are drawn to those of the shared body, with the site's own head above them."""
-    federation, own = _begin(
-        {"name": "fedper"}, {"name": "moon", "strength": 2.0, "temperature": 0.5}, architecture=DEEP, outputs=None
-    )
-    last: dict[str, Values] = {}
-
-    def loss_of(site: str, received: Values) -> Loss:
-        task, rows = SITES[site], torch.tensor(TABLES[site][0], dtype=torch.float64)
-        if site not in last:
-            return task
-        near, far = dense_features(received, rows), dense_features(last[site], rows)
-        return lambda values: task(values) + 2.0 * contrast(dense_features(values, rows), near, far, 0.5)
-
-    for number in range(3):
-        federation.round(number)
-        own = {site: descended(loss_of(site, own[site]), own[site], STEPS) for site in SITES}
-        last = dict(own)
-        shared, own = _share(own, "input", "body")
-        check(federation.shared, shared)
 
 
 def _scaffold(
@@ -213,13 +137,6 @@ def test_scaffold_with_fedbn() -> None:
 
     names = tuple(name for name in own["ahus"] if name not in normalised)
     _scaffold(names, federation, own, {site: risk(table, network) for site, table in TABLES.items()}, tolerance=3e-5)
-
-
-def test_scaffold_with_fedper() -> None:
-    """The control variates are the shared layers' alone; the head takes plain steps."""
-    federation, own = _begin({"name": "scaffold"}, {"name": "fedper"}, architecture=DEEP, outputs=None)
-
-    _scaffold(tuple(n for n in own["ahus"] if not n.startswith("head")), federation, own, SITES)
 
 
 def test_ditto_with_fedadagrad_and_fine_tuning() -> None:

@@ -93,11 +93,3 @@ def test_enormous_scores_stay_finite() -> None:
 
     assert result.isfinite().all()
     assert attend_backward(torch.ones_like(result), kept, 8).isfinite().all()
-
-
-@pytest.mark.usefixtures("_way")
-def test_what_is_no_number_stays_none() -> None:
-    """A network that nobody started does not look like one that was."""
-    result, _ = attend(torch.full((48, 6, 3), torch.nan), 8)
-
-    assert result.isnan().all()

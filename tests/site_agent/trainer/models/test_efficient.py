@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,6 @@ from host.starting_files import starting_values
 from protos.errors import ConfigurationError
 from protos.plan.architecture import EfficientNetwork, network_tensors
 from protos.plan.augmentation import ImageSize
-from site_agent.trainer.models import image_models
 from site_agent.trainer.models.image_models import Efficient, load_torchvision
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.site_network import Seeds, SiteNetworks
@@ -141,15 +139,6 @@ def test_it_is_the_function_of_torchvision_in_float64(tmp_path: Path) -> None:
         torch.testing.assert_close(gradient, wanted[f"{owner}.{kind}"], rtol=1e-9, atol=1e-12)
 
 
-def test_a_new_network_draws_no_random_number() -> None:
-    """torchvision draws first values. The caller's generator, which draws dropout, stays as it was."""
-    before = torch.get_rng_state()
-
-    build_network(EfficientNetwork.model_validate(architecture(32)), 3 * 32**2, 7)
-
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_dropout_leaves_the_representation_as_it_was() -> None:
     """Penalties read a representation after `decide`, so dropout works on a copy."""
     network = build_network(EfficientNetwork.model_validate(architecture(32) | {"dropout": 0.5}), 3 * 32**2, 7).train()
@@ -173,33 +162,3 @@ def test_a_plan_is_refused_without_torchvision(monkeypatch: pytest.MonkeyPatch) 
         networks.lay(networks.tensors)
 
     assert refused.value.remedy.endswith("-m pip install --constraint constraints.txt '.[site,torchvision]'")
-
-
-def test_a_torchvision_for_another_pytorch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import that stops with an error of torch is not reported as a missing package."""
-
-    def stops() -> None:
-        raise RuntimeError("PyTorch and torchvision were compiled with different CUDA versions.")
-
-    monkeypatch.setattr(image_models, "_declare_operators", stops)
-
-    with pytest.raises(ConfigurationError, match=re.escape(f"does not fit PyTorch {torch.__version__}")):
-        load_torchvision()
-
-
-@pytest.mark.parametrize("is_loaded", [True, False])
-def test_operators_are_declared_only_without_torchvisions_own(monkeypatch: pytest.MonkeyPatch, is_loaded: bool) -> None:
-    """A computer that can load torchvision's compiled library uses the library's operators."""
-    declared = list[str]()
-
-    def load(path: str) -> None:
-        if not is_loaded:
-            raise OSError(path)
-
-    operators = SimpleNamespace(torchvision=SimpleNamespace(), load_library=load)
-    library = SimpleNamespace(define=lambda name, _: declared.append(name))
-    monkeypatch.setattr(image_models, "torch", SimpleNamespace(ops=operators, library=library))
-
-    image_models._declare_operators()
-
-    assert declared == ([] if is_loaded else ["torchvision::nms", "torchvision::qnms"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from site_agent.trainer.models.layers import Normalisation, dropout_terms
@@ -39,8 +38,3 @@ def test_dropout_is_alpha_dropout(rate: float) -> None:
 
     torch.testing.assert_close(factor * values + shift, expected, rtol=1e-5, atol=1e-5)
     assert (factor == 0).float().mean().item() == pytest.approx(rate, abs=0.02)
-
-
-def test_a_normalisation_has_no_buffers() -> None:
-    """Nothing that was measured on patients can be saved with a layer."""
-    assert not list(nn.ModuleList([Normalisation(3)]).buffers())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 
 import pytest
 import torch
@@ -124,47 +123,6 @@ def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
             assert values.grad is not None
             difference, size = (found[number] - values.grad).norm().item(), values.grad.norm().item()
             assert difference <= 1e-10 * size + 1e-12, (name, difference, size)
-
-
-@pytest.mark.parametrize("kind", STACKED)
-@for_each("seed", range(3))
-def test_a_stack_of_float32_is_as_exact_as_float32(kind: str, seed: int) -> None:
-    """In the trainer's own precision a stack differs from its networks by rounding alone.
-
-    Rounding is what half a unit in the last place of every number does to the network in float64. A network that
-    divides by a small variance amplifies it. 16 is the square root of the most roundings in a row, 256.
-    """
-    network = drawn(kind, seed)
-    modules = [started(network, 10 * seed + copy_number) for copy_number in range(3)]
-    rows = draw(seed, 3, 7, network.columns, dtype=torch.float32)
-
-    logits = stacked(modules)(rows)
-
-    for number, module in enumerate(modules):
-        whole, own = copy.deepcopy(module).double(), rows[number].double()
-        exact = whole(own)
-        rounding = max((moved(whole, own, draw_number) - exact).norm().item() for draw_number in range(8))
-        assert (logits[number].double() - exact).norm().item() <= 16 * rounding + 1e-6 * exact.norm().item()
-
-
-@pytest.mark.parametrize("kind", STACKED)
-@for_each("seed", range(5))
-def test_a_stack_whose_copies_do_not_lie_together_is_the_same(kind: str, seed: int) -> None:
-    """Copies may be rows of one flat tensor, each with all of its parameters: only strides differ."""
-    network = drawn(kind, seed)
-    stack = stacked([started(network, 10 * seed + copy_number) for copy_number in range(3)])
-    rows = draw(seed, 3, 7, network.columns, dtype=torch.float32)
-    expected = stack(rows)
-
-    for values in stack.parameters():
-        wide = torch.full((3, values[0].numel() + 5), torch.nan)
-        wide[:, 2 : 2 + values[0].numel()] = values.data.flatten(1)
-        values.data = wide[:, 2 : 2 + values[0].numel()].view(values.shape)
-    apart = stack(rows)
-    apart.sum().backward()
-
-    torch.testing.assert_close(apart, expected, rtol=1e-5, atol=1e-6)
-    assert all(values.grad is not None and values.grad.isfinite().all() for values in stack.parameters())
 
 
 @for_each("seed", range(5))
@@ -366,12 +324,3 @@ def test_the_linear_path_adds_its_map_to_the_logits() -> None:
     path = rows @ tensors["unique.path.weight"].T + tensors["unique.path.bias"]
 
     torch.testing.assert_close(with_path(rows), without(rows) + path)
-
-
-def test_layers_of_chains_stand_in_their_order() -> None:
-    """Parts follow each other as the network computes: input, body, head."""
-    names = [name for name, _ in build_network(DenseNetwork(name="dense", hidden=(3,) * 12), 2, 1).named_parameters()]
-
-    numbers = [int(name.split(".")[1].removeprefix("layer")) for name in names]
-
-    assert all(left <= right for left, right in pairwise(numbers))

@@ -9,7 +9,6 @@ import torch
 
 from protos.errors import ConfigurationError
 from protos.plan.architecture import NamedTensor, NamedTensors, TensorSpec, network_tensors
-from site_agent.trainer.failures import ModuleDiffers
 from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.models.user_module import build_user_module, check_batch
 
@@ -98,15 +97,6 @@ def test_building_twice_gives_the_same_start_and_draws_nothing_from_others(tmp_p
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_another_seed_starts_the_private_parameters_elsewhere(tmp_path: Path) -> None:
-    """The file's random draws follow the seed, so runs with other seeds differ in it."""
-    path = written(tmp_path, GOOD)
-
-    first, second = (build_user_module(path, 3, 2, federated(), seed).state_dict() for seed in (0, 1))
-
-    assert not torch.equal(first["exit.weight"], second["exit.weight"])
-
-
 def test_batches_too_small_for_the_module_are_refused_before_training(tmp_path: Path) -> None:
     """Batch normalisation has no variance of one row; the refusal quotes the file's error and names the rows."""
     path = written(tmp_path, GOOD)
@@ -165,18 +155,6 @@ def test_a_folder_in_which_others_can_exchange_the_file_is_refused(tmp_path: Pat
     assert f"{folder} can be written by other accounts" in error.what
 
 
-def test_a_link_is_followed_to_the_folder_that_counts(tmp_path: Path) -> None:
-    """A safe folder with a link into an unsafe one does not make the file safe."""
-    unsafe = tmp_path / "unsafe"
-    unsafe.mkdir()
-    target = written(unsafe, "raise SystemExit('it ran')")
-    unsafe.chmod(0o777)
-    link = tmp_path / "link.py"
-    link.symlink_to(target)
-
-    assert "other accounts" in refusal(link).what
-
-
 @pytest.mark.parametrize("name", ["missing.py", "."])
 def test_a_path_without_a_file_is_refused(tmp_path: Path, name: str) -> None:
     """A missing file and a folder are refused in words."""
@@ -217,19 +195,6 @@ def test_a_tensor_that_does_not_fit_the_plan_is_named(
     error = refusal(written(tmp_path, GOOD), federated(**tensors))
 
     assert shown in error.what
-
-
-def test_all_tensors_that_do_not_fit_are_told_at_once(tmp_path: Path) -> None:
-    """A mistake in a name is answered with the module's own name, another shape with both.
-
-    The federation receives the first.
-    """
-    error = refusal(written(tmp_path, GOOD), federated(shared_wieght=(4, 4), shared_bias=(5,)))
-
-    assert "no parameter shared.wieght, which the plan federates; did you mean shared.weight?" in error.what
-    assert "has shape (4,), the plan says (5,)" in error.what
-    assert isinstance(error, ModuleDiffers)
-    assert error.tensor == "shared.wieght"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,20 +83,6 @@ def test_a_run_that_ends_early_has_the_coefficients_of_its_rounds(tmp_path: Path
     np.testing.assert_allclose(made["standard_errors"], wanted.errors, atol=1e-3)
     for count in (0, 1):
         assert fitted(plan, course, _before_round(plan, members, 1), count) == {}
-
-
-def test_sites_standardise_by_the_sums_of_all(tmp_path: Path) -> None:
-    """The announced means and deviations are those of all training rows, to six digits."""
-    plan = prior_plan("breast-cancer")
-    members = members_of(tmp_path, plan, "breast-cancer")
-    federate(plan, members)
-
-    standard = members["delft"].study.known_by_others().standard
-
-    pooled = np.concatenate([member.study._values for member in members.values()])
-    np.testing.assert_allclose(standard.means, pooled.mean(axis=0), atol=1e-8)
-    np.testing.assert_allclose(standard.deviations, pooled.std(axis=0), atol=1e-6)
-    assert standard.rows == len(pooled)
 
 
 @pytest.mark.parametrize("table", ["breast-cancer", "wine", "diabetes"])
@@ -278,22 +263,6 @@ def test_a_number_of_few_sites_is_left_out_by_all(tmp_path: Path, few: str) -> N
     assert list(np.flatnonzero(~known.standard.is_used)) == [dropped]
     assert known.joint[0, dropped] == 0.0
     assert (known.joint[0, [place for place in range(5) if place != dropped]] != 0.0).all()
-
-
-def test_where_the_others_know_nothing_everybody_stays_local(tmp_path: Path) -> None:
-    """With a guard that is not positive the others' weight is 0, and the model is the one without them."""
-    plan = prior_plan("breast-cancer")
-    members = members_of(tmp_path, plan, "breast-cancer")
-    federate(plan, members)
-    member = members["ahus"]
-    known = member.study.known_by_others()
-    member.study.known_by_others = lambda: replace(known, guard=-1.0)  # type: ignore[method-assign]
-
-    report = make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
-
-    prior: Any = report["prior"]
-    assert prior["weights"]["others"] == 0.0
-    assert report["federated"] == report["siloed"]
 
 
 def test_shuffled_outcomes_fail_the_guard(tmp_path: Path) -> None:

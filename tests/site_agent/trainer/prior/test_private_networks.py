@@ -16,7 +16,6 @@ from global_layers.one_process import Collection, Part, run_rounds
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.desk.results.network_baselines import has_placebo
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.study import Asked, Study
 from site_agent.trainer.training.private_gradient import PrivateRows, private_sums
@@ -64,23 +63,6 @@ def _played(collection: Collection, studies: dict[str, Study]) -> Run:
     return run
 
 
-def test_masks_change_no_bit_given_the_noise() -> None:
-    """The sum over sites is of integers: with the same noise the network is the same in whatever order they come."""
-    found = []
-    for order in (1, -1):
-        plan, studies = _federation(1.0, rounds=5)
-        collection = Collection(plan)
-        drawn = {name: np.random.default_rng(place) for place, name in enumerate(studies)}
-        given = iter([name for _ in range(5) for name in list(studies)[::order]])
-        collection.noise = lambda numbers, given=given, drawn=drawn, plan=plan: with_noise(
-            plan, numbers, drawn[next(given)].bytes
-        )
-        run = _played(collection, dict(list(studies.items())[::order]))
-        found.append(run.parameters.copy())
-
-    np.testing.assert_array_equal(*found)
-
-
 def test_without_noise_a_private_round_is_a_step_along_the_clipped_gradient() -> None:
     """With a wide clip and no noise the private run ends near the plain run of the same steps."""
     plan, studies = _federation(1.0, rounds=10)
@@ -103,11 +85,6 @@ def test_without_noise_a_private_round_is_a_step_along_the_clipped_gradient() ->
 
     # Row counts are rounded to two significant bits in the plain run, so the two do not agree to the last digit.
     assert np.corrcoef(exact, other)[0, 1] > 0.99
-
-
-def test_a_private_plan_has_no_placebo() -> None:
-    """It would cost again."""
-    assert not has_placebo(_federation(1.0)[0])
 
 
 @pytest.mark.parametrize("name", [name for name in PRIVATE if name not in ("fedavg", "fedbabu")])

@@ -21,7 +21,6 @@ from tests.for_each import for_each
 from tests.site_agent.trainer.prior.prior_federation import heart_members
 
 Float64 = npt.NDArray[np.float64]
-CODES = ("none", "mild", "severe")
 
 
 def _columns(codes: int) -> tuple[MappedCode, ...]:
@@ -33,16 +32,6 @@ def _columns(codes: int) -> tuple[MappedCode, ...]:
         MappedCode(feature="pain", ones=tuple(places[code] for code in column.ones), known=known)
         for column in columns_of((concept,))
     )
-
-
-def test_a_concept_of_three_codes_has_two_columns() -> None:
-    """The first column is 1 for every code but the first, so rare codes count there together."""
-    three = CodedConcept(kind="codes", name="pain", definition="Pain.", codes=CODES)
-    two = CodedConcept(kind="codes", name="sex", definition="Sex.", codes=("female", "male"))
-
-    found = [(column.name, column.ones) for column in columns_of((three, two))]
-
-    assert found == [("pain: not none", ("mild", "severe")), ("pain=severe", ("severe",)), ("sex=male", ("male",))]
 
 
 def _standardised(mapped: tuple[Mapped, ...], own: Float64, generator: np.random.Generator) -> Float64:

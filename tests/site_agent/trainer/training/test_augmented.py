@@ -11,8 +11,6 @@ import torch
 
 from protos.plan.augmentation import Flip, ImageSize, Shift
 from protos.plan.learning_rates import ConstantRate
-from protos.plan.manifest import manifest_of
-from site_agent.desk.plan_review import as_lines, review_sections
 from site_agent.trainer.site_network import Seeds, _augmenting
 from site_agent.trainer.training.batches import Augmenting, Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork
@@ -72,17 +70,6 @@ def test_a_change_follows_from_seed_epoch_and_row_alone(seed: int) -> None:
     assert torch.equal(stack[1], all_at_once[some])
     assert not torch.equal(stack[0], stack[1])
     assert not torch.equal(steps.applied(IMAGES[:50], some, epoch=4), all_at_once[some])
-
-
-def test_the_order_of_steps_is_the_plans() -> None:
-    """Two steps are done one after the other, each with draws of its own."""
-    first, second = (augmenting(step, seeds=(7,)) for step in BOTH)
-
-    both = augmenting(*BOTH).applied(IMAGES, ROWS, epoch=0)
-
-    flipped = first.applied(IMAGES, ROWS, epoch=0)
-    assert not torch.equal(both, second.applied(flipped, ROWS, epoch=0))  # the second step has other draws
-    assert (both.abs().sum(1) <= flipped.abs().sum(1) + 1e-4).all()
 
 
 class Keeping:
@@ -145,18 +132,6 @@ def test_batches_are_changed_in_each_epoch_and_a_resumed_run_changes_them_alike(
         expected = augmenting(*BOTH).applied(batch, numbers, epoch=number // 4)
         assert torch.equal(seen.seen[number], expected)
         assert not torch.equal(expected, batch)
-
-
-def test_a_reviewer_reads_how_images_are_changed() -> None:
-    """Both steps are in the review; a plan without steps has no such sentence."""
-    steps = [{"name": "flip"}, {"name": "shift", "pixels": 2}]
-    words = (
-        "images are changed at random in each epoch: half of them are mirrored across, each is moved by up to 2 pixels"
-    )
-
-    for augmentation, is_there in ((steps, True), ([], False)):
-        plan = make_plan(method={"name": "local"}, architecture=IMAGE | {"augmentation": augmentation})
-        assert (words in " ".join(as_lines(review_sections(plan, manifest_of(plan))))) == is_there
 
 
 @pytest.mark.parametrize("seed", range(3))

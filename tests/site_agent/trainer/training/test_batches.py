@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from protos.errors import DataError
-from protos.plan.schedules import EpochSchedule, StepSchedule
-from site_agent.trainer.training.batches import Batches, Rows, check_batches
+from site_agent.trainer.training.batches import Batches, Rows
 from tests.for_each import for_each
 
 
@@ -26,17 +24,6 @@ def test_every_epoch_uses_equal_batches_and_no_row_twice(seed: int) -> None:
     assert [len(epoch.unique()) for epoch in epochs] == [40, 40, 40]
     assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3
     assert all(0 <= row < 43 for epoch in epochs for row in epoch.tolist())
-
-
-@pytest.mark.parametrize("rows", [8, 11, 23, 24, 103])
-def test_batches_have_the_rows_that_were_agreed(rows: int) -> None:
-    """Batches of 8: what does not fill one is left over, instead of making the others larger."""
-    batches = _batches(0, rows, rows // 8, batch_rows=8)
-
-    epoch = [batches.draw() for _ in range(rows // 8)]
-
-    assert [len(batch) for batch in epoch] == [8] * (rows // 8)
-    assert len(torch.cat(epoch).unique()) == 8 * (rows // 8)
 
 
 @pytest.mark.parametrize("drawn", [0, 3, 4, 6])
@@ -72,15 +59,3 @@ def test_each_copy_of_a_stack_draws_as_it_would_alone(seed: int) -> None:
             expected = Rows(rows.features[copy], rows.targets[copy]).select(single[copy])
             assert torch.equal(chosen.features[copy], expected.features)
             assert torch.equal(chosen.targets[copy], expected.targets)
-
-
-def test_too_few_rows_are_told() -> None:
-    """With both numbers and the key to change, whichever way the plan cuts an epoch."""
-    check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=3), 3)
-
-    with pytest.raises(DataError, match="requires 4 batches an epoch, but this site has 3 training rows") as told:
-        check_batches(EpochSchedule(aggregate="every-batch", epochs=1, batches_per_epoch=4), 3)
-    with pytest.raises(DataError, match="requires batches of 4 rows, but this site has 3"):
-        check_batches(StepSchedule(aggregate="every-steps", rounds=1, steps_per_round=1, batch_rows=4), 3)
-
-    assert "batches_per_epoch of at most 3" in told.value.remedy

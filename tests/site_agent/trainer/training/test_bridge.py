@@ -22,52 +22,6 @@ def _normal(seed: int, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-@for_each("seed", range(10))
-def test_laying_out_keeps_every_value_and_prediction(seed: int) -> None:
-    """A network predicts the same before and after its parameters share two tensors."""
-    network, rows = _network(seed), torch.ones(7, 3)
-    before, values = network(rows), {name: value.detach().clone() for name, value in network.named_parameters()}
-
-    flat = FlatNetwork(network, FEDERATED)
-
-    assert torch.equal(network(rows), before)
-    assert all(np.array_equal(array, values[name]) for name, array in flat.values().items())
-    assert flat.tensors == (("1.bias", (5,)), ("1.weight", (5, 4)))
-    assert (flat.federated.shape, flat.private.shape) == ((25,), (28,))
-
-
-@for_each("seed", range(10))
-def test_private_parameters_are_never_in_a_change(seed: int) -> None:
-    """Whatever happens to the private ones, the update is the federated ones' alone, in their order."""
-    flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
-    flat.take_in(received, 1.0)
-    bias, weight = _normal(seed + 1, 5), _normal(seed + 2, 5, 4)
-
-    with torch.no_grad():
-        for name, parameter in flat.network.named_parameters():
-            parameter.fill_(torch.nan) if name not in FEDERATED else None
-        flat.network.get_parameter("1.bias").copy_(bias)
-        flat.network.get_parameter("1.weight").copy_(weight)
-    update = flat.update(received)
-
-    assert torch.equal(update, torch.cat([bias, weight.flatten()]) - received)
-
-
-@pytest.mark.parametrize("rate", [0.25, 0.7, 1.0])
-@for_each("seed", range(10))
-def test_taking_in_mixes_own_and_shared(seed: int, rate: float) -> None:
-    """The federated ones become (1 - rate) own + rate shared; all others stay."""
-    flat, received = FlatNetwork(_network(seed), FEDERATED), _normal(seed, 25)
-    own, private = flat.federated_values.clone(), flat.private.data.clone()
-
-    flat.take_in(received, rate)
-
-    expected = (1 - rate) * own + rate * received
-    torch.testing.assert_close(flat.federated_values, expected, atol=1e-6, rtol=0)
-    assert rate < 1 or torch.equal(flat.federated_values, received)
-    assert torch.equal(flat.private.data, private)
-
-
 def test_the_optimisers_gradients_are_the_networks() -> None:
     """Two tensors hold every gradient, so one step for each moves every parameter."""
     flat, other = FlatNetwork(_network(0), FEDERATED), _network(0)
@@ -81,20 +35,6 @@ def test_the_optimisers_gradients_are_the_networks() -> None:
         assert torch.equal(stretch.grad, torch.cat([found.flatten() for found in gradients if found is not None]))
     flat.zero_gradients()
     assert not any(inner.grad is None or inner.grad.any() for inner in flat.network.parameters())
-
-
-def test_what_is_handed_out_is_a_copy() -> None:
-    """Later training updates neither values nor an update nor a state."""
-    flat = FlatNetwork(_network(0), FEDERATED)
-    values, update, state = flat.values(), flat.update(torch.zeros(25)), flat.state()
-    copies = values["1.bias"].copy(), update.clone(), {name: tensor.clone() for name, tensor in state.items()}
-
-    for stretch in flat.stretches:
-        stretch.data.add_(1.0)
-
-    np.testing.assert_array_equal(values["1.bias"], copies[0])
-    assert torch.equal(update, copies[1])
-    assert all(torch.equal(tensor, copies[2][name]) for name, tensor in state.items())
 
 
 def test_a_state_and_loaded_values_bring_everything_back() -> None:

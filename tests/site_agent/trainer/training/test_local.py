@@ -80,22 +80,6 @@ def _numbers(flat: FlatNetwork) -> Tensor:
     return torch.cat([stretch.data for stretch in flat.stretches])
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@for_each("seed", range(5))
-def test_the_same_seed_gives_the_same_bits_beside_other_training(seed: int, dropout: float) -> None:
-    """Other networks that train in between, and torch's own generator, change nothing."""
-    (quiet, expected, _), (disturbed, found, _) = _training(seed, dropout=dropout), _training(seed, dropout=dropout)
-    other, its, _ = _training(seed + 1, dropout=0.5)
-
-    _train(quiet, expected, 10)
-    for _ in range(10):
-        torch.rand(3)
-        _train(other, its, 1)
-        _train(disturbed, found, 1)
-
-    assert torch.equal(_numbers(expected), _numbers(found))
-
-
 @for_each("seed", range(3))
 def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
     """Two seeds train differently, and the process's own generator goes on as if nothing had happened."""
@@ -108,19 +92,6 @@ def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
 
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(_numbers(first), _numbers(second))
-
-
-@for_each("seed", range(5))
-def test_taking_in_ones_own_values_is_no_event(seed: int) -> None:
-    """A federation of one site, with update rate 1 and exact exchange, is training alone to the bit."""
-    (alone, expected, _), (federated, found, _) = _training(seed), _training(seed)
-
-    _train(alone, expected, 12)
-    for _ in range(3):
-        _train(federated, found, 4)
-        found.take_in(found.update(torch.zeros_like(found.federated_values)), 1.0)
-
-    assert torch.equal(_numbers(expected), _numbers(found))
 
 
 @pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
@@ -150,20 +121,6 @@ def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
     assert whole.shape == (5000, 1)
     np.testing.assert_array_equal(whole, predict(flat, rows))
     np.testing.assert_allclose(whole[4990:], predict(flat, rows[4990:]), rtol=1e-4, atol=1e-6)
-
-
-@for_each("seed", range(3))
-def test_after_a_prediction_dropout_is_drawn_again(seed: int) -> None:
-    """Measuring between two rounds changes no bit of the second one."""
-    (quiet, expected, _), (measured, found, recipe) = _training(seed, dropout=0.3), _training(seed, dropout=0.3)
-
-    for training, flat in ((quiet, expected), (measured, found)):
-        _train(training, flat, 3)
-        if training is measured:
-            validation_loss(flat, _rows(seed, "binary", 43), recipe.loss)
-        _train(training, flat, 3)
-
-    assert torch.equal(_numbers(expected), _numbers(found))
 
 
 class _Recorder:

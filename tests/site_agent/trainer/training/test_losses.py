@@ -65,21 +65,6 @@ def test_the_default_is_torchs_own(seed: int, kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
-@for_each("seed", range(5))
-def test_focal_of_gamma_nought_is_cross_entropy(seed: int, kind: str) -> None:
-    """At gamma 0 exactly, and a gamma that is all but 0 changes the loss by as little."""
-    outputs, targets = _batch(seed, kind, 23)
-    nought = Focal(name="focal", gamma=0.0)
-
-    plain = LossFunction(task=_task(kind))(outputs, targets)
-    focal = build_loss(nought, _task(kind), outputs.shape[1], targets)(outputs, targets)
-    nearly = LossFunction(task=_task(kind), gamma=1e-9)(outputs, targets)
-
-    torch.testing.assert_close(focal, plain, rtol=0, atol=1e-7)
-    torch.testing.assert_close(nearly, plain, rtol=1e-6, atol=1e-7)
-
-
 @for_each("seed", range(5))
 def test_explicit_weights_are_torchs(seed: int) -> None:
     """Several classes: cross_entropy(weight=); binary: the two terms of the logistic loss, by the sum of weights."""
@@ -131,36 +116,6 @@ def test_gradients_are_the_slopes(gamma: float, kind: str, weighted: bool, shape
     assert torch.autograd.gradcheck(lambda moved: loss(moved, targets), [outputs.requires_grad_()])
 
 
-@settings(max_examples=100)
-@given(seed=st.integers(0, 1000), gamma=st.sampled_from(GAMMAS), weighted=st.booleans(), hard=st.booleans())
-def test_binary_is_the_case_of_two_classes(seed: int, gamma: float, weighted: bool, hard: bool) -> None:
-    """One logit z and the two logits 0 and z are the same loss, with any weights and targets."""
-    logits, targets = _batch(seed, "binary", 17, dtype=torch.float64)
-    targets = targets.round() if hard else targets
-    weights = _weights("binary", weighted)
-    two = torch.cat((torch.zeros_like(logits), logits), dim=1)
-    classes = targets.long() if hard else torch.stack((1 - targets, targets), dim=1)
-
-    one = LossFunction(task="binary", gamma=gamma, weights=weights)(logits, targets)
-    other = LossFunction(task="multi-class", gamma=gamma, weights=weights)(two, classes)
-
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("gamma", GAMMAS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("shape", [(21,), (3, 21)], ids=str)
-def test_certain_shares_are_class_numbers(gamma: float, weighted: bool, shape: tuple[int, ...]) -> None:
-    """A row that is completely of one class counts the same in every notation."""
-    outputs, targets = _batch(13, "classes", *shape)
-    loss = LossFunction(task="multi-class", gamma=gamma, weights=_weights("classes", weighted))
-
-    certain = functional.one_hot(targets, CLASSES).float()
-
-    torch.testing.assert_close(loss(outputs, certain), loss(outputs, targets), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(_gradient(loss, outputs, certain), _gradient(loss, outputs, targets))
-
-
 @pytest.mark.parametrize("gamma", [*GAMMAS, 1e-6])
 @pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -208,19 +163,6 @@ def test_a_stack_is_its_copies(seed: int, kind: str, gamma: float, weights: str)
         torch.testing.assert_close(gradient[copy], _gradient(alone, outputs[copy], targets[copy]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gamma", [0.0, 2.0])
-def test_copies_may_share_their_targets(kind: str, gamma: float) -> None:
-    """Targets without the axis of copies are those of every copy."""
-    outputs, _ = _batch(15, kind, 5, 19)
-    _, targets = _batch(16, kind, 19)
-    loss = LossFunction(task=_task(kind), gamma=gamma, weights=_weights(kind, gamma > 0))
-
-    repeated = targets.expand(5, *targets.shape)
-
-    torch.testing.assert_close(loss.per_copy(outputs, targets), loss.per_copy(outputs, repeated), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize(("kind", "wrong"), [("binary", (19, 1)), ("numbers", (19, 1)), ("numbers", (18,))])
 def test_targets_of_another_shape_are_no_targets(kind: str, wrong: tuple[int, ...]) -> None:
     """A column of targets is an error; spread over all pairs of rows it would be a loss of nothing."""
@@ -249,21 +191,6 @@ def test_balanced_weights_give_each_class_the_same_say(counts: list[int]) -> Non
         assert weights.tolist()[: len(counts)] == pytest.approx(expected[: len(weights)], rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
-def test_each_copy_is_balanced_by_its_own_rows(kind: str) -> None:
-    """Where copies of a stack have rows of their own, each has the weights that it has alone."""
-    _, targets = _batch(18, kind, 3, 40)
-    focal = Focal(name="focal", class_weights="balanced")
-
-    together = build_loss(focal, _task(kind), CLASSES, targets).weights
-    alone = [build_loss(focal, _task(kind), CLASSES, copy).weights for copy in targets]
-
-    assert together is not None
-    for weights, copy in zip(together, alone, strict=True):
-        assert copy is not None
-        assert torch.equal(weights, copy)
-
-
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 @pytest.mark.parametrize("stack", [False, True])
 def test_a_class_without_training_rows_says_nothing(gamma: float, stack: bool) -> None:
@@ -278,29 +205,6 @@ def test_a_class_without_training_rows_says_nothing(gamma: float, stack: bool) -
     assert (_gradient(loss, outputs, targets)[absent] == 0).all()
     assert float(loss(outputs, torch.ones_like(targets))) == 0
     assert (_gradient(loss, outputs, torch.ones_like(targets)) == 0).all()
-
-
-@pytest.mark.parametrize("factor", [1e-6, 7.0])
-@pytest.mark.parametrize("kind", ["binary", "classes", "shares"])
-def test_only_the_ratio_of_weights_matters(factor: float, kind: str) -> None:
-    """All weights times a factor are the same loss, so a plan's learning rate keeps its meaning."""
-    outputs, targets = _batch(20, kind, 23)
-    weights = _weights(kind, True)
-    assert weights is not None
-
-    one = LossFunction(task=_task(kind), gamma=2.0, weights=weights)(outputs, targets)
-    other = LossFunction(task=_task(kind), gamma=2.0, weights=weights * factor)(outputs, targets)
-
-    torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("kind", ["binary", "shares"])
-def test_a_student_that_agrees_with_its_teacher_stays(kind: str) -> None:
-    """Where the targets are the network's own probabilities, cross-entropy has no slope."""
-    outputs, _ = _batch(21, kind, 23)
-    teacher = outputs.squeeze(1).sigmoid() if kind == "binary" else outputs.softmax(1)
-
-    assert _gradient(LossFunction(task=_task(kind)), outputs, teacher).abs().max() < 1e-7
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from protos.plan.optimisers import (
     AdamW,
     Optimiser,
     StochasticGradientDescent,
-    is_plain_descent,
 )
 from site_agent.trainer.training.training_model import (
     build_optimiser,
@@ -24,7 +23,6 @@ from site_agent.trainer.training.training_model import (
     optimiser_tensors,
     set_learning_rate,
 )
-from tests.for_each import for_each
 
 BETAS = {"first_decay": 0.8, "second_decay": 0.95, "offset": 1e-3, "weight_decay": 0.1}
 # Each with settings that are not its defaults, and torch's plainest code with the same.
@@ -110,25 +108,6 @@ def test_a_restored_optimiser_goes_on_to_the_bit(record: Optimiser, before: int)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=str)
-def test_going_back_forgets_what_was_done_since(record: Optimiser) -> None:
-    """An optimiser that stepped on and returns to its beginning steps again as at first, as often as wanted."""
-    parameters = _parameters(3)
-    start, optimiser = _values(parameters), build_optimiser(record, parameters)
-    saved = optimiser_tensors(optimiser)
-
-    ends = []
-    for _ in range(3):
-        load_optimiser_tensors(optimiser, saved)
-        for parameter, value in zip(parameters, start, strict=True):
-            parameter.data.copy_(value)
-        _step(optimiser, parameters, range(4))
-        ends.append(_values(parameters))
-
-    assert _all_equal(ends[0], ends[1])
-    assert _all_equal(ends[0], ends[2])
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=str)
 def test_a_stack_steps_as_its_copies_do_alone(record: Optimiser) -> None:
     """Three networks in one tensor move as three optimisers would move them."""
     generator = torch.Generator().manual_seed(4)
@@ -173,23 +152,6 @@ def test_no_accepted_setting_divides_by_nothing(record: Optimiser) -> None:
         optimiser.step()
 
     assert parameter.isfinite().all()
-
-
-@for_each("seed", range(10))
-def test_plain_descent_is_the_gradient_times_the_rate(seed: int) -> None:
-    """SCAFFOLD's assumption: (x - y) / (steps * rate) is the mean gradient."""
-    record = StochasticGradientDescent(name="sgd", learning_rate=0.05)
-    parameter = nn.Parameter(torch.randn(50, generator=torch.Generator().manual_seed(seed)))
-    optimiser, start, gradients = build_optimiser(record, [parameter]), parameter.detach().clone(), []
-
-    for step in range(20):
-        gradients.append(torch.randn(50, generator=torch.Generator().manual_seed(100 * seed + step)))
-        parameter.grad = gradients[-1].clone()
-        optimiser.step()
-
-    assert is_plain_descent(record)
-    drift = (start - parameter.detach()) / (20 * 0.05)
-    torch.testing.assert_close(drift, torch.stack(gradients).mean(0), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("batches", [1, 4])

@@ -78,17 +78,6 @@ def test_the_proximal_gradient_is_that_of_its_formula(strength: float) -> None:
     assert not flat.private.grad.any()
 
 
-def test_at_the_received_values_nothing_pulls() -> None:
-    """In the first step of a round the proximal term has no gradient."""
-    flat = FlatNetwork(nn.Linear(2, 1), ["weight", "bias"])
-    penalties = Penalties((Proximal(5.0),), flat, _recipe(flat))
-
-    penalties.begin_round(flat.federated_values.clone())
-    penalties.add_gradients()
-
-    assert not flat.federated_gradient.any()
-
-
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
 def test_a_contrast_is_the_cross_entropy_of_two_cosines(temperature: float) -> None:
     """By numbers: z lies with a (cosine 1) and across b (cosine 0), so the loss is log(1 + exp(-1 / T))."""
@@ -99,17 +88,6 @@ def test_a_contrast_is_the_cross_entropy_of_two_cosines(temperature: float) -> N
 
     assert float(found) == pytest.approx(np.log1p(np.exp(-1 / temperature)), rel=1e-5)
     assert float(contrast(own, other, alike, temperature)) == pytest.approx(np.log1p(np.exp(1 / temperature)), rel=1e-5)
-
-
-@for_each("seed", range(5))
-def test_a_contrast_of_a_stack_is_the_sum_of_its_copies(seed: int) -> None:
-    """So that each copy's gradient is its own."""
-    own, alike, other = (torch.from_numpy(np.random.default_rng(seed).normal(size=(3, 4, 5, 6)))).unbind()
-
-    found = contrast(own, alike, other, 0.5)
-
-    singles = [_log_loss(own[copy], alike[copy], other[copy], 0.5) for copy in range(4)]
-    torch.testing.assert_close(found, torch.stack(singles).sum())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protos.plan.noisy_results import local_change, mean_change
+from protos.plan.noisy_results import local_change
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE
 from protos.privacy.discrete_gaussian import discrete_gaussian
@@ -186,14 +186,3 @@ def test_samples_are_drawn_for_each_step() -> None:
     private_sums(plan.private_training, arrays, rows_of(60, arrays[0].shape[1], generator), counted)
 
     assert asked.count(8 * 30) == 2  # 64 bits for each of 30 patients
-
-
-@for_each("seed", range(5))
-def test_the_mean_of_the_sites_changes_is_the_coordinators_step(seed: int) -> None:
-    """The server rule receives from the summed integers the mean of the sites' movements."""
-    training = training_of(steps=3)
-    numbers = np.random.default_rng(seed).integers(-(1 << 45), 1 << 45, (4, len(training.names))).astype(np.float64)
-
-    mean = np.mean([local_change(training, one) for one in numbers], axis=0)
-
-    np.testing.assert_allclose(mean_change(training, numbers.sum(axis=0)), mean, rtol=1e-12)
