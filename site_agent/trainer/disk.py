@@ -232,7 +232,8 @@ _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS answered (plan TEXT, round INTEGER, request TEXT, PRIMARY KEY (plan, round));
 CREATE TABLE IF NOT EXISTS begun (run TEXT PRIMARY KEY, rows TEXT, round INTEGER);
 CREATE TABLE IF NOT EXISTS counts (kind TEXT, rows INTEGER, place INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS released (column TEXT, run TEXT, value TEXT, rows INTEGER);
+CREATE TABLE IF NOT EXISTS contents (content TEXT PRIMARY KEY, digests BLOB);
+CREATE TABLE IF NOT EXISTS used (place INTEGER PRIMARY KEY, run TEXT, facts TEXT, head TEXT);
 """
 
 

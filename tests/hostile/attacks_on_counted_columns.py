@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 import site_agent.trainer.released_numbers
 from protos.plan.plan import Plan
 from protos.plan.statistics_plan import MOMENT_SCALE
 from site_agent.hospital import read_hospital
+from site_agent.trainer.answered_values import ReleasedBefore
 from site_agent.trainer.before_rounds import own_numbers
-from site_agent.trainer.released_numbers import ReleasedBefore
-from tests.hostile.attack import Attack, in_copy, scratch
+from tests.hostile.attack import Attack, in_copy, patched, scratch
 from tests.site_agent.trainer.sites import make_plan, make_site
 
 AGE = {"name": "mean_radius", "low": 0.0, "high": 40.0}
 OF_THE_PATIENT = 17.25
 
 
-@contextmanager
-def with_a_memory_of_tables() -> Iterator[None]:
-    """A site records the table that was used, so that a table with one more row or column is a different one."""
-    answered: dict[tuple[str, int, tuple[str, ...]], str] = {}
-
-    def remember(folder: Path, plan: Plan, table: Any, smallest_cell: int) -> None:
-        rows = len(next(iter(table.features.values())))
-        key = (AGE["name"], rows, tuple(table.features))
-        if answered.setdefault(key, plan.run_name) != plan.run_name:  # type: ignore[arg-type]
-            raise ReleasedBefore([str(AGE["name"])], smallest_cell)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.trainer.released_numbers, "remember", remember)
-        yield
+def without_a_memory_of_values() -> AbstractContextManager[None]:
+    """A site forgets which values it used."""
+    return patched(site_agent.trainer.released_numbers, remember=lambda *used: None)
 
 
 def counting(version: int) -> Plan:
@@ -59,7 +45,7 @@ def add_patient(folder: Path) -> None:
 
 def one_added_patient(weakened: bool) -> bool:
     """Count a column, wait for a patient, count it again after an unrelated column has joined, and subtract."""
-    with scratch() as folder, in_copy(weakened, with_a_memory_of_tables):
+    with scratch() as folder, in_copy(weakened, without_a_memory_of_values):
         config = make_site(folder)
         rows, total, _ = own_numbers(read_hospital(config), counting(1), folder / "models")
         add_patient(folder)

@@ -1,0 +1,258 @@
+"""Remembers on disk the values that this site's sums used, for statistics, regressions and networks alike.
+
+Two sums over tables that differ by one patient differ by that patient's values. So another run gets columns only if
+they have the same values as at every earlier answer, or enough other values. The rules:
+
+* values are remembered before a sum leaves. One run uses one state of its columns, however often it is repeated;
+* since each earlier run, in each column and in each pair of columns, either no row changed or at least `smallest_cell`
+  rows did. A row that changed in several columns is one row, and missing values are no rows;
+* a value that the plan's range replaced by a limit hides no other row, because anybody knows it. Only for pairs of two
+  codes no number of rows is required;
+* source values are remembered, and values as the plan maps them. So a changed range is a change of values;
+* the disk has no value. It has keyed digests under the site's secret, in the order of the rows;
+* each answer has a head, a keyed digest of everything remembered so far. The gate writes it to the audit log with
+  each release. A memory without the newest head of the log was deleted or copied back, and counts as used up.
+
+The sums of equal values under other settings are compared by the gate (protos/masking/answered_sets.py).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from host.record_store import Store
+from protos.errors import RefusedError
+from protos.plan.canonical import pack
+from site_agent.trainer.disk import recording, site_secret
+
+Float64: TypeAlias = npt.NDArray[np.float64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Digests: TypeAlias = npt.NDArray[np.uint64]  # 0 for a missing value; odd for a value that hides others
+
+_NEVER: Final = "Nothing was counted, nothing was trained and nothing was sent."
+
+
+class ReleasedBefore(RefusedError):
+    """Sums of almost the same rows were sent for another run. Their difference would reveal patients."""
+
+    def __init__(self, columns: Sequence[str], smallest_cell: int) -> None:
+        super().__init__(
+            what=f"Sums of {', '.join(columns[:5])} were already sent for another study, and too few rows are new.",
+            consequence=_NEVER,
+            remedy=f"Use the sums of that study or the table of that time, or wait until at least {smallest_cell} rows "
+            "of each column, and of each pair of columns, are new.",
+        )
+
+
+class MemoryLost(RefusedError):
+    """The memory of answered values is missing or older than the audit log says."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            what=f"The folder {folder} does not have all values that this site has used according to its audit log.",
+            consequence=f"All values count as used up. {_NEVER}",
+            remedy="Copy the newest backup of this folder back. Without one, this site can answer only plans with the "
+            "key `privacy`, whose noise protects patients in every comparison.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Values:
+    """A column, one value for each row: float64 of shape (rows,), NaN if missing.
+
+    `hides` is False for values that the plan's range replaced; None for none. A code is a column of its own, which has
+    a value in the rows with this code.
+    """
+
+    values: Float64
+    hides: Bools | None = None
+    is_code: bool = False
+
+
+def codes_of(name: str, places: Float64, codes: Sequence[str]) -> dict[str, Values]:
+    """Return a column for each code. `places` has the position among `codes` for each row, and -1 if missing."""
+    values = ((code, np.where(places == place, 1.0, np.nan)) for place, code in enumerate(codes))
+    return {f"{name}={code}": Values(values=found, is_code=True) for code, found in values}
+
+
+def numbers_of(name: str, values: Float64, low: float, high: float, mapped: Float64 | None = None) -> dict[str, Values]:
+    """Return numbers as the table has them, and as a plan maps them: converted and replaced beyond its range."""
+    converted = values if mapped is None else mapped
+    is_inside = (low <= converted) & (converted <= high)
+    return {
+        name: Values(values=values),
+        f"{name}, mapped": Values(values=np.clip(converted, low, high), hides=is_inside),
+    }
+
+
+def remember(folder: Path, run: str, columns: Mapping[str, Values], smallest_cell: int) -> None:
+    """Store on disk, before anything is sent, which values of which columns a run uses.
+
+    Args:
+        folder: the trainer's folder with the site's secret.
+        columns: by name, with the same rows in the same order. A name has one meaning for all plans.
+        smallest_cell: the least number of changed rows.
+
+    Raises:
+        ReleasedBefore: the values were used for another run, and too few rows are new; or for this run, and differ.
+        OperatorError: the secret cannot be read, or the disk cannot be read or written.
+    """
+    secret = site_secret(folder)
+    now = {name: _digests(_key(secret, name), column) for name, column in columns.items()}
+    contents = {name: blake3(found.tobytes()).hexdigest() for name, found in now.items()}
+    codes = {name for name in now if columns[name].is_code}
+    is_known, again, compared = False, dict[str, None](), list[dict[str, str]]()
+    with recording(folder) as store:
+        for other, before in _answers(store):
+            common = {name: before[name] for name in now if name in before}
+            changed = [name for name in common if before[name] != contents[name]]
+            if other == run:
+                is_known = is_known or before == contents
+                again |= dict.fromkeys(changed)
+            elif changed and common not in compared:  # otherwise all rows of all columns are equal
+                compared.append(common)
+                then = {name: _read(store, folder, content) for name, content in common.items()}
+                again |= dict.fromkeys(_too_few({name: now[name] for name in common}, then, codes, smallest_cell))
+        if again:
+            raise ReleasedBefore(list(again), smallest_cell)
+        if not is_known:
+            for name, found in now.items():
+                store.write("INSERT OR IGNORE INTO contents VALUES (?, ?)", contents[name], found.tobytes())
+            extend(store, secret, run, contents)
+
+
+def extend(store: Store, secret: bytes, run: str, facts: Mapping[str, str]) -> None:
+    """Append what was answered to the memory, whose head then also stands for this."""
+    text, newest = json.dumps(facts, sort_keys=True), _newest(store)
+    store.write("INSERT INTO used (run, facts, head) VALUES (?, ?, ?)", run, text, _head(secret, newest, run, text))
+
+
+def newest_head(folder: Path) -> str:
+    """Return the head of the memory; empty if nothing is remembered. Raises StoreError."""
+    with recording(folder) as store:
+        return _newest(store)
+
+
+def require_head(folder: Path, head: str) -> None:
+    """Check that the memory has everything that the audit log's newest head stands for.
+
+    Raises:
+        MemoryLost: it was deleted, copied back or changed, or the site's secret is another one.
+        OperatorError: the secret or the disk cannot be read.
+    """
+    secret, newest, is_there = site_secret(folder), "", not head
+    with recording(folder) as store:
+        for run, text, found in store.read("SELECT run, facts, head FROM used ORDER BY place"):
+            newest = _head(secret, newest, run, text)
+            if not hmac.compare_digest(newest, found):
+                raise MemoryLost(folder)
+            is_there = is_there or newest == head
+    if not is_there:
+        raise MemoryLost(folder)
+
+
+def _answers(store: Store) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield for each earlier answer its run and the content of each column."""
+    for run, text in store.read("SELECT run, facts FROM used WHERE run != '' ORDER BY place"):
+        yield run, json.loads(text)
+
+
+def _read(store: Store, folder: Path, content: str) -> Digests:
+    found = store.read("SELECT digests FROM contents WHERE content = ?", content)
+    if not found or blake3(found[0][0]).hexdigest() != content:
+        raise MemoryLost(folder)
+    return np.frombuffer(found[0][0], np.uint64)
+
+
+def _newest(store: Store) -> str:
+    return next((str(head) for (head,) in store.read("SELECT head FROM used ORDER BY place DESC LIMIT 1")), "")
+
+
+def _head(secret: bytes, before: str, run: str, text: str) -> str:
+    return hmac.digest(secret, pack("answered values", before, run, text), "sha256").hex()
+
+
+def _key(secret: bytes, name: str) -> bytes:
+    return hmac.digest(secret, pack("values of a column", name), "sha256")
+
+
+def _digests(key: bytes, column: Values) -> Digests:
+    """Return a keyed digest of each value. Two different values of a million are equal with probability 1e-7."""
+    blocks = np.zeros((len(column.values), 2), np.float64)
+    blocks[:, 0] = column.values + 0.0  # -0.0 becomes 0.0
+    # Equal values must have equal digests, so each block is encrypted by itself.
+    cipher = Cipher(algorithms.AES256(key), modes.ECB()).encryptor()  # noqa: S305
+    found = np.frombuffer(cipher.update(blocks.tobytes()), np.uint64)[::2] | np.uint64(1)
+    if column.hides is not None:
+        found = np.where(column.hides, found, found ^ np.uint64(1))
+    return np.where(np.isnan(column.values), np.uint64(0), found)
+
+
+def _too_few(
+    now: Mapping[str, Digests], then: Mapping[str, Digests], codes: set[str], smallest_cell: int
+) -> Iterator[str]:
+    """Yield each column that has too few changed rows, alone or in a pair. Both have the same columns."""
+    names = list(now)
+    new, old = (np.stack([each[name] for name in names], axis=1) for each in (now, then))
+    more, fewer = new[_beyond(new, old)], old[_beyond(old, new)]
+    for place, name in enumerate(names):
+        if not _are_enough(more[:, [place]], fewer[:, [place]], smallest_cell):
+            yield name
+    is_code = np.array([name in codes for name in names])
+    open_pairs = np.triu(~_surely_enough(more, fewer, smallest_cell) & ~np.outer(is_code, is_code), 1)
+    for one, other in zip(*np.nonzero(open_pairs), strict=True):
+        if not _are_enough(more[:, [one, other]], fewer[:, [one, other]], smallest_cell):
+            yield f"{names[one]} with {names[other]}"
+
+
+def _surely_enough(new: Digests, old: Digests, smallest_cell: int) -> Bools:
+    """Return for which pairs of columns counts alone show that enough rows, or none, changed: (columns, columns).
+
+    A row with a value that the other table lacks has changed. And as many rows have changed as one table has more.
+    """
+    present = [_counted(each != 0) for each in (new, old)]
+    hiding, fresh = [], []
+    for mine, others in ((new, old), (old, new)):
+        hides = mine % np.uint64(2) == 1
+        is_old = [np.isin(mine[:, place], others[:, place]) for place in range(mine.shape[1])]
+        hiding.append(_counted(hides))
+        fresh.append(hiding[-1] - _counted(hides & np.stack(is_old, axis=1)))
+    changed = np.maximum(np.maximum(*fresh), np.abs(hiding[0] - hiding[1]))
+    return np.asarray((changed >= smallest_cell) | (present[0] + present[1] == 0))
+
+
+def _counted(flags: Bools) -> Float64:
+    """Return how many rows have a flag in both columns of each pair, float64 of shape (columns, columns)."""
+    numbers = flags.astype(np.float32)
+    return (numbers.T @ numbers).astype(np.float64)
+
+
+def _are_enough(new: Digests, old: Digests, smallest_cell: int) -> bool:
+    """Return whether no row changed or enough rows did, of the rows without a missing value. Shapes (rows, columns)."""
+    new, old = new[(new != 0).all(axis=1)], old[(old != 0).all(axis=1)]
+    more, fewer = new[_beyond(new, old)], old[_beyond(old, new)]
+    hiding = max(int((each % np.uint64(2) == 1).all(axis=1).sum()) for each in (more, fewer))
+    return not (len(more) or len(fewer)) or hiding >= smallest_cell
+
+
+def _beyond(rows: Digests, others: Digests) -> Bools:
+    """Return which rows are not among the others, where each of the others stands for one row: (rows,)."""
+    # Digests are random, so two different rows have the same weighted sum with a probability of 2**-64.
+    weights = np.array([2 * int(place) ** 2 + 0x9E3779B97F4A7C15 for place in range(rows.shape[1])], np.uint64)
+    sums = np.concatenate([rows @ weights, others @ weights])
+    kinds = np.unique(sums, return_inverse=True)[1].reshape(-1)
+    mine, theirs = kinds[: len(rows)], kinds[len(rows) :]
+    order = np.argsort(mine, kind="stable")
+    place = np.empty(len(rows), np.int64)  # of each row among its equals
+    place[order] = np.arange(len(rows)) - np.searchsorted(mine[order], mine[order])
+    return place >= np.bincount(theirs, minlength=int(kinds.max(initial=-1)) + 1)[mine]

@@ -1,0 +1,172 @@
+"""The memory of answered values: enough changed rows in every column and pair, no value on disk, a witness in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from site_agent.trainer.answered_values import (
+    MemoryLost,
+    ReleasedBefore,
+    Values,
+    codes_of,
+    newest_head,
+    numbers_of,
+    remember,
+    require_head,
+)
+from site_agent.trainer.disk import RECORDS, recording
+from tests.for_each import for_each
+
+CELL = 5
+NONE = float("nan")
+
+
+def table(rows: int, seed: int = 0) -> dict[str, list[float]]:
+    """Two measured columns and a place among two codes."""
+    generator = np.random.default_rng(seed)
+    return {
+        "age": generator.normal(60, 9, rows).tolist(),
+        "bmi": generator.normal(27, 4, rows).tolist(),
+        "sex": generator.integers(0, 2, rows).astype(float).tolist(),
+    }
+
+
+def columns(rows: Mapping[str, list[float]]) -> dict[str, Values]:
+    """The values of the made-up columns."""
+    found: dict[str, Values] = {}
+    for name, values in rows.items():
+        array = np.array(values)
+        found |= codes_of(name, array, ("F", "M")) if name == "sex" else numbers_of(name, array, 0.0, 200.0)
+    return found
+
+
+def answers(folder: Path, run: str, rows: Mapping[str, list[float]]) -> bool:
+    """Whether the memory lets a run use these rows."""
+    try:
+        remember(folder, run, columns(rows), CELL)
+    except ReleasedBefore:
+        return False
+    return True
+
+
+def beside(rows: Mapping[str, list[float]], more: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Both tables' rows, one after the other."""
+    return {name: [*values, *more[name]] for name, values in rows.items()}
+
+
+@for_each("seed", range(20))
+def test_a_table_that_grew_answers_from_the_smallest_cell_of_each_code_on(tmp_path: Path, seed: int) -> None:
+    """New rows are added, and the rows are in another order. Each code needs as many new rows as the cell."""
+    generator = np.random.default_rng(seed)
+    before, more = table(40), table(int(generator.integers(0, 20)), seed + 1)
+    order = generator.permutation(40 + len(more["age"]))
+    after = {name: [values[place] for place in order] for name, values in beside(before, more).items()}
+    assert answers(tmp_path, "one", before)
+
+    counts = {more["sex"].count(code) for code in (0.0, 1.0)}
+    assert answers(tmp_path, "two", after) == all(count == 0 or count >= CELL for count in counts)
+
+
+def test_one_changed_row_is_refused_however_many_of_its_columns_changed(tmp_path: Path) -> None:
+    """Six changed columns of one row are one changed row."""
+    names = [f"lab{place}" for place in range(6)]
+    rows = {name: np.random.default_rng(place).normal(size=30).tolist() for place, name in enumerate(names)}
+    assert answers(tmp_path, "one", rows)
+
+    assert not answers(tmp_path, "two", {name: [9.5, *values[1:]] for name, values in rows.items()})
+
+
+def test_a_pair_of_columns_that_changed_in_one_row_is_refused(tmp_path: Path) -> None:
+    """Each column has ten new rows, but both have a value in only one of them: its product would be visible."""
+    before = {name: values for name, values in table(30).items() if name != "sex"}
+    more = table(19, 1)
+    apart = {"age": [*more["age"][:10], *[NONE] * 9], "bmi": [*[NONE] * 9, *more["bmi"][9:]]}
+    assert answers(tmp_path, "one", before)
+
+    assert not answers(tmp_path, "two", beside(before, apart))
+    assert answers(tmp_path, "three", beside(before, {"age": more["age"], "bmi": more["bmi"]}))
+
+
+def test_two_rows_that_exchange_a_value_are_refused(tmp_path: Path) -> None:
+    """Each column has the same values, but not in the same rows."""
+    before = table(30)
+    age = before["age"]
+    assert answers(tmp_path, "one", before)
+
+    assert not answers(tmp_path, "two", before | {"age": [age[1], age[0], *age[2:]]})
+
+
+def test_other_columns_and_other_values_are_free(tmp_path: Path) -> None:
+    """A column that no run used, and a table of other patients, answer."""
+    assert answers(tmp_path, "one", {"age": table(30)["age"]})
+
+    assert answers(tmp_path, "two", {"bmi": table(30)["bmi"]})
+    assert answers(tmp_path, "three", table(30, seed=5))
+
+
+def test_counts_decide_as_the_rows_themselves(tmp_path: Path) -> None:
+    """Whatever a quick count admits, a comparison of all rows admits too, for any two tables."""
+    from site_agent.trainer import answered_values
+
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        tables = [
+            {name: generator.integers(0, 4, 24) * generator.integers(0, 2, 24) for name in "abcd"} for _ in range(2)
+        ]
+        new, old = (np.stack([found.astype(np.uint64) for found in each.values()], axis=1) for each in tables)
+        surely = answered_values._surely_enough(new, old, 4)
+        for one in range(4):
+            for other in range(one + 1, 4):
+                exact = answered_values._are_enough(new[:, [one, other]], old[:, [one, other]], 4)
+                assert exact or not surely[one, other]
+
+
+def test_the_memory_has_no_value(tmp_path: Path) -> None:
+    """Two sites with the same table have other digests, and a column has other digests than its equal."""
+    for site in ("a", "b"):
+        remember(tmp_path / site, "one", columns({"age": [50.0] * 9, "bmi": [50.0] * 9}), CELL)
+
+    contents = []
+    for site in ("a", "b"):
+        with recording(tmp_path / site) as store:
+            contents += store.read("SELECT digests FROM contents")
+    assert len({bytes(found) for (found,) in contents}) == len(contents) == 8
+    assert not any(np.array(50.0).tobytes() in bytes(found) for (found,) in contents)
+
+
+def test_a_memory_that_the_log_has_seen_must_be_there(tmp_path: Path) -> None:
+    """An older copy, no copy, another secret and a changed row are refused; a memory that is further is not."""
+    require_head(tmp_path / "new", "")
+    here = tmp_path / "models"
+    assert answers(here, "one", table(30))
+    first, copy = newest_head(here), (here / RECORDS).read_bytes()
+    assert answers(here, "two", table(60, seed=9))
+    newest = newest_head(here)
+
+    require_head(here, first)
+    require_head(here, newest)
+    (here / RECORDS).write_bytes(copy)
+    for suffix in ("-wal", "-shm"):
+        (here / (RECORDS + suffix)).unlink(missing_ok=True)
+    require_head(here, first)
+    with pytest.raises(MemoryLost):
+        require_head(here, newest)
+    with recording(here) as store:
+        store.write("UPDATE used SET run = 'another'")
+    with pytest.raises(MemoryLost):
+        require_head(here, first)
+    with pytest.raises(MemoryLost):
+        require_head(tmp_path / "deleted", newest)
+
+
+def test_another_secret_is_another_memory(tmp_path: Path) -> None:
+    """Without its secret the site could not recognise its values again."""
+    assert answers(tmp_path, "one", table(30))
+    (tmp_path / "site.secret").write_bytes(bytes(32))
+
+    with pytest.raises(MemoryLost):
+        require_head(tmp_path, "")
