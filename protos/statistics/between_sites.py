@@ -1,0 +1,94 @@
+"""Measures how much sites differ: Cochran's Q, I^2 and the random-effects mean, from sums over the sites.
+
+A site's own estimate b of a coefficient has the weight w = 1 / error^2. The first sums are of 1, w, w^2, w b and
+w b^2. They give the variance between sites, which all programs compute. With it each site sends v and v b with
+v = 1 / (error^2 + variance). A site with an own estimate has two unknowns at each other site, and six equations: with
+four other sites or more it cannot solve them, so fewer than FEWEST_ESTIMATES estimates print nothing.
+
+Sources: Cochran 1954; Higgins, Thompson 2002; DerSimonian, Laird 1986.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import Final
+
+from protos.statistics.distributions import TWO_SIDED, p_of_chi_squared
+
+FEWEST_ESTIMATES: Final = 5
+FIRST_SUMS: Final = ("count", "weight", "squared", "weighted", "square")
+_LARGEST_Z: Final = 40.0  # of an own estimate; a larger one is no estimate of a few patients
+
+
+@dataclass(frozen=True)
+class OwnEstimate:
+    """An estimate of one coefficient, and its standard error."""
+
+    value: float
+    error: float
+
+    @property
+    def first(self) -> tuple[float, ...]:
+        """Return the site's numbers in the first sums, in the order of FIRST_SUMS."""
+        weight = self._weight(0.0)
+        return float(weight > 0.0), weight, weight**2, weight * self.value, weight * self.value**2
+
+    def second(self, variance: float) -> tuple[float, float]:
+        """Return the site's numbers in the second sums, for an announced variance between sites."""
+        weight = self._weight(variance)
+        return weight, weight * self.value
+
+    def _weight(self, variance: float) -> float:
+        """Return 1 / (error^2 + variance), or 0 if the estimate is too far from 0 for its error."""
+        return 1.0 / (self.error**2 + variance) if abs(self.value) <= _LARGEST_Z * self.error else 0.0
+
+    @property
+    def ratio(self) -> dict[str, float]:
+        """Return exp of the estimate and of the limits of its 95% interval."""
+        reach = TWO_SIDED * self.error
+        return {"ratio": exp(self.value), "low": exp(self.value - reach), "high": exp(self.value + reach)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetweenSites:
+    """How much the sites' own estimates differ.
+
+    Attributes:
+        sites: with an estimate of their own.
+        q, p_value: Cochran's Q and its p value, for equal coefficients at all sites.
+        share: I^2, the share of the variation of estimates that is not chance, 0 to 1.
+        variance: of the true coefficients between sites, by DerSimonian and Laird.
+    """
+
+    sites: int
+    q: float
+    p_value: float
+    share: float
+    variance: float
+
+    @property
+    def record(self) -> dict[str, float]:
+        """Return what is printed."""
+        return {"sites": self.sites, "q": self.q, "p": self.p_value, "i_squared": self.share}
+
+
+def between_sites(count: float, weights: float, squares: float, first: float, second: float) -> BetweenSites | None:
+    """Return the measures from the sums of FIRST_SUMS. None with fewer than FEWEST_ESTIMATES estimates."""
+    sites = round(count)
+    if sites < FEWEST_ESTIMATES or weights <= 0.0:
+        return None
+    q, degrees = max(0.0, second - first**2 / weights), sites - 1
+    scale = weights - squares / weights
+    return BetweenSites(
+        sites=sites,
+        q=q,
+        p_value=p_of_chi_squared(q, degrees),
+        share=max(0.0, 1.0 - degrees / q) if q > 0.0 else 0.0,
+        variance=max(0.0, (q - degrees) / scale) if scale > 0.0 else 0.0,
+    )
+
+
+def random_effects(weights: float, first: float) -> OwnEstimate:
+    """Return the random-effects mean and its standard error, from the second sums."""
+    return OwnEstimate(first / weights, 1.0 / sqrt(weights))

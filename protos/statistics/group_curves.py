@@ -1,0 +1,199 @@
+"""The arithmetic of survival curves by group, in one round: counts of each interval, and the log-rank test.
+
+The rules:
+
+* a site counts a group of fewer than `smallest_part` patients in no number. The result has the number of such sites;
+* a group is printed if enough sites have it, and if it has no event or at least `smallest_cell` of them;
+* a curve ends where fewer than `smallest_cell` patients are at risk;
+* rows with a missing value take no part. A time must be above 0.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from protos.plan.analyses import (
+    SUM_SCALE,
+    AnnouncedPart,
+    Curve,
+    Float64,
+    Frame,
+    Number,
+    StudySize,
+    Unanswerable,
+    concept_named,
+)
+from protos.plan.concepts import CodedConcept, Concept
+from protos.statistics.cox import require_survival, require_times
+from protos.statistics.distributions import TWO_SIDED, p_of_z
+from protos.statistics.log_rank import log_rank_numbers, log_rank_test
+from protos.statistics.survival_curve import SurvivalCurve
+
+MONTH: Final = 365.25 / 12  # days
+MOST_INTERVALS: Final = 4_000
+
+
+class CurveArithmetic:
+    """Implements protos.plan.analyses.Arithmetic."""
+
+    def __init__(self, curve: Curve, concepts: tuple[Concept, ...], size: StudySize) -> None:
+        """Raise ValueError or KeyError if the plan's concepts do not fit the curves."""
+        time = require_survival(curve.time, curve.event, concepts)
+        if curve.grid == "monthly" and time.unit != "days":
+            raise ValueError(f"a monthly grid needs the unit days, and {curve.time} has {time.unit or 'no unit'}")
+        if curve.to >= time.high:
+            raise ValueError(f"the curve ends at {curve.to:g}, and the range of {curve.time} must go on beyond it")
+        length = MONTH if curve.grid == "monthly" else curve.grid
+        intervals = ceil(curve.to / length - 1e-9)
+        if intervals > MOST_INTERVALS:
+            raise ValueError(f"the grid has {intervals:,} intervals, and {MOST_INTERVALS:,} are allowed")
+        self._grid = np.minimum(np.arange(1, intervals + 1) * length, curve.to)
+        self._groups: tuple[str, ...] = ("all",)
+        if curve.by is not None:
+            by = concept_named(concepts, curve.by)
+            if not isinstance(by, CodedConcept):
+                raise ValueError(f"{curve.by} has no codes, so it makes no groups")
+            self._groups = tuple(f"{curve.by}={code}" for code in by.codes)
+        self._curve, self._size, self._unit = curve, size, time.unit
+
+    @cached_property
+    def first(self) -> tuple[Number, ...]:
+        """For each group its sites, events by interval, and censored patients by interval; then the log-rank test."""
+        rows, found = self._size.largest_rows, []
+        for group in self._groups:
+            found += [Number(f"sites {group}", 1), Number(f"sites with few patients {group}", 1)]
+            found += [Number(f"events {group} to {end:g}", rows) for end in self._grid]
+            found += [Number(f"censored {group} to {end:g}", rows) for end in self._grid]
+            found.append(Number(f"followed beyond {group}", rows))
+        pairs = len(self._groups) - 1
+        return tuple(found) + tuple(
+            Number(f"log-rank {place}", rows * SUM_SCALE, SUM_SCALE, is_signed=True)
+            for place in range(pairs + pairs * (pairs + 1) // 2)
+        )
+
+    newton: tuple[Number, ...] = ()
+    last: tuple[Number, ...] = ()
+
+    def first_values(self, frame: Frame) -> Float64:
+        """Return counts of each group and interval, and the log-rank numbers."""
+        times, events = frame.columns[self._curve.time], frame.columns[self._curve.event]
+        groups = np.zeros(frame.rows) if self._curve.by is None else frame.columns[self._curve.by]
+        complete = ~(np.isnan(times) | np.isnan(events) | np.isnan(groups))
+        times, died, groups = times[complete], events[complete] == 1, groups[complete]
+        require_times(times)
+        found: list[float] = []
+        used = np.zeros(len(times), np.bool_)
+        for place in range(len(self._groups)):
+            here = groups == place
+            number = int(here.sum())
+            if number < max(1, self._size.smallest_part):
+                found += [0.0, float(number > 0)] + [0.0] * (2 * len(self._grid) + 1)
+                continue
+            used |= here
+            found += [1.0, 0.0, *self._counts(times[here], died[here])]
+        if len(self._groups) > 1:
+            found += log_rank_numbers(times[used], died[used], groups[used], len(self._groups)).tolist()
+        return np.array(found)
+
+    def newton_values(self, frame: Frame, sums: AnnouncedPart) -> Float64:  # noqa: ARG002
+        """Return nothing: curves need one round."""
+        return np.zeros(0)
+
+    last_values = newton_values
+
+    def has_converged(self, sums: AnnouncedPart) -> bool:  # noqa: ARG002
+        """Return True: curves need one round."""
+        return True
+
+    def result(self, sums: AnnouncedPart) -> dict[str, Any]:
+        """Return the curve of each group, and their comparison."""
+        width = 2 * len(self._grid) + 3
+        by_group = sums.first[: width * len(self._groups)].reshape(-1, width)
+        shown = {name: one for name, one in zip(self._groups, by_group, strict=True) if self._is_printed(one)}
+        if not shown:
+            raise Unanswerable(
+                f"No group has {self._size.fewest_sites} hospitals with at least {self._size.smallest_part} patients: "
+                "join groups, or leave out `by`."
+            )
+        curves = {name: self._read(one[2:]).cut(self._size.smallest_cell) for name, one in shown.items()}
+        is_compared = len(shown) == len(self._groups) > 1
+        test = log_rank_test(sums.first[by_group.size :], len(self._groups)) if is_compared else None
+        until = min(curve.end for curve in curves.values())
+        return {
+            "kind": "curve",
+            "time": self._curve.time,
+            "event": self._curve.event,
+            "by": self._curve.by,
+            "unit": self._unit,
+            "resolution": float(self._grid[0]),
+            "groups": [self._record(name, curve, shown[name], until) for name, curve in curves.items()],
+            "not shown": [name for name in self._groups if name not in shown],
+            "log_rank": test,
+            "restricted_mean_difference": _difference(list(curves.values()), until),
+        }
+
+    def own(self, frame: Frame) -> dict[str, dict[str, Any]]:
+        """Return the curve of each group of this site alone, for its own page."""
+        width, found = 2 * len(self._grid) + 3, {}
+        by_group = self.first_values(frame)[: width * len(self._groups)].reshape(-1, width)
+        for name, one in zip(self._groups, by_group, strict=True):
+            if one[0]:
+                curve = self._read(one[2:]).cut(frame.smallest_cell)
+                found[name] = self._record(name, curve, one, curve.end)
+        return found
+
+    def _counts(self, times: Float64, died: Any) -> list[float]:
+        """Return the events of each interval, the censored patients of each, and the patients followed beyond."""
+        places = np.searchsorted(self._grid, times, side="left")
+        inside = places < len(self._grid)
+        counts = [np.bincount(places[inside & kind], minlength=len(self._grid)) for kind in (died, ~died)]
+        return [*np.concatenate(counts).astype(np.float64).tolist(), float(np.count_nonzero(~inside))]
+
+    def _read(self, counts: Float64) -> SurvivalCurve:
+        number = len(self._grid)
+        return SurvivalCurve(
+            grid=self._grid, events=counts[:number], censored=counts[number:-1], beyond=float(counts[-1])
+        )
+
+    def _is_printed(self, numbers: Float64) -> bool:
+        events = float(numbers[2 : 2 + len(self._grid)].sum())
+        enough = numbers[0] >= self._size.fewest_sites and numbers[2:].sum() >= self._size.smallest_cell
+        return bool(enough and (events == 0.0 or events >= self._size.smallest_cell))
+
+    def _record(self, name: str, curve: SurvivalCurve, numbers: Float64, until: float) -> dict[str, Any]:
+        low, high = ([None if np.isnan(limit) else limit for limit in one.tolist()] for one in curve.intervals.T)
+        mean, error = curve.restricted_mean(until)
+        return {
+            "group": name,
+            "patients": round(curve.patients),
+            "events": round(float(curve.events.sum())),
+            "sites": round(float(numbers[0])),
+            "sites_left_out": round(float(numbers[1])),
+            "median": curve.median.record,
+            "restricted_mean": _with_interval(mean, error) | {"until": until},
+            "times": curve.grid.tolist(),
+            "survival": curve.survival.tolist(),
+            "low": low,
+            "high": high,
+            "at_risk": [round(one) for one in curve.at_risk.tolist()],
+            "interval_events": [round(one) for one in curve.events.tolist()],
+            "interval_censored": [round(one) for one in curve.censored.tolist()],
+        }  # fmt: skip
+
+
+def _difference(curves: list[SurvivalCurve], until: float) -> dict[str, float] | None:
+    """Return the first group's restricted mean minus the second's, if there are two groups."""
+    if len(curves) != 2:
+        return None
+    (one, its_error), (other, other_error) = (curve.restricted_mean(until) for curve in curves)
+    error = float(np.hypot(its_error, other_error))
+    p = p_of_z((one - other) / error) if error > 0.0 else 1.0
+    return _with_interval(one - other, error) | {"until": until, "p": p}
+
+
+def _with_interval(value: float, error: float) -> dict[str, float]:
+    return {"value": value, "error": error, "low": value - TWO_SIDED * error, "high": value + TWO_SIDED * error}

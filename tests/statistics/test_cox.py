@@ -1,0 +1,274 @@
+"""Cox models from sums: the same as statsmodels on one pooled table, and a sentence where there is no estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chi2, norm
+from statsmodels.duration.hazard_regression import PHReg, PHRegResults
+
+from protos.plan.analyses import AnnouncedPart, Cox, Unanswerable
+from protos.statistics.cox import CoxArithmetic
+from protos.statistics.distributions import p_of_chi_squared, p_of_z
+from protos.statistics.risk_sets import RiskSets, WeightedRiskSets
+from tests.for_each import for_each
+from tests.statistics.one_process import codes, concepts_of, frame_of, frames_of, number, run, size
+from tests.statistics.survival_tables import LARYNX, LUNG, ROSSI, TABLES, SurvivalTable, pooled
+
+# Each site rounds its sums to 2**-37. Divided by an information of at least 1, in units of a deviation, 12 sites are
+# below 1e-10; a column's deviation may be .1.
+_EXACT = 1e-9
+
+
+def _model(table: SurvivalTable, **changes: object) -> CoxArithmetic:
+    cox = Cox.model_validate({"time": "time", "event": "event", "terms": table.terms} | changes)
+    concepts = concepts_of(table.rows.drop(columns="site"), table.coded)
+    return CoxArithmetic(cox, concepts, size(table.rows["site"].nunique()))
+
+
+def _fitted(rows: pd.DataFrame, columns: list[str], strata: pd.Series | None = None) -> PHRegResults:
+    model = PHReg(rows["time"], rows[columns].to_numpy(float), rows["event"], strata=strata, ties="efron")
+    return model.fit(method="newton", disp=0, tol=1e-14)
+
+
+def _made(rows: int, seed: int, sites: int = 3) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    times = np.ceil(generator.exponential(20, rows))
+    return pd.DataFrame({
+        "time": times, "event": (generator.random(rows) < 0.7).astype(float), "age": generator.normal(60, 10, rows),
+        "dose": generator.normal(0, 1, rows), "site": np.arange(rows) % sites,
+    })  # fmt: skip
+
+
+def _on(rows: pd.DataFrame, terms: tuple[str, ...], **of_size: object) -> dict[str, object]:
+    concepts = (
+        number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10),
+        number("double", -20, 20), codes("drug", "0", "1"),
+    )  # fmt: skip
+    coded = {"event": (0.0, 1.0), "drug": (0.0, 1.0)}
+    of = {"fewest_sites": 3} | of_size
+    model = CoxArithmetic(Cox(time="time", event="event", terms=terms), concepts, size(3, **of))  # type: ignore[arg-type]
+    return run(model, frames_of(rows, "site", coded))[0]
+
+
+@for_each("table", TABLES)
+def test_a_federated_cox_model_is_that_of_the_pooled_table(table: SurvivalTable) -> None:
+    """Coefficients, standard errors and p values are those of statsmodels with a stratum for each site."""
+    whole = pooled(table).dropna()
+    columns = [name for name in whole.columns if name.split("=")[0] in table.terms]
+
+    found, sums = run(_model(table), frames_of(table.rows, "site", table.coded))
+    expected = _fitted(whole, columns, strata=whole["site"])
+
+    terms = pd.DataFrame(found["terms"]).set_index("term").loc[columns]
+    np.testing.assert_allclose(terms["estimate"], expected.params, rtol=0, atol=_EXACT)
+    np.testing.assert_allclose(terms["error"], expected.bse, rtol=0, atol=_EXACT)
+    np.testing.assert_allclose(terms["p"], expected.pvalues, rtol=0, atol=_EXACT)
+    assert found["log_likelihood"] == pytest.approx(expected.llf, abs=_EXACT)
+    assert (found["rows"], found["events"]) == (len(whole), int(whole["event"].sum()))
+    assert len(sums.newton) <= 7
+
+
+@for_each("seed", range(10))
+def test_the_sums_are_derivatives_of_the_partial_likelihood(seed: int) -> None:
+    """Score and information are the derivatives of the log likelihood, also if all times are tied."""
+    generator = np.random.default_rng(seed)
+    times = generator.integers(1, 2 + seed, 30).astype(float)
+    events, design = generator.random(30) < 0.6, generator.normal(size=(30, 3))
+    sets = RiskSets.of(times, events, "efron")
+    at, step = generator.normal(size=3) / 2, 1e-5
+
+    sums = WeightedRiskSets(sets, design, at, 1).likelihood_sums()
+    moved = [
+        [WeightedRiskSets(sets, design, at + sign * step * one, 1).likelihood_sums() for sign in (1, -1)]
+        for one in np.eye(3)
+    ]
+
+    slopes = [(up.log_likelihood - down.log_likelihood) / (2 * step) for up, down in moved]
+    bends = [(down.score - up.score) / (2 * step) for up, down in moved]
+    # A central difference has an error of about step**2 and eps / step.
+    np.testing.assert_allclose(sums.score, slopes, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(sums.information, bends, rtol=0, atol=1e-7)
+
+
+def test_tied_events_follow_efron_and_breslow_by_hand() -> None:
+    """Two of three patients die together: Efron averages the second denominator, Breslow repeats the first."""
+    design, times, events = np.array([[1.0], [0.0], [2.0]]), np.array([1.0, 1.0, 2.0]), np.array([True, True, False])
+    at, hazards = np.array([0.3]), np.exp(0.3 * np.array([1.0, 0.0, 2.0]))
+
+    efron, breslow = (
+        WeightedRiskSets(RiskSets.of(times, events, ties), design, at, 1).likelihood_sums().log_likelihood
+        for ties in ("efron", "breslow")
+    )
+
+    total, dying = hazards.sum(), hazards[:2].sum()
+    assert efron == pytest.approx(0.3 - np.log(total) - np.log(total - dying / 2), abs=1e-14)
+    assert breslow == pytest.approx(0.3 - 2 * np.log(total), abs=1e-14)
+
+
+def test_proportional_hazards_are_tested_as_by_adding_columns_times_log_time() -> None:
+    """The score test equals that of a model in which each column also stands times the logarithm of time."""
+    rows = _made(60, 3)
+
+    found = _on(rows, ("age", "dose"))
+
+    # By brute force: the likelihood with time-dependent columns, its score and information by differences.
+    def gain(at: np.ndarray) -> float:
+        total = 0.0
+        for _, site in rows.groupby("site"):
+            design = site[["age", "dose"]].to_numpy()
+            for time, dying in site[site["event"] == 1].groupby("time"):
+                risk = site["time"].to_numpy() >= time
+                line = design @ (at[:2] + at[2:] * np.log(time))
+                here = ((site["time"] == time) & (site["event"] == 1)).to_numpy()
+                for step in range(len(dying)):
+                    weight = np.exp(line)
+                    total -= np.log(weight[risk].sum() - step / len(dying) * weight[here].sum())
+                total += line[here].sum()
+        return total
+
+    at = np.array([one["estimate"] for one in found["terms"]] + [0.0, 0.0])  # type: ignore[index, union-attr]
+    steps = np.diag([1e-4, 1e-3, 1e-4, 1e-3])
+    score = np.array([(gain(at + one) - gain(at - one)) / (2 * one.sum()) for one in steps])
+    bend = np.array([
+        [(gain(at + a + b) - gain(at + a - b) - gain(at - a + b) + gain(at - a - b)) / (4 * a.sum() * b.sum())
+         for b in steps] for a in steps
+    ])  # fmt: skip
+    whole = float(score @ np.linalg.solve(-bend, score))
+    assert found["proportional_p"] == pytest.approx(chi2.sf(whole, 2), rel=1e-4)
+
+
+def test_a_penalty_has_no_interval_and_no_p_value() -> None:
+    """With a ridge the estimates shrink, and no standard error, interval or p value is printed."""
+    table = LARYNX
+    frames = frames_of(table.rows, "site", table.coded)
+
+    free, shrunk = (run(_model(table, ridge=ridge), frames)[0]["terms"] for ridge in (0.0, 50.0))
+
+    assert sum(one["estimate"] ** 2 for one in shrunk) < sum(one["estimate"] ** 2 for one in free)
+    assert {one[key] for one in shrunk for key in ("error", "low", "high", "p", "proportional_p")} == {None}
+
+
+def test_differences_between_sites_are_those_of_their_own_models() -> None:
+    """Q and I^2 follow from the sites' own fits by statsmodels, weighted by their standard errors."""
+    table = ROSSI
+    table = replace(table, terms=("age", "prio"))
+
+    found, _ = run(_model(table), frames_of(table.rows, "site", table.coded))
+    own = [_fitted(site, ["age", "prio"]) for _, site in table.rows.groupby("site")]
+
+    for place, term in enumerate(found["terms"]):
+        values = np.array([one.params[place] for one in own])
+        weights = np.array([one.bse[place] for one in own]) ** -2.0
+        q = weights @ values**2 - (weights @ values) ** 2 / weights.sum()
+        scale = weights.sum() - (weights**2).sum() / weights.sum()
+        between = max(0.0, (q - 4) / scale)
+        both = 1 / (1 / weights + between)
+        assert term["between_sites"]["sites"] == 5
+        assert term["between_sites"]["q"] == pytest.approx(q, rel=1e-6)
+        assert term["between_sites"]["p"] == pytest.approx(chi2.sf(q, 4), rel=1e-6)
+        assert term["between_sites"]["i_squared"] == pytest.approx(max(0.0, 1 - 4 / q), abs=1e-6)
+        assert np.log(term["between_sites"]["ratio"]) == pytest.approx(both @ values / both.sum(), rel=1e-6)
+
+
+def test_four_own_estimates_are_never_printed() -> None:
+    """With four sites the six sums could be solved for three others' estimates, so they are not printed."""
+    table = ROSSI
+    table = replace(table, rows=table.rows[table.rows["site"] < 4], terms=("age", "prio"))
+
+    found, _ = run(_model(table), frames_of(table.rows, "site", table.coded))
+
+    assert {one["between_sites"] for one in found["terms"]} == {None}
+
+
+def test_an_own_estimate_is_that_of_the_site_alone() -> None:
+    """A hospital's own page shows the hazard ratios of its own patients."""
+    table = LUNG
+    first = table.rows[table.rows["site"] == 1]
+    whole = pooled(replace(table, rows=first)).dropna().drop(columns="site")
+
+    own = _model(table).own(frame_of(first.drop(columns="site"), table.coded))
+    expected = _fitted(whole, list(own))
+
+    np.testing.assert_allclose([one["ratio"] for one in own.values()], np.exp(expected.params), rtol=1e-8)
+
+
+def _separated(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(drug=1.0 - rows["event"], time=rows["event"].map({1.0: 5.0, 0.0: 50.0}))
+
+
+@pytest.mark.parametrize(
+    ("terms", "change", "column"),
+    [
+        pytest.param(("age", "drug"), _separated, "drug", id="separation"),
+        pytest.param(("dose", "double"), lambda rows: rows.assign(double=2 * rows["dose"] + 1), "d", id="collinear"),
+        pytest.param(("age", "drug"), lambda rows: rows.assign(drug=0.0), "drug", id="one value"),
+        pytest.param(("age",), lambda rows: rows.assign(event=0.0), "event", id="all censored"),
+        pytest.param(
+            ("age",), lambda rows: rows.assign(event=rows["event"].where(rows["site"] > 0, 0.0)), "event",
+            id="one of three sites without events",
+        ),
+        pytest.param(("age", "dose"), lambda rows: rows.groupby("site").head(4), "columns", id="three sites, 12 rows"),
+        pytest.param(("age",), lambda rows: rows.assign(time=rows["time"] - 1.0), "time", id="times of 0"),
+    ],
+)  # fmt: skip
+def test_what_has_no_estimate_names_its_column(
+    terms: tuple[str, ...], change: Callable[[pd.DataFrame], pd.DataFrame], column: str
+) -> None:
+    """There is no coefficient of 20 with an interval of 4,000: a sentence names the column."""
+    with pytest.raises(Unanswerable, match=column):
+        _on(change(_made(300, 5)), terms)
+
+
+def test_ties_everywhere_have_an_estimate() -> None:
+    """If all patients have the same time, there are still estimates: those of statsmodels."""
+    rows = _made(300, 6).assign(time=10.0)
+
+    found = _on(rows, ("age", "dose"))
+    expected = _fitted(rows, ["age", "dose"], strata=rows["site"])
+
+    estimates = [one["estimate"] for one in found["terms"]]  # type: ignore[union-attr]
+    np.testing.assert_allclose(estimates, expected.params, rtol=0, atol=_EXACT)
+
+
+def test_a_site_with_few_events_takes_no_part() -> None:
+    """With a smallest cell of 5, a site with 3 events is left out of every sum, and counted as left out."""
+    rows = _made(400, 8, sites=4)
+    rows["event"] = rows["event"].where((rows["site"] < 3) | (rows.groupby("site").cumcount() < 3), 0.0)
+    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10))
+    model = CoxArithmetic(Cox(time="time", event="event", terms=("age",)), concepts, size(4, smallest_cell=5))
+    frames = frames_of(rows, "site", {"event": (0.0, 1.0)})
+
+    with_it, without = run(model, frames)[0], run(model, frames[:3])[0]
+
+    assert with_it["sites without enough events"] == 1
+    assert with_it["terms"] == without["terms"]
+    assert with_it["rows"] == without["rows"]
+
+
+def test_a_coordinator_cannot_move_all_weight_to_one_patient() -> None:
+    """Sums that lead to coefficients at which few patients decide are not answered."""
+    rows = _made(300, 9)
+    rows.loc[0, "dose"] = 9.0
+    concepts = (number("time", 0, 1000), codes("event", "0", "1"), number("age", 0, 120), number("dose", -10, 10))
+    model = CoxArithmetic(Cox(time="time", event="event", terms=("dose",)), concepts, size(3, smallest_cell=5))
+    frames = frames_of(rows, "site", {"event": (0.0, 1.0)})
+    _, sums = run(model, frames)
+    chosen = np.zeros(len(model.newton))
+    chosen[1:3] = 1.0, 0.5  # a step of 2, the largest
+
+    forged = AnnouncedPart(first=sums.first, newton=(chosen,) * 11)
+    with pytest.raises(Unanswerable):
+        model.newton_values(frames[0], forged)
+
+
+@for_each("degrees", range(1, 12))
+def test_p_values_are_those_of_scipy(degrees: int) -> None:
+    """Tails have all digits down to 1e-300."""
+    for value in (0.0, 0.01, 1.0, 3.84, 40.0, 900.0):
+        assert p_of_chi_squared(value, degrees) == pytest.approx(chi2.sf(value, degrees), rel=1e-12)
+        assert p_of_z(-(value**0.5)) == pytest.approx(2 * norm.sf(value**0.5), rel=1e-12)

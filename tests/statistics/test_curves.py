@@ -1,0 +1,196 @@
+"""Survival curves and the log-rank test from counts: those of one pooled table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+from statsmodels.duration.survfunc import SurvfuncRight, survdiff
+
+from protos.plan.analyses import Curve, Unanswerable
+from protos.statistics.group_curves import MONTH, CurveArithmetic
+from protos.statistics.survival_curve import SurvivalCurve
+from tests.for_each import for_each
+from tests.statistics.one_process import codes, concepts_of, frames_of, number, run, size
+from tests.statistics.survival_tables import LEUKEMIA, LUNG, TABLES, SurvivalTable
+
+_PRODUCT = 1e-12  # a product of a thousand fractions
+
+
+def _curves(table: SurvivalTable, to: float, *, by: str | None = None, grid: float | str = 1.0) -> CurveArithmetic:
+    curve = Curve.model_validate({"time": "time", "event": "event", "by": by, "grid": grid, "to": to})
+    return CurveArithmetic(curve, concepts_of(table.rows, table.coded), size(table.rows["site"].nunique()))
+
+
+def _in_whole_units(table: SurvivalTable) -> SurvivalTable:
+    tenths = table.name == "larynx"  # of a year
+    return replace(table, rows=table.rows.assign(time=np.ceil(table.rows["time"] * (10 if tenths else 1))))
+
+
+@for_each("table", TABLES)
+def test_a_federated_curve_is_that_of_the_pooled_table(table: SurvivalTable) -> None:
+    """Survival, log-log limits and restricted means of each group are those of statsmodels."""
+    table = _in_whole_units(table)
+    rows = table.rows.dropna(subset=[table.by])
+
+    found, _ = run(_curves(table, float(rows["time"].max()), by=table.by), frames_of(table.rows, "site", table.coded))
+
+    assert not found["not shown"]
+    for record, code in zip(found["groups"], table.coded[table.by], strict=True):
+        mine = rows[rows[table.by] == code]
+        expected = SurvfuncRight(mine["time"], mine["event"])
+        places = np.searchsorted(expected.surv_times, record["times"], side="right")
+        survival = np.append(1.0, expected.surv_prob)[places]
+        np.testing.assert_allclose(record["survival"], survival, rtol=0, atol=_PRODUCT)
+        # Log-log limits from Greenwood's error of the survival itself.
+        errors, inner = np.append(0.0, expected.surv_prob_se)[places], (survival > 0) & (survival < 1)
+        reach = norm.ppf(0.975) * errors[inner] / survival[inner] / np.log(survival[inner])
+        for side, sign in (("low", -1), ("high", 1)):
+            limits = survival[inner] ** np.exp(sign * reach)
+            np.testing.assert_allclose(np.array(record[side], float)[inner], limits, rtol=0, atol=1e-10)
+        assert (record["patients"], record["events"]) == (len(mine), int(mine["event"].sum()))
+        until, steps = record["restricted_mean"]["until"], np.append(expected.surv_times, np.inf)
+        area = np.append(1.0, expected.surv_prob) @ np.diff(np.minimum(np.append(0.0, steps), until))
+        assert record["restricted_mean"]["value"] == pytest.approx(area, rel=1e-12)
+
+
+@for_each("table", TABLES)
+def test_the_log_rank_test_is_stratified_by_site(table: SurvivalTable) -> None:
+    """Its statistic is that of statsmodels with a stratum for each site, from exact times whatever the grid is."""
+    rows = table.rows.dropna(subset=[table.by])
+
+    found, _ = run(
+        _curves(table, float(rows["time"].max()), by=table.by, grid=float(rows["time"].max()) / 3),
+        frames_of(table.rows, "site", table.coded),
+    )
+    value, p = survdiff(rows["time"], rows["event"], rows[table.by], strata=rows["site"])
+
+    assert found["log_rank"]["chi_squared"] == pytest.approx(value, rel=1e-8)
+    assert found["log_rank"]["p"] == pytest.approx(p, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("events", "censored", "median"),
+    [
+        ([1, 1, 1, 1], [0, 0, 0, 0], 2.5),  # 1/2 from 2 to 3: the middle, as R's survfit
+        ([1, 1, 1, 0], [0, 0, 0, 0], 2.0),
+        ([1, 0, 0, 0], [0, 0, 0, 3], None),
+        ([2, 0, 0, 0], [0, 0, 0, 2], 1.0),  # 1/2 to the end of follow-up
+        ([0, 0, 0, 5], [0, 0, 0, 0], 4.0),
+    ],
+)
+def test_the_median_is_where_half_have_the_event(events: list[int], censored: list[int], median: float | None) -> None:
+    """It is the first time at which survival is below 1/2, or the middle of the time during which it is 1/2."""
+    curve = SurvivalCurve(
+        grid=np.arange(1.0, 5.0), events=np.array(events, float), censored=np.array(censored, float), beyond=0.0
+    )
+
+    assert curve.median.value == median
+
+
+def test_the_interval_of_the_median_is_that_of_r() -> None:
+    """On the leukaemia table R's survfit with log-log limits gives 8 (4, 11) and 23 (13, none)."""
+    table = LEUKEMIA
+
+    found, _ = run(_curves(table, 35.0, by="arm"), frames_of(table.rows, "site", table.coded))
+
+    medians = {record["group"]: record["median"] for record in found["groups"]}
+    assert medians == {
+        "arm=1": {"value": 8.0, "low": 4.0, "high": 11.0}, "arm=0": {"value": 23.0, "low": 13.0, "high": None},
+    }  # fmt: skip
+
+
+def test_a_monthly_grid_rounds_times_up_to_the_ends_of_months() -> None:
+    """The curve is that of the times rounded up, and its resolution is printed."""
+    table = LUNG
+    rounded = np.ceil(table.rows["time"] / MONTH) * MONTH
+
+    found, _ = run(_curves(table, 24 * MONTH, grid="monthly"), frames_of(table.rows, "site", table.coded))
+    expected = SurvfuncRight(rounded, table.rows["event"])
+
+    (record,) = found["groups"]
+    assert found["resolution"] == pytest.approx(30.4375)
+    places = np.searchsorted(expected.surv_times, np.array(record["times"]) + 1e-6)
+    np.testing.assert_allclose(record["survival"], np.append(1.0, expected.surv_prob)[places], rtol=0, atol=_PRODUCT)
+
+
+def _small(rows: pd.DataFrame, **of_size: int) -> dict[str, object]:
+    concepts = (number("time", 0, 1000, "days"), codes("event", "0", "1"), codes("arm", "a", "b"))
+    curve = Curve(time="time", event="event", by="arm", grid=10.0, to=100.0)
+    frames = frames_of(rows, "site", {"event": (0, 1), "arm": ("a", "b")})
+    return run(CurveArithmetic(curve, concepts, size(len(frames), **of_size)), frames)[0]
+
+
+def _two_arms(rows: int = 240, sites: int = 4) -> pd.DataFrame:
+    generator = np.random.default_rng(2)
+    return pd.DataFrame({
+        "time": np.ceil(generator.exponential(25, rows)), "event": generator.integers(0, 2, rows),
+        "arm": np.where(np.arange(rows) // sites % 2, "a", "b"), "site": np.arange(rows) % sites,
+    })  # fmt: skip
+
+
+def test_a_group_with_few_patients_at_a_site_is_left_out_there() -> None:
+    """The site's patients of this group are in no count and not in the log-rank test."""
+    rows = _two_arms()
+    few = (rows["site"] == 0) & (rows["arm"] == "a")
+    dropped = few & (rows.groupby(few).cumcount() >= 3)
+
+    with_three = _small(rows[~dropped], smallest_cell=5)
+    without = _small(rows[~few], smallest_cell=5)
+
+    groups = with_three["groups"]
+    assert [one["sites"] for one in groups] == [3, 4]  # type: ignore[index, attr-defined]
+    assert [one["sites_left_out"] for one in groups] == [1, 0]  # type: ignore[index, attr-defined]
+    assert with_three["log_rank"] == without["log_rank"]
+
+
+def test_a_group_of_too_few_sites_is_not_shown() -> None:
+    """There is no curve and no comparison if two sites have a group and three are needed."""
+    rows = _two_arms()
+
+    found = _small(rows[(rows["site"] > 1) | (rows["arm"] == "a")])
+
+    assert [one["group"] for one in found["groups"]] == ["arm=a"]  # type: ignore[index, attr-defined]
+    assert (found["not shown"], found["log_rank"]) == (["arm=b"], None)
+
+
+def test_a_curve_ends_where_few_patients_are_at_risk() -> None:
+    """No number at risk is below the smallest cell."""
+    found = _small(_two_arms(), smallest_cell=15)
+
+    for record in found["groups"]:  # type: ignore[attr-defined]
+        assert min(record["at_risk"]) >= 15
+        assert len(record["times"]) < 10
+
+
+@pytest.mark.parametrize("wrong", ["all censored", "no group", "a time of 0"])
+def test_what_has_no_curve_is_a_sentence_or_a_flat_line(wrong: str) -> None:
+    """Without events curves stay at 1 without a test; without a group, or with a time of 0, there is a sentence."""
+    rows = _two_arms()
+
+    match wrong:
+        case "all censored":
+            found = _small(rows.assign(event=0))
+            assert {value for one in found["groups"] for value in one["survival"]} == {1.0}  # type: ignore[attr-defined]
+            assert found["log_rank"] is None
+        case "no group":
+            with pytest.raises(Unanswerable, match="group"):
+                _small(rows.assign(arm=np.nan))
+        case _:
+            with pytest.raises(Unanswerable, match="time"):
+                _small(rows.assign(time=rows["time"] - rows["time"].min()))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"to": 1000.0}, {"grid": 1e-3}, {"by": "time"}, {"event": "time"}, {"time": "event"}]
+)
+def test_a_plan_that_makes_no_curve_is_refused(wrong: dict[str, object]) -> None:
+    """The end is inside the time's range, the grid has limits, and groups and events have codes."""
+    concepts = (number("time", 0, 1000, "days"), codes("event", "0", "1"), codes("arm", "a", "b"))
+    keys = {"time": "time", "event": "event", "by": "arm", "grid": 10.0, "to": 100.0} | wrong
+
+    with pytest.raises((ValueError, KeyError)):
+        CurveArithmetic(Curve.model_validate(keys), concepts, size(4))
