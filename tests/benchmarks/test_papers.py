@@ -6,48 +6,12 @@ import csv
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from benchmarks import papers
 from benchmarks.experiments.store import costs_beside, read_costs
-from benchmarks.papers import main, seeds_of
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"),
-    [("0-3", [0, 1, 2, 3]), ("3,5,8", [3, 5, 8]), ("7", [7]), ("2-3, 3-4", [2, 3, 4]), ("5-5", [5])],
-)
-def test_seeds_are_ranges_and_lists(text: str, seeds: list[int]) -> None:
-    """Both ends of a range count, and a seed that is named twice runs once."""
-    assert seeds_of(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1--2", "1,", "1.5", ""])
-def test_what_are_no_seeds_is_refused(text: str) -> None:
-    """A list that makes no sense starts nothing."""
-    with pytest.raises(click.UsageError, match="are no seeds"):
-        seeds_of(text)
-
-
-def test_an_unknown_variant_is_refused(tmp_path: Path) -> None:
-    """The error names the existing variants, and nothing is written."""
-    result = CliRunner().invoke(main, ["rehearsal", "--results", str(tmp_path), "--variant", "none"])
-
-    assert result.exit_code == 2
-    assert "'global-layers'" in result.output
-    assert not list(tmp_path.iterdir())
-
-
-def test_tables_that_are_missing_are_said_in_three_sentences(tmp_path: Path) -> None:
-    """A folder without the public tables ends the command, with the remedy."""
-    arguments = ["heart", "--data", str(tmp_path), "--results", str(tmp_path), "--seeds", "0"]
-
-    result = CliRunner().invoke(main, [*arguments, "--variant", "local, authors"])
-
-    assert result.exit_code == 1
-    assert "Give the folder that holds heart/" in result.output
+from benchmarks.papers import main
 
 
 def test_a_stopped_run_goes_on_to_the_same_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

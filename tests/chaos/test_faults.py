@@ -31,7 +31,7 @@ from protos.masking.answered_sets import Answer
 from site_agent.gate.masked_steps import MaskedSteps
 from site_agent.trainer.disk import write_whole
 from tests.chaos import in_process
-from tests.chaos.disks import files_at_most, fill, read_only, small_disk
+from tests.chaos.disks import fill, read_only, small_disk
 from tests.chaos.in_process import plan_of, to_the_end
 from tests.coordinator import in_memory
 from tests.coordinator.in_memory import coordinator_log
@@ -164,20 +164,6 @@ def test_a_disk_that_is_full_to_the_last_byte_leaves_what_was(
 
 
 @pytest.mark.parametrize("make", WRITERS)
-def test_a_limit_that_nobody_can_look_at_leaves_what_was(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
-    """A quota becomes visible only when the write fails."""
-    writer = make(tmp_path)
-    writer.write()
-    before = writer.read()
-
-    with files_at_most(10_000), pytest.raises(OperatorError):
-        writer.write()
-
-    assert writer.read() == before
-    writer.write()
-
-
-@pytest.mark.parametrize("make", WRITERS)
 def test_a_disk_that_takes_no_writing_is_a_clear_stop(tmp_path: Path, make: Callable[[Path], Writer]) -> None:
     """A disk that became read-only gives three sentences, and its content does not change."""
     with small_disk(tmp_path / "disk") as disk:
@@ -234,26 +220,6 @@ def test_a_coordinator_on_a_disk_without_room_or_without_writing(tmp_path: Path,
     for said in (refused.stderr, full.stderr):
         assert len(said.strip().splitlines()) >= 3
         assert "Traceback" not in said
-
-
-def test_a_coordinator_with_a_changed_record_does_not_start(tmp_path: Path, office: Office) -> None:
-    """Exit status 78, three sentences, and no change."""
-    config, path = config_in(tmp_path, office, tmp_path / "state"), store_path(tmp_path / "state")
-    with running(tmp_path / "log", "coordinator", "start", "--config", config):
-        wait_until(says(tmp_path / "log", "run_announced"))
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    damaged[whole.index(b'"run_announced"') + 8] ^= 1
-    path.write_bytes(damaged)
-
-    refused = finished("coordinator", "start", "--config", config)
-
-    assert refused.returncode == 78
-    assert len(refused.stderr.strip().splitlines()) >= 3
-    assert path.read_bytes() == damaged
-    path.write_bytes(whole)
-    with running(tmp_path / "log2", "coordinator", "start", "--config", config):
-        wait_until(says(tmp_path / "log2", "coordinator_listening"))
 
 
 # Clocks

@@ -188,22 +188,3 @@ def test_a_coordinator_may_die_between_two_writes_of_the_first_round(
 def test_the_points_are_all_there_are(undisturbed: tuple[dict[str, Any], Counter[str]]) -> None:
     """A durable write of the programs that no test above names would be detected here."""
     assert {name for name in undisturbed[1] if not name.endswith("of other")} == set(POINTS)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_two_hundred_deaths(tmp_path: Path) -> None:
-    """In many short runs of many methods, masked and not, no run is lost and no bit differs.
-
-    The figures are printed.
-    """
-    deaths, runs = 0, 0
-    while deaths < 200:
-        method, seed = NAMES[runs % len(NAMES)], runs
-        plan = a_plan(method, is_masked=runs % 3 > 0, measures=runs % 2 > 0, every_rounds=1 + runs % 3)
-        expected, _, disk = to_the_end(tmp_path / f"{runs}-undisturbed", plan, seed)
-        numbers = set(random.Random(seed).sample(range(10, len(disk.points)), 8))
-        found, network, _ = to_the_end(tmp_path / f"{runs}-killed", plan, seed, at_writes(numbers))
-        assert found == expected, (method, seed)
-        deaths, runs = deaths + len(network.deaths), runs + 1
-    print(f"\n{deaths} deaths in {runs} runs: no run lost, no bit different")

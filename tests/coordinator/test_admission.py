@@ -9,20 +9,11 @@ import pytest
 from coordinator.rounds.engine import refuse_identity, refuse_join
 from protos.plan.manifest import manifest_of
 from protos.wire.messages import Join
-from tests.for_each import for_each
 from tests.protos.examples import listed, plan_with
 
 PLAN = plan_with()
 MANIFEST = manifest_of(PLAN)
 JOIN = Join(PLAN.run_name, PLAN.digest, MANIFEST.digest, 0)
-
-
-@for_each("index", range(3))
-def test_a_listed_site_with_its_key_may_take_part(index: int) -> None:
-    """Name and fingerprint as the plan lists them are enough."""
-    site = PLAN.sites[index]
-
-    assert refuse_identity(PLAN, site.name, site.identity) is None
 
 
 @pytest.mark.parametrize("name", ["site-003", "", "SITE-000", "site-000 "])

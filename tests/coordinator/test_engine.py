@@ -218,22 +218,6 @@ def test_a_site_that_misses_the_deadline_is_cut_off_and_may_come_back(tmp_path: 
     play(scene())
 
 
-def test_stopping_asks_every_site_to_come_back_later(tmp_path: Path) -> None:
-    """A coordinator that is stopped sends a reason that is not final."""
-
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES))
-        stage.engine.start()
-        stream = stage.connect(BehavingSite("a"))
-        stage.engine.stop()
-        stage.deliver()
-
-        assert stream.site.farewell is not None
-        assert stream.site.farewell.reason is CoordinatorReason.SHUTTING_DOWN
-
-    play(scene())
-
-
 def test_a_site_that_is_lost_for_weeks_goes_on_where_it_was(tmp_path: Path) -> None:
     """The run waits without end, and a subset that happened to arrive never counts."""
     deadlines = {"contribute_seconds": 50.0, "grace_seconds": 10.0}

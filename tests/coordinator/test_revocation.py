@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from coordinator.commands.coordinator_cli import cli
 from coordinator.rounds.engine import Engine
 from protos.plan.plan import Plan
-from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, a_run_whose_end_is_heard_by, coordinator_log
+from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, coordinator_log
 from tests.rehearsal.made_up_time import play
 from tests.rehearsal.study import plan_with
 
@@ -92,21 +92,6 @@ def test_a_coordinator_that_starts_again_knows_of_it(tmp_path: Path) -> None:
         ]
         again.engine.stop()
         assert [record["site"] for record in coordinator_log(tmp_path).records("run_revoked")] == ["c", "b"]
-
-    play(scene())
-
-
-def test_nobody_stays_for_it_when_all_is_over(tmp_path: Path) -> None:
-    """A coordinator that waits until all have heard of the end no longer waits for one that is revoked meanwhile."""
-
-    async def scene() -> None:
-        await a_run_whose_end_is_heard_by(tmp_path, WAITS, "ab")
-        again = Federation(tmp_path, WAITS, set())
-        again.engine.start()
-        assert not again.engine.ending.all_heard.is_set()
-        again.revoke("c")
-
-        assert again.engine.ending.all_heard.is_set()
 
     play(scene())
 

@@ -12,7 +12,6 @@ import pytest
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.phases import Gathering, Over
 from coordinator.rounds.round_times import RoundTimes
-from coordinator.rounds.run_status import concluding_facts
 from protos.wire.messages import Bind
 from tests.coordinator.in_memory import IDENTITIES, BehavingSite, Stage, Stream, coordinator_log
 from tests.for_each import for_each
@@ -151,23 +150,3 @@ def test_a_disturbed_attempt_is_no_measure() -> None:
     times.closed()
 
     assert times.newest == (7,)
-
-
-def test_the_end_of_a_run_has_progress(tmp_path: Path) -> None:
-    """Once all rounds are made it reports how many sites have the result."""
-    told = []
-
-    async def scene() -> None:
-        stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=2))
-        stage.engine.start()
-        for name in "abc":
-            stage.connect(BehavingSite(name))
-        for _ in range(200):
-            for stream in list(stage.streams):
-                stage._deliver_one(stream)
-                if (run := stage.engine._run) is not None and (facts := concluding_facts(run.state, run.terms)):
-                    told.append((facts["have_result"], facts["sites"]))
-
-    play(scene())
-
-    assert sorted(set(told)) == [(0, 3), (1, 3), (2, 3)]

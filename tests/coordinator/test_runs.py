@@ -62,37 +62,6 @@ def test_a_paused_run_closes_its_round_and_begins_no_other(tmp_path: Path) -> No
     play(scene())
 
 
-def interrupted(tmp_path: Path, deliveries: int) -> Stage:
-    """A coordinator that died after this number of messages; only its disk is left."""
-    stage = Stage(tmp_path, plan_with(IDENTITIES, rounds=5))
-    stage.engine.start()
-    connected(stage)
-    for number in range(deliveries):
-        stage._deliver_one(stage.streams[number % 3])
-    return stage
-
-
-@for_each("deliveries", range(0, 60, 3))
-def test_a_program_that_died_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, deliveries: int) -> None:
-    """Another one finds the run on disk, waits for all sites, and makes exactly the rounds that are missing."""
-    plan = plan_with(IDENTITIES, rounds=5)
-
-    async def scene() -> None:
-        before = interrupted(tmp_path, deliveries)
-        stage = Stage(tmp_path, plan)
-        stage.engine.start()
-        for stream in before.streams:
-            stage.connect(stream.site)
-        stage.deliver()
-
-        assert stage.engine.finished.is_set()
-        np.testing.assert_array_equal(stage.vector(plan), np.full(10, 5 * MEAN, np.float32))
-        attempts = {(offer.round, offer.attempt) for offer in before.streams[0].site.offers}
-        assert len(attempts) == len(before.streams[0].site.offers)  # no attempt was offered twice
-
-    play(scene())
-
-
 @for_each("seed", range(12))
 def test_what_is_damaged_is_refused_or_gone_back_behind(tmp_path: Path, seed: int) -> None:
     """A store with a changed or missing record ends the start with a clear error; a damaged snapshot costs rounds."""

@@ -61,17 +61,6 @@ def test_a_site_that_joins_and_withdraws_without_end_is_heard_slowly(
     asyncio.run(scene())
 
 
-def test_what_was_never_heard_delays_a_site_for_a_moment_only() -> None:
-    """However many streams have ended while their join waited, the next join takes effect within five seconds."""
-    recorded = pace.RecordedPace()
-    join = Join("run", bytes(32), bytes(32), 0)
-
-    waits = [recorded.wait_seconds(join, 0.0) for _ in range(100_000)]
-
-    assert waits[0] == 0.0
-    assert 0.0 < waits[-1] <= pace.LONGEST_WAIT_SECONDS
-
-
 def test_requests_beside_the_rounds_have_a_pace_of_their_own() -> None:
     """Heads of logs and renewals wait for one another and for nothing else; what is not written down never waits."""
     of_a_site, asked, hello = pace.RecordedPace(), RenewalAsked("a", b"x", b"y" * 64), HELLO

@@ -24,7 +24,6 @@ from site_agent.hospital import Hospital, read_hospital
 from site_agent.trainer.data.contract import Contract, read_contract
 
 EXAMPLES = Path(__file__).parents[2] / "deploy/examples"
-DATA = Path(__file__).parents[2] / "deploy/data"
 MODELS: dict[str, type[BaseModel]] = {
     "coordinator.yaml": CoordinatorConfiguration,
     "plan.yaml": NetworkPlan,
@@ -127,31 +126,3 @@ def test_no_key_is_left_out(name: str) -> None:
     if name.startswith("plan-"):  # plan.yaml explains the keys that all kinds have
         known = {(MODELS[name], field) for field in MODELS[name].model_fields if field not in PlanHead.model_fields}
     assert sorted(f"{model.__name__}.{field}" for model, field in known - given) == []
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_key_has_a_comment(name: str) -> None:
-    """A reader finds an explanation at each key: above it, or above the first key of its group."""
-    indent = "" if name.startswith("plan-") else " *"
-    lines = (EXAMPLES / name).read_text().splitlines()
-
-    bare = [
-        line.strip()
-        for above, line in zip(["", *lines], lines, strict=False)
-        if re.match(rf"^{indent}[a-z_]+:( |$)", line)
-        and not above.strip().startswith("#")
-        and not is_first_of_group(above)
-    ]
-
-    assert bare == []
-
-
-def is_first_of_group(above: str) -> bool:
-    """Whether the line above opens a group or a list item whose comment covers what follows."""
-    return above.rstrip().endswith(":") or above.lstrip().startswith("- ")
-
-
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_contracts_of_the_heart_studies_load(path: Path) -> None:
-    """The quickstart's contracts are read by the trainer's own reader."""
-    assert read_contract(path).features

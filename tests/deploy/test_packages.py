@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tests.deploy.test_units import DEPLOY, TIMERS, UNITS
 sys.path.insert(0, str(DEPLOY / "packages"))
 from build import PACKAGES, build
 
-SCRIPTS = sorted((DEPLOY / "packages/scripts").iterdir())
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
 
 
@@ -97,25 +95,8 @@ def test_installing_neither_starts_nor_enables(built: Path) -> None:
     assert "@" not in words.replace("@*.", "").replace("@.", "")
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_scripts_are_plain_shell(script: Path) -> None:
-    """Each maintainer script has no mistake that a shell can find, and ends at the first failure."""
-    done = subprocess.run(["sh", "-n", script], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert script.read_text().splitlines()[1] == "set -e"
-
-
 def test_every_unit_is_in_a_package() -> None:
     """Every unit of the tree is in a package, and no package names a missing unit."""
     packed = sorted(unit for package in PACKAGES for unit in package.units)
 
     assert packed == sorted(unit.name for unit in (*UNITS, *TIMERS))
-
-
-def test_every_program_of_a_package_is_one_of_the_project() -> None:
-    """The entry points of the packages are those of pyproject.toml."""
-    known = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["scripts"]
-
-    for package in PACKAGES:
-        assert {(name, f"{module}:main") for name, module in package.programs.items()} <= known.items()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from coordinator.commands.configuration import AUTHORITY_VARIABLE, read_configuration
 from coordinator.commands.coordinator_cli import cli as coordinator
@@ -27,17 +25,6 @@ def test_the_page_of_the_configuration_is_current() -> None:
     made = runpy.run_path(str(ROOT / "deploy/configuration_page.py"), run_name="generator")["page"]()
 
     assert (ROOT / "docs/configuration.md").read_text() == made
-
-
-def test_the_help_that_needs_no_environment_is_the_programs_own() -> None:
-    """`deploy/quickstart.sh --help` prints the program's help; if not, write that to deploy/quickstart/help.txt."""
-    command = runpy.run_path(str(ROOT / "deploy/quickstart"), run_name="rehearsal")["rehearse"]
-
-    help_text = CliRunner().invoke(command, ["--help"], prog_name="deploy/quickstart.sh", terminal_width=80).output
-
-    assert (ROOT / "deploy/quickstart/help.txt").read_text() == help_text
-    shown = subprocess.run([ROOT / "deploy/quickstart.sh", "--help"], capture_output=True, text=True, check=True)
-    assert shown.stdout == help_text
 
 
 @pytest.mark.parametrize("words", [["dance"], ["check", "--confg", "x"], ["check"], []])

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from site_agent.hospital import read_hospital
-
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 TIMERS = sorted((DEPLOY / "systemd").glob("*.timer"))
@@ -30,7 +28,6 @@ LARGEST_EXPOSURE = {
     "site-directories@": 15,  # once, as root, for a moment, without network
 }
 GPU = DEPLOY / "examples/site-trainer-gpu.conf"
-GPU_EXPOSURE = 7  # 3 without it
 TEMPLATES = [unit for unit in UNITS if unit.stem in ("coordinator@", "site-agent@", "site-gate@", "site-trainer@")]
 SERVICES = [unit for unit in UNITS if "directories" not in unit.stem]
 # The differences between a service and its template for several federations.
@@ -125,17 +122,6 @@ def test_a_service_is_barely_exposed(unit: Path, root: Path) -> None:
     assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
-@pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.stem)
-def test_a_service_is_never_given_up_and_never_takes_the_whole_memory(unit: Path) -> None:
-    """What is missing may be there in an hour; and it needs no program that a minimal system lacks."""
-    lines = unit.read_text().splitlines()
-
-    assert "Type=oneshot" in lines or "StartLimitIntervalSec=0" in lines
-    assert [line for line in lines if re.fullmatch(r"MemoryMax=[1-9]\d%", line)]
-    programs = re.findall(r"^Exec\w+=[-+!@:]*(\S+)", unit.read_text(), re.MULTILINE)
-    assert {one for one in programs if not one.startswith("/usr/lib/global-layers/")} <= {"/bin/sh"}
-
-
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_no_service_opens_a_device(unit: Path) -> None:
     """Without the drop-in for a graphics card no unit shows a real device to a program."""
@@ -154,22 +140,6 @@ def test_the_drop_in_opens_one_card_and_nothing_else() -> None:
         "PrivateUsers=no",
         "Wants=nvidia-persistenced.service",
     ]
-
-
-@needs_systemd_analyze
-@pytest.mark.parametrize("name", ["site-trainer", "site-trainer@study"])
-def test_a_drop_in_costs_little_hardening(name: str, tmp_path: Path) -> None:
-    """With a graphics card a trainer still verifies, and is hardly more exposed."""
-    root = installed(tmp_path)
-    place = root / f"etc/systemd/system/{name}.service.d/{GPU.name}"
-    place.parent.mkdir()
-    shutil.copyfile(GPU, place)
-
-    told = analyze("verify", "--man=no", f"--root={root}", f"{name}.service")
-    done = analyze("security", "--offline=true", f"--threshold={GPU_EXPOSURE}", f"--root={root}", f"{name}.service")
-
-    assert (told.stdout + told.stderr).strip() == ""
-    assert done.returncode == 0, done.stdout[-200:] + done.stderr
 
 
 @pytest.mark.parametrize("name", ["site-trainer", "site-trainer@"])
@@ -210,16 +180,6 @@ def test_what_no_start_can_mend_is_not_started_again(unit: Path) -> None:
     assert service["User"] not in ("", "root")
 
 
-def test_after_success_only_the_trainer_and_the_agent_start_again() -> None:
-    """They wait for the next gate; the agent ends with the gate (BindsTo). The operator's page describes this."""
-    again = {
-        unit.stem: settings(unit)["Unit"] for unit in SERVICES if settings(unit)["Service"].get("Restart") == "always"
-    }
-
-    assert {name for name, unit in again.items() if "BindsTo" not in unit} == {"site-trainer", "site-trainer@"}
-    assert {name for name, unit in again.items() if "BindsTo" in unit} == {"site-agent", "site-agent@"}
-
-
 def test_only_the_agent_has_a_network() -> None:
     """The kernel removes the network from the processes with the patients and with the keys."""
     without = [unit.stem for unit in UNITS if settings(unit)["Service"].get("PrivateNetwork") == "yes"]
@@ -239,17 +199,6 @@ def test_no_service_but_the_gate_may_write_the_audit_log() -> None:
         assert any(place.endswith("/gate") for place in writable) is is_gate, unit.stem
         assert any(place.endswith("/gate") for place in hidden) is not is_gate, unit.stem
         assert all(place.count("/") > 4 for place in writable), unit.stem  # never a folder above
-
-
-def test_the_users_of_the_units_are_made() -> None:
-    """Each unit's user and group stand in sysusers.d."""
-    lines = [line for file in (DEPLOY / "systemd/sysusers.d").iterdir() for line in file.read_text().splitlines()]
-    made = {line.split()[1] for line in lines if line.startswith(("u ", "g "))}
-
-    services = [settings(unit)["Service"] for unit in SERVICES]
-
-    groups = {name for service in services for name in service.get("SupplementaryGroups", "").split()}
-    assert {service[key] for service in services for key in ("User", "Group")} | groups <= made
 
 
 def test_the_trainer_may_write_where_its_program_writes() -> None:
@@ -289,18 +238,6 @@ def test_each_socket_has_one_caller() -> None:
 
     assert [kind for kind, names in groups.items() if "site-gate-socket" in names] == ["agent"]
     assert [kind for kind, names in groups.items() if "site-trainer-socket" in names] == ["gate"]
-
-
-@pytest.mark.parametrize("kind", ["gate", "trainer"])
-def test_the_example_names_the_socket_of_the_service(kind: str) -> None:
-    """The socket in the example of hospital.yaml lies in the directory that the unit makes."""
-    hospital = read_hospital(DEPLOY / "examples/hospital.yaml")
-
-    directory = settings(DEPLOY / f"systemd/site-{kind}.service")["Service"]["RuntimeDirectory"]
-
-    place = {"gate": hospital.gate_socket, "trainer": hospital.trainer_socket}[kind]
-    assert place is not None
-    assert Path(place).parent == Path("/run", directory)
 
 
 def settings(unit: Path) -> configparser.ConfigParser:

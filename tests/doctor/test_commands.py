@@ -17,12 +17,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.commands.coordinator_cli import cli as coordinator
 from host.clock_words import at
-from pki.names import SiteName
 from pki.site_keys import SiteKeys
 from site_agent.agent.agent_doctor import examine
 from site_agent.hospital import read_hospital
@@ -31,7 +28,7 @@ from site_agent.site_cli import cli as site_agent
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene
 from tests.doctor.network import intercepting_as, listening
-from tests.rehearsal.programs import children, finished, running, says, wait_until
+from tests.rehearsal.programs import children, running, says, wait_until
 
 
 def examined(scene: Scene) -> dict[str, tuple[str, str]]:
@@ -209,29 +206,6 @@ def test_a_coordinator_whose_own_clock_is_wrong(scene: Scene) -> None:
     leaf = SiteKeys(scene.hospital.parent / "state" / "agent").leaf()
     assert severity == "FAILURE"
     assert f"from {at(leaf.not_valid_before_utc)} to {at(leaf.not_valid_after_utc)}" in line
-
-
-def test_the_real_coordinator_closes_at_once_on_a_certificate_that_its_clock_rejects(scene: Scene) -> None:
-    """The server of the test above behaves like the real one, which gives D411 for a certificate of 100 days ago."""
-    keys = SiteKeys(scene.hospital.parent / "state" / "agent")
-    key = serialization.load_pem_private_key(keys.tls_key_path.read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    now = datetime.now(UTC) - timedelta(days=100)
-    issued = scene.place.office.authority.issue_site(key.public_key(), SiteName("a"), now)
-    keys.certificate_path.write_bytes(issued.chain_pem)
-
-    with started(scene.place):
-        assert examined(scene)["D411"][0] == "FAILURE"
-
-
-def test_an_error_of_the_table_appears_once(scene: Scene) -> None:
-    """`join` ends with the trainer's reason and status, and the gate does not report the end again."""
-    (scene.hospital.parent / "table.csv").write_text("patient,age\nP1,40\n")
-
-    done = finished("site-agent", "join", "--config", scene.hospital)
-
-    assert done.returncode == 78
-    assert done.stderr.count("[E0") == 1
 
 
 def words_of(process: int) -> bytes:

@@ -164,13 +164,6 @@ def test_the_proxy_is_the_one_that_grpc_takes(environment: dict[str, str], expec
     assert proxy_for("coordinator.example.org", environment) == expected
 
 
-def test_a_proxy_that_cannot_be_used_is_told(office: Office) -> None:
-    """A variable of another scheme is named, with the form that it has to have."""
-    finding = the_failure(look(target_of(office, 8443), https_proxy="socks5://proxy:1080"))
-
-    assert finding.identifier == "D408"
-
-
 def test_a_name_that_leads_to_ipv6_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """If IPv6 comes first and only IPv4 answers, the site still connects, and the silent address is reported."""
     resolve = socket.getaddrinfo

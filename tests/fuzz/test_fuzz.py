@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import subprocess
 import sys
 import time
@@ -18,10 +17,8 @@ import grpc.aio
 import pytest
 
 from protos.wire.messages import PARTICIPATE
-from tests.for_each import for_each
 from tests.fuzz.calls import AT_ONCE, Attacker, Connections, Told, besiege
 from tests.fuzz.feeding import bounded_memory, feed
-from tests.fuzz.mutator import LARGEST_BYTES, mutated
 from tests.fuzz.targets import Target, targets
 from tests.rehearsal.study import SITES, plan_with
 
@@ -82,20 +79,6 @@ def test_what_was_found_once_is_borne_now(tmp_path: Path) -> None:
             target.decode(bytes.fromhex(path.read_text()))
         except target.errors:
             continue
-
-
-@for_each("seed", range(5))
-def test_inputs_follow_from_the_seed(seed: int) -> None:
-    """The same seed and examples give the same inputs, each within the largest size."""
-    examples = [b"one: 1\n", bytes(range(200)), b""]
-
-    def drawn() -> list[bytes]:
-        luck = random.Random(seed)
-        return [mutated(luck, examples, is_text=bool(number % 2)) for number in range(200)]
-
-    assert drawn() == drawn()
-    assert len(set(drawn())) > 100
-    assert max(map(len, drawn())) <= LARGEST_BYTES
 
 
 def endless(raw: bytes) -> str:

@@ -19,11 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from pki import certificates
 from pki.authority import Authority, FederationRecord
 from pki.certificate_chain import SiteIdentity, certificates_in, identify_site
-from pki.enrolment_decisions import Issued, enrolment_request, handle_request, invite_site
 from pki.names import Address, FederationName, SiteName
 from pki.register import Register
-from protos.errors import RefusedError
-from tests.pki.whole_site import SiteKeys
 
 MARY = SiteName("st-mary")
 NOW = datetime.now(UTC)
@@ -121,11 +118,6 @@ def admitted(authority: Authority, client: Pair | None, at: Path) -> SiteIdentit
     return identify_site(ssl.DER_cert_to_PEM_cert(leaf).encode(), "heart", NOW)
 
 
-def test_an_honest_site_is_admitted(authority: Authority, tmp_path: Path) -> None:
-    """With both certificates in order, TLS 1.3 and the strict checks of OpenSSL pass."""
-    assert admitted(authority, issued(authority), tmp_path).name == MARY
-
-
 def test_out_of_time_is_refused_by_tls(authority: Authority, tmp_path: Path) -> None:
     """Expired yesterday and valid from tomorrow both fail in the handshake."""
     for shift, reason in ((timedelta(days=-91), "expired"), (timedelta(days=1), "not yet valid")):
@@ -180,36 +172,3 @@ def test_a_site_is_no_authority(authority: Authority, tmp_path: Path) -> None:
 
     with pytest.raises(ssl.SSLCertVerificationError):
         admitted(authority, pair, tmp_path)
-
-
-def test_two_names_pass_tls_and_are_refused_behind_it(authority: Authority, tmp_path: Path) -> None:
-    """A certificate with two names, or with the coordinator's name, passes TLS and identifies nobody here."""
-    for uris in (
-        ("spiffe://heart/site/st-mary", "spiffe://heart/site/st-luke"),
-        ("spiffe://heart/coordinator",),
-        ("spiffe://heart/site/st-mary/x",),
-    ):
-        with pytest.raises(RefusedError):
-            admitted(authority, forged(authority, *uris), tmp_path)
-
-
-def test_a_revoked_site_passes_tls_and_is_refused_by_the_register(
-    authority: Authority, register: Register, tmp_path: Path
-) -> None:
-    """The certificate is still valid, but the register does not accept it, nor an unknown one."""
-    keys = SiteKeys.create(tmp_path / "keys")
-    invitation = invite_site(authority, register, MARY, valid_for=timedelta(hours=1), is_pre_approved=True, now=NOW)
-    answer = handle_request(
-        authority, register, enrolment_request(invitation, keys.signing_request(), keys.identity_key()), NOW
-    )
-    assert isinstance(answer, Issued)
-    enrolled = admitted(authority, Pair(keys.tls_key_path.read_bytes(), answer.chain_pem), tmp_path)
-    assert register.is_accepted(enrolled.name, enrolled.certificate_sha256)
-    invented = admitted(authority, issued(authority), tmp_path)
-    assert invented.name == enrolled.name
-    assert not register.is_accepted(invented.name, invented.certificate_sha256)
-
-    register.revoke(MARY, NOW)
-
-    again = admitted(authority, Pair(keys.tls_key_path.read_bytes(), answer.chain_pem), tmp_path)
-    assert not register.is_accepted(again.name, again.certificate_sha256)

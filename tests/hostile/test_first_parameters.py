@@ -74,11 +74,3 @@ def test_the_first_parameters_of_a_starting_file_are_recomputed(tmp_path: Path) 
     assert isinstance(missing.error, ConfigurationError)
     assert not missing.chunks
     assert_not_trained(missing)
-
-
-def test_the_first_parameters_of_the_plan_are_trained_from(tmp_path: Path) -> None:
-    """An honest coordinator's first round is answered."""
-    site = offered(tmp_path, RIGHT, parameters_digest(RIGHT))
-
-    assert len(site.chunks) == 1
-    assert site.is_waiting

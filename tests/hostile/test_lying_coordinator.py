@@ -16,7 +16,6 @@ from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
 from protos.wire.codec import encode_coordinator_message, encode_site_message
 from protos.wire.messages import (
-    Announcement,
     Bind,
     Chunk,
     CoordinatorMessage,
@@ -35,8 +34,8 @@ from protos.wire.messages import (
 from protos.wire.positions import parameters_digest
 from site_agent.trainer_socket import Failed, Train
 from tests.federation import clear_plan
-from tests.rehearsal.study import THREE_CHUNKS, offer, parameter_chunks, plan_document
-from tests.scripted import Scripted, Step, announced, begun, offered, scripted
+from tests.rehearsal.study import THREE_CHUNKS, offer, parameter_chunks
+from tests.scripted import Scripted, Step, begun, offered, scripted
 
 ALL = ("a", "b", "c")
 BIND = Bind(0, 0, ALL, 0)
@@ -103,62 +102,6 @@ def test_an_honest_coordinator_gets_what_was_agreed(tmp_path: Path, plan: Plan) 
 
 
 # Lies about the plan
-
-
-def plan_with_more_tensors() -> Plan:
-    """The approved plan with one tensor more."""
-    architecture = plan_document({}, parameters=THREE_CHUNKS)["architecture"]
-    architecture["tensors"].append({"name": "third", "shape": [2], "bound": 0.0})
-    return clear_plan(architecture=architecture)
-
-
-@pytest.mark.parametrize("is_approved_first", [False, True])
-def test_a_plan_with_more_tensors_waits_for_a_person(tmp_path: Path, plan: Plan, *, is_approved_first: bool) -> None:
-    """Another plan, whatever its name, trains and sends nothing until a person here approves it."""
-    other = plan_with_more_tensors()
-    assert (other.study, other.version) == (plan.study, plan.version)
-    first = begun(plan) if is_approved_first else []
-
-    site = scripted(tmp_path, [*first, announced(other), *offered(other)], approved=(plan,))
-
-    assert site.is_waiting  # as long as it takes
-    assert_nothing_left(site)
-    (awaited,) = site.records("approval_awaited")
-    assert (awaited["plan"], awaited["another_of_this_name"]) == (other.digest.hex(), plan.digest.hex())
-    assert len(site.records("run_joined")) == is_approved_first
-    assert trainings(site) == 0
-    assert (tmp_path / "gate" / "plans" / f"{other.digest.hex()}.json").read_bytes() == other.canonical
-
-
-def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, plan: Plan) -> None:
-    """A run is named by its plan; a plan under another's name ends the stream."""
-    other = plan_with_more_tensors()
-
-    site = scripted(tmp_path, [*begun(plan), Announcement(plan.run_name, other.canonical)], approved=(plan, other))
-
-    assert_refused(site)
-
-
-NO_PLANS = {
-    "no JSON": b"no JSON",
-    "a list": b"[]",
-    "an empty object": b"{}",
-    "deep nesting": b"[" * 100_000,
-    "a number with a million digits": b'{"study":' + b"1" * 900_000 + b"}",
-    "not UTF-8": b"\xff\xfe",
-    "another form of the plan": clear_plan(parameters=THREE_CHUNKS).canonical.replace(b",", b", ", 1),
-}
-
-
-@pytest.mark.parametrize("name", NO_PLANS)
-def test_bytes_that_are_no_plan_are_refused(tmp_path: Path, plan: Plan, name: str) -> None:
-    """They stop the site with three sentences and a record. The same plan in other bytes would have another digest."""
-    site = scripted(tmp_path, [Announcement(plan.run_name, NO_PLANS[name])], approved=(plan,))
-
-    assert_nothing_left(site)
-    assert isinstance(site.error, ProtocolError)
-    assert site.trainer.questions == []
-    assert site.records() != []
 
 
 # Lies about a round
@@ -236,18 +179,6 @@ def test_a_masked_plan_is_not_trained_in_the_clear(tmp_path: Path) -> None:
     assert_refused(scripted(tmp_path, [*begun(plan), *offered(plan), BIND], approved=(plan,)))
 
 
-@pytest.mark.parametrize("again", [("a", "b"), ALL])
-def test_the_contributors_of_an_offer_are_named_once(tmp_path: Path, plan: Plan, again: tuple[str, ...]) -> None:
-    """Another set, or the same set again, ends the stream."""
-    script = [*begun(plan), *offered(plan), BIND, *CHUNKS, Bind(0, 0, again, 0)]
-
-    site = scripted(tmp_path, script, approved=(plan,))
-
-    assert len(site.chunks) == 3
-    assert [facts["contributors"] for facts in site.records("contribution_released")] == [[*ALL]]
-    assert len(site.records("coordinator_refused")) == 1
-
-
 @pytest.mark.parametrize("lie", [b"\xff\xff", Bind(0, 0, ("b", "c"), 0)])
 def test_a_lie_told_in_passing_is_still_refused(tmp_path: Path, plan: Plan, lie: Step) -> None:
     """A coordinator that lies and closes the stream at once is not called again, although it gets no reason."""
@@ -298,17 +229,6 @@ def test_what_is_sent_again_is_the_same_to_the_byte(tmp_path: Path, plan: Plan) 
     assert site.chunks[1:3] == site.chunks[3:5]
     assert trainings(site) == 1
     assert [facts["first_chunk"] for facts in site.records("contribution_released")] == [0, 1]
-
-
-def test_a_void_attempt_repeats_the_same_step_without_training_again(tmp_path: Path, plan: Plan) -> None:
-    """The next attempt at a step sends the same vector under the new number."""
-    attempts = [step for number in range(3) for step in (*offered(plan, 0, number), Bind(0, number, ALL, 0), *CHUNKS)]
-
-    site = scripted(tmp_path, [*begun(plan), *attempts, OVER], approved=(plan,))
-
-    assert [(chunk.attempt, chunk.index) for chunk in site.chunks] == [(a, i) for a in range(3) for i in range(3)]
-    assert len({bytes(chunk.body) for chunk in site.chunks if chunk.index == 0}) == 1
-    assert trainings(site) == 1
 
 
 def test_a_final_farewell_stops_the_site_and_another_one_brings_it_back(tmp_path: Path) -> None:
@@ -380,21 +300,6 @@ def test_what_is_asked_out_of_turn_is_not_answered(tmp_path: Path, name: str) ->
 
     assert_refused(site, len(honest))
     assert isinstance(site.said[-1], Refusal)
-
-
-def test_an_honest_run_with_every_stage_is_answered_to_its_end(tmp_path: Path) -> None:
-    """The same words in their turn: two rounds of training, an early end, validation, result."""
-    plan = PLANS["measuring"]
-    steps = [asked(0, TRAINING), asked(1, TRAINING), asked(2, VALIDATION, best=1)]
-
-    site = scripted(tmp_path, following(plan, steps, *finish(3, ZEROS), Done, OVER), approved=(plan,))
-
-    assert site.error is None
-    released = site.records("contribution_released")
-    assert [entry["stage"] for entry in released] == ["training", "training", "validation"]
-    assert [len(entry["scalars"]) for entry in released] == [0, 3, 3]
-    assert [len(chunk.body) for chunk in site.chunks] == [48, 72, 32]
-    assert site.records("run_finished")[0]["rounds"] == 3
 
 
 # Trainers that hand out what must not leave

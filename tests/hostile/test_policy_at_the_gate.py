@@ -25,21 +25,11 @@ BIND = Bind(0, 0, ("a", "b", "c"), 0)
 NETWORK: dict[str, Any] = {
     "architecture": {"name": "dense", "hidden": [4, 3]}, "columns": ["a", "b"], "outputs": 1,
 }  # fmt: skip
-MEASURING: dict[str, Any] = {"checkpoint": "global"}
 # What the plan says, and what the hospital's policy says. attacks_by_plans.py has the other rules.
 REFUSED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "more rounds than the policy allows": ({}, {"largest_rounds": 2}),
     "a pattern that matches nothing": (NETWORK, {"private": ["haed.*"]}),
     "an allowed pattern that matches nothing": (NETWORK, {"federated": ["*", "boddy.*"]}),
-}
-ALLOWED: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    "as many rounds as the policy allows": ({}, {"largest_rounds": 3}),
-    "every tensor by patterns": (NETWORK, {"federated": ["input.*", "body.*", "head.layer?.*"]}),
-    "inner layers of global-layers": (
-        {"method": {"name": "global-layers"}, "architecture": {"name": "dense", "hidden": [4, 3]}},
-        {"federated": ["body.*"], "private": ["head.*", "input.*"]},
-    ),
-    "the numbers of the plan": (MEASURING, {"scalars": ["validation *", "still improving"]}),
 }
 
 
@@ -59,26 +49,7 @@ def test_a_plan_beyond_the_policy_is_refused_although_a_person_approved_it(tmp_p
     assert [type(message) for message in site.said] == [Hello, Refusal]
 
 
-@pytest.mark.parametrize("name", ALLOWED)
-def test_a_plan_within_the_policy_is_joined(tmp_path: Path, name: str) -> None:
-    """The same rules, where they fit, keep nobody out."""
-    changes, rules = ALLOWED[name]
-    plan = clear_plan(**changes)
-
-    site = scripted(tmp_path, begun(plan), approved=(plan,), **rules)
-
-    assert site.records("plan_refused") == []
-    assert len(site.records("run_joined")) == 1
-
-
 # Values that the gate lets out (those that it refuses: attacks_at_the_gate.py)
-
-
-def test_a_repeated_round_counts_once(tmp_path: Path) -> None:
-    """The same bytes sent again after a broken line use up no allowance."""
-    spent = {"largest_rounds": 1, "largest_megabytes": 48e-6}
-
-    assert contributed(tmp_path, Contribution(policy=spent, released=({"round": 0, "bytes": 48},)))
 
 
 # People who take back their yes

@@ -105,22 +105,6 @@ def test_a_receiver_that_comes_after_the_last_round_still_gets_the_result(tmp_pa
     played(tmp_path, plan, scene)
 
 
-def test_nobody_waits_for_a_receiver_that_refuses(tmp_path: Path) -> None:
-    """Its own policy allows no such method; the run ends without it and is complete."""
-    plan = receiving_plan()
-
-    async def scene(network: Federation) -> None:
-        network.add("e", tier="receiving", methods=("fedavg",))
-        await network.pass_time(1.0)
-        for name in "abcd":
-            network.add(name)
-        await network.finish(1000.0)
-
-    played(tmp_path, plan, scene)
-
-    assert recorded(tmp_path)["is_complete"]
-
-
 @pytest.mark.parametrize("kind", ["ready", "chunk", "key"])
 def test_a_receiver_that_sends_a_number_or_a_key_is_cut_off(tmp_path: Path, kind: str) -> None:
     """The coordinator ends its stream; the sum is that of the contributors, and their run is complete."""

@@ -79,7 +79,7 @@ SHORTEST_DUPLICATE: Final = 6  # lines; shorter functions are alike by chance
 # Lines of a room, words of the pages, keys of a plan. A change that needs more space finds it in its own room, or
 # lowers another ceiling.
 CEILINGS: Final = {
-    "package_lines": 53_300, "audited_lines": 6_900, "beside_a_round_lines": 20_200, "test_lines": 62_900,
+    "package_lines": 53_300, "audited_lines": 6_900, "beside_a_round_lines": 20_200, "test_lines": 60_500,
     "benchmark_lines": 7_150, "doc_words": 26_300, "plan_keys": 20,
     "protos.plan": 6_350, "protos.statistics": 2_600, "protos.wire": 1_000, "protos.masking": 650,
     "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 2_950, "pki": 2_350,

@@ -159,11 +159,6 @@ def next_parameters(made: Study, sums: RunningSum) -> npt.NDArray[np.float32]:
     return parameters
 
 
-def mean_change(made: Study, sums: RunningSum) -> npt.NDArray[np.float64]:
-    """The mean that a sum stands for."""
-    return made.fixed_point.decode(sums.updates, closed(made, sums).weight(made.plan.weighting))
-
-
 @by_method(METHODS, seeds=3)
 def test_the_order_of_arrival_never_changes_a_bit(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
     """However the sites' chunks are interleaved, the next parameters are the same bytes."""
@@ -195,32 +190,6 @@ def test_the_result_is_the_weighted_mean_of_the_changes(
         np.abs(exact).astype(np.float32)
     )
     assert (np.abs(result - exact) <= bound).all()
-
-
-@pytest.mark.parametrize(("method", "seed"), in_turns(SHARING, range(3)), ids=named)
-def test_one_site_alone_gets_its_own_change(seed: int, method: dict[str, Any]) -> None:
-    """The sum of one contributor is its update, whatever its rows weigh."""
-    made = study(seed, method, {"name": "rows", "largest_rows": 512}, sites=3)
-    site, chunks = next(iter(contributions(made).items()))
-
-    sums = summed(made, {site: chunks}, np.random.default_rng(seed))
-    decoded = mean_change(made, sums)
-
-    assert closed(made, sums).scalars.get(ROWS, made.rows[site]) == made.rows[site]
-    np.testing.assert_allclose(decoded, made.updates[site], atol=1.0 / made.fixed_point.scale / made.weight(site))
-
-
-@by_method(METHODS, seeds=3)
-def test_equal_changes_are_their_own_mean(seed: int, method: dict[str, Any], weighting: dict[str, Any]) -> None:
-    """If every site trained the same multiple of 2**-10, the mean is exactly that, for any weights."""
-    made = study(seed, method, weighting, sites=5)
-    update = (np.random.default_rng(seed).integers(-512, 513, made.manifest.parameters) / 1024).astype(np.float32)
-    made.updates.update(dict.fromkeys(made.updates, update))
-
-    sums = summed(made, contributions(made), np.random.default_rng(seed))
-    mean = mean_change(made, sums)
-
-    np.testing.assert_array_equal(mean, update.astype(np.float64))
 
 
 @by_method(METHODS, seeds=3)

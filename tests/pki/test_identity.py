@@ -13,8 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pki import certificates
 from pki.authority import Authority
-from pki.certificate_chain import certificates_in, identify_site
-from pki.names import SiteName
+from pki.certificate_chain import identify_site
 from protos.errors import RefusedError
 
 URI = x509.UniformResourceIdentifier
@@ -55,15 +54,6 @@ def forge(now: datetime) -> Forge:
         return certificates.certificate_pem(builder.sign(key, hashes.SHA256()))
 
     return made
-
-
-def test_a_site_is_known_by_its_uri(authority: Authority, now: datetime) -> None:
-    """An issued leaf gives its name and the SHA-256 that the register keeps."""
-    issued = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("st-mary"), now)
-    leaf = certificates_in(issued.chain_pem)[0]
-
-    identity = identify_site(certificates.certificate_pem(leaf), "heart", now)
-    assert (identity.name, identity.certificate_sha256) == ("st-mary", issued.sha256)
 
 
 @pytest.mark.parametrize(

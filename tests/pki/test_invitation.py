@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -28,14 +27,6 @@ def invitation(authority: Authority, now: datetime) -> Invitation:
         root_pem=authority.root_pem(),
         token=new_token(),
     )
-
-
-def test_an_invitation_comes_back_as_it_went(invitation: Invitation, tmp_path: Path) -> None:
-    """A saved file loads unchanged, and has mode 0600."""
-    invitation.save(tmp_path / "i")
-
-    assert Invitation.load(tmp_path / "i") == invitation
-    assert (tmp_path / "i").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_fingerprint_covers_whom_where_and_which(invitation: Invitation, now: datetime) -> None:

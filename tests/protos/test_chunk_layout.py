@@ -24,17 +24,6 @@ LAYOUTS = [Layout(parameters, scalars) for parameters in SIZES for scalars in (0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_chunks_tile_the_buffer(layout: Layout) -> None:
-    """The chunks lie end to end from the first byte to the last, each beginning at a multiple of eight."""
-    ends = [layout.start(index) + layout.chunk_bytes(index) for index in range(layout.chunks)]
-
-    assert layout.start(0) == 0
-    assert [layout.start(index) for index in range(1, layout.chunks)] == ends[:-1]
-    assert ends[-1] == layout.total_bytes
-    assert all(layout.start(index) % 8 == 0 for index in range(layout.chunks))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_number_has_one_place(layout: Layout) -> None:
     """Writing all words and updates through their views writes every byte of the buffer, none twice."""
     buffer = bytearray(layout.total_bytes)

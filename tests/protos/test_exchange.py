@@ -56,15 +56,6 @@ def names(exchange: Exchange) -> list[str]:
     return [scalar.name for scalar in exchange.scalars]
 
 
-@given(chosen=st.lists(st.booleans(), max_size=40))
-def test_layers_survive_the_wire(chosen: list[bool]) -> None:
-    """What packs a choice is unpacked as the same, in the fewest bytes; all layers take none."""
-    packed = pack_layers(tuple(chosen))
-
-    assert unpack_layers(packed, len(chosen)) == tuple(chosen)
-    assert len(packed) == (0 if all(chosen) else -(-len(chosen) // 8))
-
-
 @given(raw=st.binary(min_size=1, max_size=8), count=st.integers(0, 40))
 def test_one_choice_has_one_spelling(raw: bytes, count: int) -> None:
     """Bytes that are no packed choice of so many layers are refused; trailing bits and bytes are none."""
@@ -109,17 +100,6 @@ def test_a_run_has_its_stages_in_order() -> None:
     assert stages == [PROBE, *4 * [TRAINING], VALIDATION]
     assert stage_at(plan, 6) is None
     assert stage_at(plan, 1 << 31) is None
-
-
-@for_each("training_rounds", range(1, 5))
-def test_a_run_that_ends_early_has_what_measures_sooner(training_rounds: int) -> None:
-    """This number of training rounds, then the validation."""
-    plan = a_plan("player-fl", **CHAIN | MEASURING)
-
-    stages = [stage_at(plan, number, training_rounds) for number in range(9)]
-
-    assert stages[: training_rounds + 2] == [PROBE, *training_rounds * [TRAINING], VALIDATION]
-    assert set(stages[training_rounds + 2 :]) == {None}
 
 
 def test_only_training_takes_changes_up() -> None:
@@ -179,13 +159,6 @@ def test_what_the_plan_does_not_allow_is_no_round(plan: Plan, number: int, stage
     """Another stage, another number or another choice of layers is a MalformedMessage at whoever computes it."""
     with pytest.raises(MalformedMessage):
         exchanges_of(plan).of(number, stage, layers)
-
-
-@pytest.mark.parametrize(("method", "layers"), [("fedavg", b"\x01"), ("player-fl", b"\x02")])
-def test_a_result_has_no_layers_but_those_of_the_method(method: str, layers: bytes) -> None:
-    """Only PLayer-FL's first layers can be a result's choice."""
-    with pytest.raises(MalformedMessage):
-        exchanges_of(a_plan(method, **CHAIN)).result(layers)
 
 
 @for_each("seed", range(30))

@@ -127,19 +127,6 @@ def test_rows_are_put_on_the_public_grid(rows: int, rounded: int) -> None:
     assert round_rows(rows, 1 << 20) == rounded
 
 
-@pytest.mark.parametrize("largest", [1, 64, 1024, 1 << 30])
-def test_the_grid_has_two_significant_bits_and_a_cap(largest: int) -> None:
-    """For 5,000 counts: at most two significant bits, off by a quarter at most below the cap, never above it."""
-    for rows in range(1, 5001):
-        rounded = round_rows(rows, largest)
-
-        assert rounded <= largest
-        assert bin(rounded).rstrip("0").count("1") <= 2
-        assert (rounded >> max(0, rounded.bit_length() - 2)) << max(0, rounded.bit_length() - 2) == rounded
-        assert rounded == largest or abs(rounded - rows) <= rows / 4
-        assert float(np.float32(rounded / largest)) == rounded / largest
-
-
 @pytest.mark.parametrize("rows", [0, -1])
 def test_a_site_without_rows_is_refused(rows: int) -> None:
     """There is no weight for nobody."""

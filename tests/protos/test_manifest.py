@@ -11,7 +11,7 @@ from protos.errors import ConfigurationError
 from protos.plan.architecture import Part, TensorSpec, Uniform
 from protos.plan.manifest import Manifest, Occasion, Scalar, manifest_of
 from tests.for_each import for_each
-from tests.protos.examples import FEDERATED_AVERAGING, METHODS, NETWORK, plan_of_method, plan_with
+from tests.protos.examples import METHODS, NETWORK, plan_of_method, plan_with
 
 HEART = NETWORK | {"latent": 128}
 LARGE = NETWORK | {"latent": 176, "gate": True}
@@ -25,14 +25,6 @@ def test_the_papers_counts(architecture: dict[str, Any], tensors: int, numbers: 
 
     assert (len(manifest.tensors), manifest.parameters) == (tensors, numbers)
     assert sum(tensor.number_count for tensor in manifest.tensors) == numbers
-
-
-def test_global_layers_sends_the_body_and_nothing_else() -> None:
-    """No tensor of the parts input and head is ever in the manifest of Global Layers."""
-    manifest = manifest_of(plan_with())
-
-    assert {tensor.part for tensor in manifest.tensors} == {Part.BODY}
-    assert all(tensor.name.startswith("body.") for tensor in manifest.tensors)
 
 
 WEIGHED = [method for method in METHODS if method["name"] != "scaffold"]
@@ -103,14 +95,6 @@ def test_a_prefix_that_the_plan_gives_is_federated(layers: int) -> None:
     assert manifest_of(plan).scalars == ()
 
 
-def test_normalisations_stay_private_with_fedbn() -> None:
-    """Everything but the weights and biases of normalisations is in the manifest."""
-    names = [tensor.name for tensor in manifest_of(plan_of_method({"name": "fedbn"})).tensors]
-
-    assert names
-    assert not any("normalisation" in name for name in names)
-
-
 @pytest.mark.parametrize(
     ("name", "network"),
     [("global-layers", {"name": "dense", "hidden": [4]}), ("fedper", {"name": "dense", "hidden": []})],
@@ -159,25 +143,3 @@ def test_views_share_the_vectors_memory_and_tile_it(seed: int) -> None:
     expected = np.concatenate([np.full(t.number_count, n, np.float32) for n, t in enumerate(manifest.tensors, start=1)])
     np.testing.assert_array_equal(vector, expected)
     assert [view.shape for view in views.values()] == [tensor.shape for tensor in manifest.tensors]
-
-
-@for_each("seed", range(20))
-def test_equal_seeds_start_equal_and_others_do_not(seed: int) -> None:
-    """Two programs that read the same plan compute the same first bits; another seed gives others."""
-    manifest, again = (manifest_of(plan_with(start={"seed": seed})) for _ in range(2))
-
-    vector = manifest.initial_parameters(seed)
-
-    assert vector.dtype == np.float32
-    assert vector.tobytes() == again.initial_parameters(seed).tobytes()
-    assert vector.tobytes() != manifest.initial_parameters(seed + 1).tobytes()
-
-
-def test_a_tensor_starts_the_same_in_every_method() -> None:
-    """The body starts with the same values under Global Layers as under FedAvg, by name."""
-    ours, theirs = manifest_of(plan_with()), manifest_of(plan_of_method(FEDERATED_AVERAGING))
-
-    shared, whole = (manifest.views(manifest.initial_parameters(7)) for manifest in (ours, theirs))
-
-    assert shared.keys() <= whole.keys()
-    assert all(np.array_equal(view, whole[name]) for name, view in shared.items())

@@ -138,12 +138,6 @@ COMPOSITIONS: list[tuple[tuple[dict[str, Any] | str, ...], Method]] = [
 ]
 
 
-@pytest.mark.parametrize(("of", "method"), COMPOSITIONS, ids=str)
-def test_a_composition_has_of_each_what_it_says(of: tuple[str, ...], method: Method) -> None:
-    """Each method gives what it says differently from FedAvg; the order of penalties is that of the list."""
-    assert composed(*of).method() == method
-
-
 @pytest.mark.parametrize("of", [entry[0] for entry in COMPOSITIONS], ids=str)
 def test_the_order_of_a_composition_matters_to_no_ingredient(of: tuple[str, ...]) -> None:
     """However its methods are listed, a composition is made of the same ingredients."""

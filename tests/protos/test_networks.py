@@ -17,8 +17,6 @@ from protos.plan.architecture import (
     ColumnsNetwork,
     Constant,
     DenseNetwork,
-    NamedTensor,
-    NamedTensors,
     Part,
     TensorSpec,
     network_tensors,
@@ -95,17 +93,6 @@ def test_the_linear_path_is_private_and_starts_at_nothing() -> None:
     assert body_of(network) == body_of(read(**HEART))
 
 
-def test_the_parallel_networks_of_fenda_have_their_sizes() -> None:
-    """Extractors 13 to 5 and a head 10 to 1, as in the paper's heart task."""
-    network = read(name="parallel", common=(5,), unique=(5,))
-
-    assert shapes(network, columns=13, outputs=1) == {
-        "common.layer1.weight": (5, 13), "common.layer1.bias": (5,),
-        "unique.layer1.weight": (5, 13), "unique.layer1.bias": (5,),
-        "head.output.weight": (1, 10), "head.output.bias": (1,),
-    }  # fmt: skip
-
-
 def test_a_unique_column_needs_a_column_of_its_own() -> None:
     """If all columns are common, the network `columns` is refused and another one is proposed."""
     network = ColumnsNetwork(name="columns", lateral=0.5)
@@ -113,16 +100,6 @@ def test_a_unique_column_needs_a_column_of_its_own() -> None:
     with pytest.raises(ConfigurationError, match="needs a column that only this site has") as caught:
         network_tensors(network, columns=4, outputs=1)
     assert "dense" in caught.value.remedy
-
-
-def test_a_listed_tensors_layer_is_its_name_up_to_the_last_dot() -> None:
-    """A hospital's own layers are reported by their tensors' names."""
-    names = ("encoder.0.weight", "encoder.0.bias", "scale")
-    listed = NamedTensors(
-        name="named-tensors", tensors=tuple(NamedTensor(name=name, shape=(1,), bound=0.0) for name in names)
-    )
-
-    assert [spec.layer for spec in body_of(listed)] == ["encoder.0", "encoder.0", "scale"]
 
 
 def test_layer_normalisations_are_normalisations() -> None:

@@ -9,21 +9,8 @@ import pytest
 from blake3 import blake3
 
 from protos.wire.messages import Offer, Stage
-from protos.wire.positions import DOWN_CHUNK_PARAMETERS, down_chunks, down_slice, parameters_digest, position
+from protos.wire.positions import down_chunks, down_slice, parameters_digest, position
 from tests.for_each import for_each
-
-SIZES = (0, 1, DOWN_CHUNK_PARAMETERS - 1, DOWN_CHUNK_PARAMETERS, DOWN_CHUNK_PARAMETERS + 1, 717_640)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_chunks_tile_the_vector(size: int) -> None:
-    """The chunks' slices hold every number once and in order, none above 512 KiB."""
-    vector = np.arange(size, dtype=np.float32)
-
-    parts = [vector[down_slice(index)] for index in range(down_chunks(size))]
-
-    assert all(0 < part.nbytes <= 512 << 10 for part in parts)
-    np.testing.assert_array_equal(np.concatenate([*parts, np.empty(0, np.float32)]), vector)
 
 
 @for_each("seed", range(20))

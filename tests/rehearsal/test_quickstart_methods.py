@@ -13,7 +13,7 @@ from protos.plan.methods import NETWORK_METHODS
 from protos.plan.plan import Plan, plan_from_json
 from quickstart.federation import Rehearsal, prepare
 from quickstart.hospitals import HospitalData
-from quickstart.plans import choice_of, plan_of, studies_of
+from quickstart.plans import plan_of, studies_of
 from tests.rehearsal.study import made_up_identities
 
 AROUND = {
@@ -69,15 +69,6 @@ def test_several_methods_or_settings_make_one_study(words: str, label: str, hosp
     assert plan_for(words, hospitals).method_in_words == label
 
 
-def test_studies_of_one_rehearsal_have_names_of_their_own() -> None:
-    """The same method with other settings is another study; the same words twice are one."""
-    studies = studies_of(["fedprox", "{name: fedprox, strength: 0.5}", "fedprox", "local-adaptation+player-fl-random"])
-
-    assert [study.label for study in studies] == ["fedprox", "fedprox (2)", "local-adaptation + player-fl-random"]
-    assert len({study.name for study in studies}) == 3
-    assert all(len(study.name) <= 40 for study in studies)
-
-
 def test_what_methods_cannot_do_together_is_said_before_anything_is_made(
     hospitals: list[HospitalData], tmp_path: Path
 ) -> None:
@@ -94,21 +85,3 @@ def test_what_methods_cannot_do_together_is_said_before_anything_is_made(
         in refusal.value.what
     )
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("fedproxx", "there is no fedproxx; did you mean fedprox?"),
-        ("ditto+playerfl", "there is no playerfl; did you mean player-fl?"),
-        ("{name: fedprox, strenght: 1.0}", "unknown key; did you mean strength?"),
-        ("ditto+apfl", "ditto and apfl both say how a site trains in one round"),
-        ("", "known are"),
-    ],
-)
-def test_what_is_no_method_is_told_with_the_nearest(words: str, told: str) -> None:
-    """A mistake in a name or a key, and methods that cannot be composed."""
-    with pytest.raises(ConfigurationError) as refusal:
-        choice_of(words)
-
-    assert told in refusal.value.what

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import pytest
 import yaml
 
 from deploy.quickstart.ports import free_port
-from host.secret_files import hold_directory
 from pki.certificate_chain import ShownCertificates
-from protos.errors import ConfigurationError, RefusedError, UnavailableError
+from protos.errors import RefusedError, UnavailableError
 from site_agent.hospital import Hospital, read_hospital
 from site_agent.service.joining import renew_now
 from tests.logged import lines_of
@@ -91,17 +89,3 @@ def test_a_renewal_that_is_refused_leaves_the_certificate_as_it_is(tmp_path: Pat
 
     assert SiteKeys.load(tmp_path / "state" / "agent").certificate_sha256() == before
     assert events(tmp_path)[-1] == "renewal_refused"
-
-
-def test_beside_a_running_agent_and_before_enrolment_nothing_is_renewed(tmp_path: Path) -> None:
-    """Two programs never change one site's keys, and a certificate that is not there cannot be renewed."""
-    office = Office.found(tmp_path / "office")
-    hospital = hospital_of(office, tmp_path)
-    held = hold_directory(tmp_path / "state" / "gate", "site agent")
-
-    with pytest.raises(ConfigurationError):
-        asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))
-    os.close(held)
-    (tmp_path / "state" / "agent" / "tls.crt").unlink()
-    with pytest.raises(ConfigurationError):
-        asyncio.run(renew_now(hospital, tmp_path / "hospital.yaml"))

@@ -162,30 +162,6 @@ def test_a_made_up_invitation_does_not_stop_a_member(
     assert site.is_accepted()
 
 
-def test_the_invitation_of_a_member_is_used_once(tmp_path: Path) -> None:
-    """After its return, and beside an invitation from before, a site's start only looks at its certificates."""
-    site = Returning(tmp_path)
-
-    async def scene() -> None:
-        async with enrolling(site.office) as port:
-            tell_port(tmp_path, port)
-            site.revoke()
-            site.invite(port)
-            await site.start()  # enrolled by an earlier version: the file counts as used
-            assert [type(order).__name__ for order in site.orders] == ["Look"]
-            site.invite(port)
-            async with started(site) as task:
-                await eventually(lambda: site.state is SiteState.REQUESTED)
-                site.approve()
-                await task
-            site.orders.clear()
-            await site.start()
-
-    asyncio.run(scene())
-
-    assert [type(order).__name__ for order in site.orders] == ["Look"]
-
-
 @pytest.mark.parametrize("content", ["no invitation", "unknown token"])
 def test_a_file_that_is_no_new_invitation_never_stops_a_member(tmp_path: Path, content: str) -> None:
     """The program warns, keeps the certificate and goes on; the coordinator decides about the certificate."""

@@ -259,20 +259,6 @@ def test_tables_of_every_kind_are_trained_on_and_masks_change_no_bit(tmp_path: P
     play(masks_change_no_bit(tmp_path, KINDS[name], KINDS[name].plan(), images))
 
 
-def test_augmentation_changes_what_is_trained(tmp_path: Path, images: Images) -> None:
-    """Other parameters than without it."""
-
-    async def scene() -> None:
-        kinds = {name: KINDS[name] for name in ("images", "augmented images")}
-        found = [
-            (await trained(tmp_path / name, kind, unmasked(kind.plan()), images))[0].vector()
-            for name, kind in kinds.items()
-        ]
-        assert found[0].tobytes() != found[1].tobytes()
-
-    play(scene())
-
-
 def test_concepts_of_four_clinics_are_trained_on_and_masks_change_no_bit(tmp_path: Path) -> None:
     """Each clinic's columns become the plan's concepts, and cholesterol is of the three clinics that measured it."""
     clinics = {one.name: one for one in uci_hospitals(tmp_path)}
@@ -413,20 +399,6 @@ def test_a_plan_for_another_table_is_refused(tmp_path: Path, name: str, images: 
             check_fit(plan, dataset, site)
 
 
-def test_rows_have_places_of_words_and_masks_of_images(tmp_path: Path, images: Images) -> None:
-    """A note's places are buckets; each mask has the bright pixels of its image, and some masks are empty."""
-    notes = read(put_notes(tmp_path / "notes", "ahus"))[0]
-    places = np.rint(notes.training.features[:, -8:] * np.float32(64))
-    assert set(np.unique(places)) <= set(range(65))
-    assert ((places > 0).sum(axis=1) > 1).all()
-
-    dataset, preprocessing = read(MASKS.put(tmp_path / "masks", IMAGE_NAMES[0], images))
-    scale, part = preprocessing.pixel_scales[0], dataset.training
-    brightness = part.features * scale.deviation + scale.mean
-    np.testing.assert_array_equal(part.targets, brightness > 8.5 * 15 / 255)
-    assert 0 < (part.targets.sum(axis=1) == 0).sum() < len(part) / 4
-
-
 # Methods that fit a network
 
 SETTINGS = {
@@ -469,15 +441,6 @@ def test_parallel_branches_of_images_have_their_own_methods() -> None:
     assert {"fenda-fl", "perfcl"} <= fitting(PARALLEL)
     assert not {"player-fl", "fedper"} & fitting(PARALLEL)
     assert "perfcl" not in fitting(PARALLEL | {"unique": [4, 3]})
-
-
-def test_the_quickstarts_plan_fits_its_images(tmp_path: Path, images: Images) -> None:
-    """Network and outputs follow from the hospitals' contracts."""
-    hospitals = list(images["digits"].values())
-    (study,) = studies_of(["fedavg"])
-    made = plan_of(study, hospitals, latent=16, is_masked=True)
-
-    check_fit(DIGITS.plan(**made), read(put_images(tmp_path / "one", hospitals[0]))[0], "hospital-1")
 
 
 @pytest.mark.parametrize("count", [2, 5, 12])

@@ -43,17 +43,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_an_approval_is_found_again_and_names_the_person(tmp_path: Path) -> None:
-    """The file shows who agreed, when, and to which plan and manifest."""
-    given = approve(tmp_path, PLAN, by="A. Jones", at=AT)
-
-    assert find_approval(tmp_path, PLAN) == given
-    (signature,) = given.signatures
-    assert (signature.by, signature.at) == ("A. Jones", "2026-03-01T12:00:00+00:00")
-    assert given.plan_digest == PLAN.digest.hex()
-    assert why_not(given, approvers=1, now=AT) is None
-
-
 @pytest.mark.parametrize(
     ("names", "wanted", "clause"),
     [

@@ -198,25 +198,6 @@ def test_a_mutilated_configuration_never_shows_a_traceback(site_agent: Terminal,
         assert_three_sentences(site_agent.err)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["fly"],
-        ["check"],
-        ["check", "--config"],
-        ["check", "--konfig", "x"],
-        ["approve", "--config", "x"],
-        ["audit", "forget"],
-        ["join", "--config", "a", "b"],
-    ],
-)
-def test_wrong_usage_ends_with_2(site_agent: Terminal, words: list[str]) -> None:
-    """A command with wrong arguments reports them, whatever files there are."""
-    assert site_agent(*words) == 2
-    assert site_agent.err != ""
-    assert "?." not in site_agent.err
-
-
 @pytest.mark.parametrize("command", ["check", "join", "identity", "review", "audit verify"])
 def test_a_file_that_is_not_there_is_told(site_agent: Terminal, tmp_path: Path, command: str) -> None:
     """A missing configuration is a configuration error with its path."""

@@ -110,27 +110,6 @@ def test_a_listener_gets_the_error_once_and_then_nothing() -> None:
             assert asyncio.run(scene(ours, theirs, sent, refuses=refuses)) == wanted
 
 
-def test_a_listener_that_closes_the_socket_hears_nothing_more() -> None:
-    """A listener may close the socket while a second message is already in memory."""
-    raw = joined([Prepare("run", b""), Prepare("run", b"")])
-
-    async def scene(ours: socket.socket, theirs: socket.socket) -> list[Message]:
-        end, heard = FramedSocket(ours, FRAMING), list[Message]()
-
-        def take(message: Message) -> None:
-            heard.append(message)
-            end.close()
-
-        end.listen(lambda _: LARGEST, take, pytest.fail)
-        theirs.sendall(raw)
-        await asyncio.sleep(0.05)
-        return heard
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert len(asyncio.run(scene(ours, theirs))) == 1
-
-
 def test_a_listener_that_gets_many_messages_lets_other_tasks_continue() -> None:
     """The other process can send as fast as this one reads. Between two turns of the event loop only a few are read."""
     sent = [Prepare(f"run {number}", b"") for number in range(20 * MOST_AT_ONCE)]

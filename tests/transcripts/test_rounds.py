@@ -5,33 +5,6 @@ from __future__ import annotations
 from tests.transcripts.plays import play, terms
 
 
-def test_everyone_comes_and_all_goes_well() -> None:
-    """A run of three sites and two rounds, from the first to the last word."""
-    play(
-        terms(),
-        """
-        0     > a, b joins
-              = gathering a b
-        5     > c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 55
-        31    > a, c, b completes
-              < close 0
-              < offer 1.0 to a b c
-              = collecting 1.0 complete - until 81
-        41    > a, b, c completes
-              < close 1
-              < result to a b c
-              = finishing done - until 91
-        42    > a, b finishes
-              = finishing done a b until 91
-        43    > c finishes
-              < end: all rounds were made, missing -
-              = over, complete
-        """,
-    )
-
-
 def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
     """A site that left, withdrew or was revoked before the run is waited for; one that can never take part ends it."""
     play(
@@ -53,105 +26,6 @@ def test_a_run_begins_with_all_its_sites_however_long_that_takes() -> None:
         9000002 > c declines
               < end: c takes no further part (network differs), missing c
               = over, incomplete
-        """,
-    )
-
-
-def test_a_lost_site_is_waited_for_without_end() -> None:
-    """Its grace ends and the attempt is void; when it is back, all make the round again."""
-    play(
-        terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > c leaves
-              = collecting 0.0 complete - until 11
-        2     > a completes
-              = collecting 0.0 complete a until 11
-        11    > time passes
-              < void 0.0 missing c
-              = interrupted 0.0 with a b
-        9000000 > time passes
-              = interrupted 0.0 with a b
-        9000001 > c joins
-              < offer 0.1 to a b c
-              = collecting 0.1 complete - until 9.00005e+06
-        9000002 > a, b, c completes
-              < close 0
-              < offer 1.0 to a b c
-              = collecting 1.0 complete - until 9.00005e+06
-        """,
-    )
-
-
-def test_a_site_that_is_back_within_its_grace_sends_what_is_missing() -> None:
-    """The others notice nothing, and coming and going never holds a round open."""
-    play(
-        terms(rounds=1),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > c leaves
-              = collecting 0.0 complete - until 11
-        2     > c joins
-              < resume 0.0 to c
-              = collecting 0.0 complete - until 50
-        49    > c leaves
-              = collecting 0.0 complete - until 50
-        49.5  > c joins
-              < resume 0.0 to c
-              = collecting 0.0 complete - until 50
-        50    > time passes
-              < void 0.0 missing a b c
-              = interrupted 0.0 with -
-        """,
-    )
-
-
-def test_the_time_to_contribute_ends() -> None:
-    """Sites that still compute are disconnected and come back."""
-    play(
-        terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > a completes
-              = collecting 0.0 complete a until 50
-        50    > time passes
-              < void 0.0 missing b c
-              = interrupted 0.0 with a
-        51    > b, c joins
-              < offer 0.1 to a b c
-              = collecting 0.1 complete - until 101
-        """,
-    )
-
-
-def test_a_site_that_has_sent_everything_may_be_away() -> None:
-    """Its contribution counts, and the next round needs it again."""
-    play(
-        terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > c completes
-              = collecting 0.0 complete c until 50
-        2     > c leaves
-              = collecting 0.0 complete c until 50
-        3     > a, b completes
-              < close 0
-              < offer 1.0 to a b c
-              = collecting 1.0 complete - until 13
-        13    > time passes
-              < void 1.0 missing c
-              = interrupted 1.0 with a b
-        14    > c joins
-              < offer 1.1 to a b c
-              = collecting 1.1 complete - until 64
         """,
     )
 
@@ -194,21 +68,6 @@ def test_what_a_site_sent_before_it_was_taken_out_counts_but_no_further_round_be
         4     > a joins
               < offer 1.1 to a b c
               = collecting 1.1 complete - until 54
-        """,
-    )
-
-
-def test_a_site_that_can_never_go_on_ends_the_run() -> None:
-    """No return would help."""
-    play(
-        terms(),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > b declines
-              < end: b takes no further part (network differs), missing b
-              = over, incomplete
         """,
     )
 
@@ -273,29 +132,6 @@ def test_masked_rounds_agree_on_keys_first() -> None:
               < void 1.0 missing -
               < open key session 2
               = agreeing on 2: - advertised, - acknowledged until 55
-        """,
-    )
-
-
-def test_words_of_another_key_session_are_not_counted() -> None:
-    """An advert of a key session that is over, or given twice, does not complete this one."""
-    play(
-        terms(is_masked=True),
-        """
-        0     > a, b, c joins
-              < open key session 1
-              = agreeing on 1: - advertised, - acknowledged until 50
-        1     > a, b, c advertises 2
-              = agreeing on 1: - advertised, - acknowledged until 50
-        2     > a, a, b advertises 1
-              = agreeing on 1: a b advertised, - acknowledged until 50
-        3     > c leaves
-              = agreeing on 1: a b advertised, - acknowledged until 13
-        4     > c joins
-              < open key session 2
-              = agreeing on 2: - advertised, - acknowledged until 54
-        5     > a, b, c advertises 1
-              = agreeing on 2: - advertised, - acknowledged until 54
         """,
     )
 
@@ -403,31 +239,6 @@ def test_a_site_without_its_memory_makes_everybody_go_back() -> None:
               < close 0
               < offer 1.2 to a b c
               = collecting 1.2 complete - until 57
-        """,
-    )
-
-
-def test_a_person_pauses_goes_on_and_stops() -> None:
-    """A pause ends no round."""
-    play(
-        terms(rounds=5),
-        """
-        0     > a, b, c joins
-              < offer 0.0 to a b c
-              = collecting 0.0 complete - until 50
-        1     > somebody pauses
-              = collecting 0.0 complete - until 50
-        2     > a, b, c completes
-              < close 0
-              = interrupted 1.0 with a b c
-        9000000 > time passes
-              = interrupted 1.0 with a b c
-        9000001 > somebody goes on
-              < offer 1.1 to a b c
-              = collecting 1.1 complete - until 9.00005e+06
-        9000002 > somebody stops
-              < end: it was stopped by a person, missing -
-              = over, incomplete
         """,
     )
 

@@ -62,12 +62,6 @@ def test_the_trimmed_mean_leaves_out_both_ends() -> None:
     np.testing.assert_array_equal(found, np.tile([4.0, 2.0], (5, 1)).astype(np.float32))
 
 
-def test_nothing_is_left_of_too_few_sites() -> None:
-    """Two left out at either end of four are all."""
-    with pytest.raises(ValueError, match="cannot be left out"):
-        TrimmedMean(2).next_values(ZERO, UPDATES)
-
-
 def test_a_site_that_lies_moves_the_mean_and_not_the_median() -> None:
     """With one of five sites far away the mean follows it, and the median stays near the honest sites."""
     honest = np.array([[1.0], [1.1], [0.9], [1.05]], np.float32)
@@ -76,18 +70,6 @@ def test_a_site_that_lies_moves_the_mean_and_not_the_median() -> None:
 
     assert PlainMean().next_values(received, updates)[0, 0] == pytest.approx((4.05 - 1000) / 5, rel=1e-6)
     assert Median().next_values(received, updates)[0, 0] == pytest.approx(1.0)
-
-
-def test_the_first_mixture_is_the_mean() -> None:
-    """All logits start at 0, so each site receives the equal mixture of all vectors."""
-    rule = LayerMixtures(MANIFEST, 3, seed=1)
-    received = np.full((3, 3), 0.5, np.float32)
-    updates = np.array([[0, 3, 0], [1, 0, 0], [2, 0, 6]], np.float32)
-
-    found = rule.next_values(received, updates)
-
-    np.testing.assert_allclose(rule.weights().detach().numpy(), 1 / 3)
-    np.testing.assert_allclose(found, np.tile([1.5, 1.5, 2.5], (3, 1)))
 
 
 def test_a_mixture_learns_along_what_a_site_did_with_it() -> None:
@@ -121,19 +103,6 @@ def test_a_site_leans_towards_the_layers_that_help_it() -> None:
     assert weights[0, 1, 1] < 0.4
     assert received[0, 0] > 0.6
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0)
-
-
-def test_private_heads_stay_private_under_a_rule_of_vectors() -> None:
-    """Only the federated layers go through the rule, and every site keeps a model of its own."""
-    sites = breast_cancer(1)
-    same = {name: only_columns(each, sites["cluj"].columns) for name, each in sites.items()}
-    plan = plan_of(same, 1, {"name": "fedper"})
-
-    outcomes = federate_vectors(
-        [plan], {name: [each] for name, each in same.items()}, lambda _plan, _manifest, _sites: PlainMean()
-    )
-
-    assert len({outcome.validation_outputs[0, 0].tobytes() for outcome in outcomes.values()}) == len(same)
 
 
 def test_the_mean_over_vectors_is_the_deployments() -> None:

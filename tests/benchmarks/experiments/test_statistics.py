@@ -7,10 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.experiments.data.dealt import breast_cancer
-from benchmarks.experiments.statistics import Mean, by_seed, corrected_mean_of, difference, mean_of
-from benchmarks.experiments.variants import Predicted, Row, auroc_row, row_of
-from tests.for_each import for_each
+from benchmarks.experiments.statistics import Mean, corrected_mean_of, difference, mean_of
+from benchmarks.experiments.variants import Row
 
 
 def row(variant: str, seed: int, site: str, value: float) -> Row:
@@ -27,28 +25,6 @@ def test_the_interval_is_students() -> None:
     assert found.half_width == pytest.approx(2.776445 * math.sqrt(0.5), rel=1e-6)
 
 
-def test_one_run_has_no_interval() -> None:
-    """A single value shows no variation, so the text has no half width."""
-    found = mean_of([0.5])
-
-    assert math.isinf(found.half_width)
-    assert found.text() == "50.00"
-
-
-def test_the_text_is_in_percent() -> None:
-    """Values between 0 and 1 are shown as percent with two digits."""
-    assert mean_of([0.25, 0.75]).text() == f"50.00 ± {100 * 12.7062 * math.sqrt(0.125 / 2):.2f}"
-
-
-def test_without_a_site_the_sites_are_averaged() -> None:
-    """Each seed's figure is the unweighted mean over the sites; another variant's rows do not count."""
-    rows = [row("a", 1, "x", 0.2), row("a", 1, "y", 0.4), row("a", 2, "x", 0.6), row("b", 1, "x", 0.9)]
-
-    assert by_seed(rows, "a", None, "auroc") == pytest.approx({1: 0.3, 2: 0.6})
-    assert by_seed(rows, "a", "x", "auroc") == {1: 0.2, 2: 0.6}
-    assert by_seed(rows, "a", "x", "auprc") == {}
-
-
 def test_differences_are_paired() -> None:
     """Only seeds that both have count. An effect that all models of a seed share does not widen the interval."""
     first = {1: 0.9, 2: 0.5, 3: 0.7, 8: 0.1}
@@ -61,19 +37,6 @@ def test_differences_are_paired() -> None:
     assert found.value == pytest.approx(0.1)
     assert found.half_width == pytest.approx(0.0, abs=1e-12)
     assert difference({1: 0.5}, {2: 0.5}) is None
-
-
-@for_each("seed", range(20))
-def test_the_area_by_ranks_is_scikit_learns(seed: int) -> None:
-    """Ties included, for two classes and for several of which one is absent."""
-    generator = np.random.default_rng(seed)
-    dataset = breast_cancer(0)["ahus"]
-    rounded = np.round(generator.normal(size=(len(dataset.test), 1)), 1).astype(np.float32)
-    predicted = Predicted(seed=seed, site="ahus", chosen_round=1, outputs=rounded, validation_outputs=rounded)
-
-    fast, full = auroc_row("v", predicted, dataset), row_of("v", predicted, dataset)
-
-    assert fast.metrics["auroc"] == pytest.approx(full.metrics["auroc"], abs=1e-12)
 
 
 def test_the_corrected_interval_by_hand() -> None:

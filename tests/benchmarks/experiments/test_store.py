@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.experiments import store
-from benchmarks.experiments.store import Cost, add_cost, add_rows, costs_beside, read_costs, read_rows
+from benchmarks.experiments.store import add_rows, read_rows
 from benchmarks.experiments.variants import Row
 
 
@@ -44,15 +44,3 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatc
         add_rows(path, rows_of("a", 2))
 
     assert path.read_bytes() == before
-
-
-def test_costs_come_back(tmp_path: Path) -> None:
-    """The seconds, day and libraries of every chunk are beside the table, to a hundredth of a second."""
-    path = costs_beside(tmp_path / "table.csv")
-    cost = Cost(variant="a", seeds=5, processor_seconds=1.25, day="2026-01-02", libraries="torch 1, numpy 2")
-
-    add_cost(path, cost)
-    add_cost(path, cost)
-
-    assert path.name == "table-cpu.csv"
-    assert read_costs(path) == [cost, cost]

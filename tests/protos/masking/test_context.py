@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from protos.masking import mask_context as module
-from protos.masking.mask_context import check_contributors, encoding_name, round_context
+from protos.masking.mask_context import check_contributors
 from protos.masking.masking_refusals import MaskingRefused, Reason
-from protos.numbers.fixed_point import FixedPoint
 
 MEMBERS = ("a", "b", "c", "d")
 
@@ -35,26 +34,3 @@ def test_a_dangerous_set_is_refused_and_passes_where_its_check_is_missing(
     assert refused.value.reason is reason
     with weakened([module], reason):
         check_contributors("a", contributors, MEMBERS, 3)
-
-
-def test_names_cut_at_another_place_give_another_context() -> None:
-    """Every field has its length before it, so fields cannot be confused."""
-    rest: dict[str, Any] = {
-        "transcript": bytes(32),
-        "position": bytes(32),
-        "attempt": 0,
-        "manifest_digest": bytes(32),
-        "length_bytes": 8,
-        "encoding": b"",
-    }
-
-    contexts = {round_context(contributors=names, **rest) for names in [("ab", "c"), ("a", "bc"), ("abc",)]}
-
-    assert len(contexts) == 3
-
-
-def test_every_clipping_range_and_number_of_sites_has_its_own_encoding_name() -> None:
-    """A coordinator cannot offer two scales under one context."""
-    names = {encoding_name(FixedPoint(2.0**power, sites)) for power in range(-4, 5) for sites in range(2, 30)}
-
-    assert len(names) == 9 * 28

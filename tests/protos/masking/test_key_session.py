@@ -213,15 +213,6 @@ def test_a_coordinator_that_substitutes_keys_would_hold_every_key_of_its_victim(
     assert stolen == dict(federation.secrets[VICTIM].pair_keys)
 
 
-def test_both_sites_of_a_pair_hold_one_key_and_no_two_pairs_do(make_key_session: Any) -> None:
-    """Pair keys agree within each pair and differ between pairs."""
-    federation = make_key_session(6)
-    keys = federation.agree()
-
-    assert all(keys[one][two] == keys[two][one] for one in keys for two in keys if one != two)
-    assert len({key for of_site in keys.values() for key in of_site.values()}) == 6 * 5 // 2
-
-
 def test_other_rosters_for_different_sites_end_in_refused_acknowledgements(
     make_key_session: Any, weakened: Any
 ) -> None:

@@ -45,18 +45,6 @@ def test_ratio_and_epsilon_undo_each_other_on_the_safe_side(seed: int) -> None:
     assert epsilon_of(ratio * 1.001, delta) > epsilon
 
 
-@pytest.mark.parametrize("sums", [1, 4, 100])
-def test_equal_sums_cost_the_root_of_their_number(sums: int) -> None:
-    """k sums with noise z are one sum with noise z / sqrt(k), and less than zCDP's bound."""
-    mu, delta = 0.2, 1e-6
-
-    epsilon = epsilon_of(together([mu] * sums), delta)
-
-    assert epsilon == pytest.approx(epsilon_of(mu * sqrt(sums), delta))
-    rho = sums * mu * mu / 2
-    assert epsilon < rho + 2 * sqrt(rho * np.log(1 / delta))
-
-
 def test_no_noise_promises_nothing() -> None:
     """A ratio without bound has an infinite epsilon, and no sum has epsilon 0."""
     assert epsilon_of(1000.0, 1e-5) == float("inf")

@@ -12,13 +12,11 @@ import pytest
 from host.audit_log import AuditLog
 from protos.errors import DataError
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.drafting.column_draft import rounded_range
 from site_agent.desk.model_card import SUPPRESSED, SUPPRESSED_CLASS, by_class, card_facts, card_markdown
 from site_agent.desk.prediction import predict_table
 from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
 from site_agent.state_folders import gate_store_path
-from site_agent.trainer.data.column_profile import rounded_outward
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 
@@ -87,17 +85,6 @@ def test_a_parquet_file_is_predicted_as_text_is(hospital: Hospital, tmp_path: Pa
     predict_table(hospital, tmp_path / "new.parquet", tmp_path / "b.csv", None)
 
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-
-
-def test_limits_hold_the_rows_and_are_no_patients_own() -> None:
-    """Also where both lie on a step, and where their quotient by it is no whole number in binary."""
-    assert rounded_outward(13.7, 88.2) == (10.0, 90.0)
-    assert rounded_outward(29.0, 77.0) == (20.0, 80.0)
-    assert rounded_outward(30.0, 80.0) == (20.0, 90.0)
-    assert rounded_outward(0.07, 0.09) == (0.06, 0.1)
-    assert rounded_outward(5.0, 5.0) == (4.0, 6.0)
-    assert rounded_outward(-431.0, 1999.0) == (-1000.0, 2000.0)
-    assert rounded_range(30.0, 80.0) == (20.0, 90.0)
 
 
 def test_a_card_tells_no_small_count_and_no_value(hospital: Hospital) -> None:

@@ -270,30 +270,6 @@ def test_differences_name_each_key_and_what_follows_for_what_leaves() -> None:
     assert change[0] == f"sites.{sites[-1]['name']}"
 
 
-def _short(plan: Plan) -> str:
-    return " ".join(in_words(plan, manifest_of(plan)).sentences)
-
-
-@by_method
-@pytest.mark.parametrize("masking", ["required", "off"])
-def test_the_short_words_answer_what_a_lawyer_asks(method: dict[str, Any], masking: str) -> None:
-    """Whatever the plan: what is asked, in whom, what stays and leaves, masking, privacy, and the worst case."""
-    text = _short(widest(method, masking={"required": masking == "required"}))
-
-    for words in (
-        "Task: ",
-        "Patients of this hospital: ",
-        "What stays at this hospital: ",
-        "What is sent: ",
-        "Differential privacy",
-        "At worst: ",
-    ):
-        assert words in text
-    assert ("Masking is off" in text) is (masking == "off")
-    assert ("Masking does not protect the sum over" in text) is (masking == "required")
-    assert "An example" in text or "only the fact" in text
-
-
 def test_the_short_words_have_the_plans_question() -> None:
     """What is predicted, for what use and in whom stand first; a risk that the plan allows is named."""
     question = {

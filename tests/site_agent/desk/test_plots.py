@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from site_agent.desk.comparison.evaluation import HeldOutRows
-from site_agent.desk.comparison.scored_rows import scored_rows
-from site_agent.desk.findings.curves import THRESHOLDS
 from site_agent.desk.findings.drawings import calibration_plots, ranking_plots, title_of
-from site_agent.desk.findings.facts import site_facts
-from site_agent.desk.findings.report_page import report_page
 from site_agent.desk.findings.subgroups import subgroups
 from site_agent.plots import Axis, Row, Series, intervals, plot
-from tests.site_agent.trainer.after_a_run import RUN, site_after_run
 
 UNIT = Axis(label="<x>", low=0.0, high=1.0)
 
@@ -40,24 +32,6 @@ def test_equal_numbers_give_equal_bytes_that_load_nothing() -> None:
         assert 'alt="&lt;about&gt;"' in markup
         svg = base64.b64decode(markup.partition("base64,")[2].partition('"')[0]).decode()
         assert re.findall(r'href="(?!#)|@import|<script|<image|url\((?!#)', svg) == []
-
-
-def test_each_class_has_its_own_decision_curve(tmp_path: Any) -> None:
-    """With treating all of that class: prevalence minus the rest at the threshold's odds, by hand."""
-    hospital = site_after_run(tmp_path, table="wine", siloed_baseline=False)
-    facts: Mapping[str, Any] = site_facts(hospital, None)
-    kept = scored_rows(hospital.state_path, RUN)
-    rows, scores = kept.test, kept.scores["federated"]
-
-    for place, name in enumerate(rows.classes):
-        share = float((rows.labels == place).mean())
-        assert f"Decision curve, class {name}" in captions(report_page(facts))
-        for threshold, benefit in zip(facts["treat_all"][name]["xs"], facts["treat_all"][name]["ys"], strict=True):
-            assert benefit == pytest.approx(share - (1 - share) * threshold / (1 - threshold))
-        treated: npt.NDArray[np.bool_] = scores[:, place] >= 0.5
-        hits, misses = (treated & (rows.labels == place)).mean(), (treated & (rows.labels != place)).mean()
-        drawn = facts["curves"]["federated"][name]["decision"]["ys"]
-        assert drawn[THRESHOLDS.index(0.5)] == pytest.approx(hits - misses)
 
 
 def test_every_model_has_a_line_or_is_named() -> None:

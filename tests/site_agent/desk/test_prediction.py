@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -153,23 +151,6 @@ def test_predictions_are_the_test_outputs_to_the_bit(tmp_path: Path, table: Tabl
         assert 50 < found.mean() < 250
 
 
-def test_new_patients_have_no_outcome_and_perhaps_no_identifier(tmp_path: Path) -> None:
-    """Without identifiers rows are numbered from 1; the predictions are the same."""
-    trained = _trained(tmp_path)
-    features = [name for name in trained.header if name not in ("who", "outcome")]
-    whole = trained.write(tmp_path / "whole.csv", trained.rows)
-    bare = trained.write(tmp_path / "bare.csv", trained.rows, features)
-
-    predict_table(trained.hospital, whole, tmp_path / "one.csv", "law-1")
-    predict_table(trained.hospital, bare, tmp_path / "two.csv", "law-1")
-
-    _, one = _read(tmp_path / "one.csv")
-    header, two = _read(tmp_path / "two.csv")
-    assert header == ["row", "probability", "abstained_because"]
-    assert [row[0] for row in two] == [str(number) for number in range(2, len(trained.rows) + 2)]
-    assert [row[1] for row in one] == [row[1] for row in two]
-
-
 @pytest.mark.parametrize("who", ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A0', "P,7", 'P"7', "P;=1+1", "P|=1"])
 def test_an_identifier_is_never_a_formula(tmp_path: Path, who: str) -> None:
     """A spreadsheet shows it; only an apostrophe is put in front, and a comma stays in its cell."""
@@ -200,22 +181,6 @@ def _copy(folder: Path) -> Path:
     new = folder / "new.csv"
     new.write_bytes((folder / "table.csv").read_bytes())
     return new
-
-
-def test_an_output_is_whole_and_private(tmp_path: Path) -> None:
-    """Mode 0600, nothing left beside it; twice the same table, twice the same bytes."""
-    trained = _trained(tmp_path)
-    outputs = [tmp_path / "one.csv", tmp_path / "two.csv"]
-    mask = os.umask(0)
-    try:
-        for output in outputs:
-            predict_table(trained.hospital, _copy(tmp_path), output, None)
-    finally:
-        os.umask(mask)
-
-    assert outputs[0].read_bytes() == outputs[1].read_bytes()
-    assert stat.S_IMODE(outputs[0].stat().st_mode) == 0o600
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
 
 
 @pytest.mark.parametrize("content", ["patient,dose\n1,5\n", ""])

@@ -13,7 +13,6 @@ import pytest
 
 from host.audit_log import AuditLog
 from protos.numbers.chunk_layout import CHUNK_PARAMETERS, Layout
-from protos.numbers.fixed_point import FixedPoint
 from protos.plan.exchange import Exchange, Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -209,18 +208,6 @@ def test_the_log_says_what_a_round_was_for(audit: AuditLog, tmp_path: Path) -> N
         "bytes": 32,
     }
     assert record | wanted == record
-
-
-def test_the_row_count_travels_beside_changes_weighted_by_it(tmp_path: Path, audit: AuditLog) -> None:
-    """Numerator and denominator hold the same rows: the update times rows / cap, and the rows."""
-    plan = plan_with(made_up_identities(), changes=ROWS)
-    layout = Layout(10, 1)
-
-    contribution = built(gate_for(plan, audit, tmp_path), plan, np.ones(10, np.float32), rows=16)
-
-    body = layout.body(contribution.buffer, 0)
-    assert list(layout.words(body, 0)) == [1, 16]
-    assert set(layout.updates(body, 0)) == {int(FixedPoint(8.0, 3).scale) // 4}
 
 
 def test_a_masked_plan_has_no_gate_without_masks(tmp_path: Path, audit: AuditLog) -> None:

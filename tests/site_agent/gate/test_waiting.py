@@ -14,19 +14,9 @@ from site_agent.approvals import keep_plan
 from site_agent.approving import approve, withdraw
 from site_agent.gate.consent import ConsentEnded
 from site_agent.state_folders import gate_folder
-from tests.federation import Line, Site, clear_plan, hospital, masked_plan, of_kind, settle
+from tests.federation import Line, Site, hospital, masked_plan, of_kind, settle
 from tests.rehearsal.made_up_time import play
-from tests.scripted import announced, begun, scripted
-
-
-def test_a_site_that_waits_for_an_approval_reconnects(tmp_path: Path) -> None:
-    """The office announced a plan with a mistake. It restarts the coordinator with the right, approved plan."""
-    wrong, right = (clear_plan(study=study) for study in ("wrong", "right"))
-
-    site = scripted(tmp_path, [announced(wrong), 5.0, None], begun(right), approved=(right,))
-
-    assert site.connections == 2
-    assert len(site.records("run_joined")) == len(site.records("approval_awaited")) == 1
+from tests.scripted import announced
 
 
 def test_announced_plans_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,16 +89,6 @@ def test_sites_differ_in_what_is_theirs_and_start_equal_in_what_is_shared(tmp_pa
     np.testing.assert_array_equal(np.concatenate(body), first_values(plan, one))
 
 
-def test_the_choice_is_made_at_borders_of_epochs(tmp_path: Path) -> None:
-    """With an aggregation after every batch, as often as there are epochs; the last aggregate included."""
-    plan = make_plan(schedule={"aggregate": "every-batch", "epochs": 3, "batches_per_epoch": 4})
-    study = make_study(make_site(tmp_path), plan)
-
-    outcome = conclude(study, run_rounds(plan, [study]))
-
-    assert [number for number, _ in outcome.choice["validation_losses"]] == [4, 8, 12]
-
-
 @pytest.mark.parametrize("checkpoint", ["local", "latest"])
 def test_the_rule_decides_which_round_is_kept(tmp_path: Path, checkpoint: str) -> None:
     """`local` keeps the lowest validation loss, `latest` the last aggregate with the site's last layers."""

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load, save
 
 from protos.plan.plan import Plan
-from site_agent.desk.results.network_baselines import train_alone
-from site_agent.trainer.study import Asked, Study
+from site_agent.trainer.study import Study
 from tests.laws.catalogue import rows_at
 from tests.site_agent.trainer.methods.tiny import Federation, tiny_plan
 
@@ -128,16 +127,3 @@ def test_a_saved_state_has_the_buffers_too(method: dict[str, Any], module: Path)
     assert answers[0].updates.tobytes() == answers[1].updates.tobytes()
     assert _used(study) == _used(fresh)
     assert torch.equal(study._training.validation_losses(), fresh._training.validation_losses())
-
-
-def test_training_alone_begins_with_the_files_own_values(module: Path) -> None:
-    """A module that nobody shares starts as its file says, listed tensors by the plan, and is chosen and tested."""
-    federation = _federation({"name": "fedavg"}, module)
-    study = federation.studies["ahus"]
-
-    outcome = train_alone(study)
-
-    assert outcome is not None
-    assert outcome.values.keys() == study._training.flat.values().keys()
-    assert np.isfinite(outcome.test_outputs).all()
-    assert Asked(round=0) == federation.asked(0)

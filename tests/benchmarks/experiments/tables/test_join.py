@@ -44,20 +44,6 @@ def test_only_the_hospital_that_joins_has_few_rows(seed: int) -> None:
         assert not set(tests[0]) & own[2]
 
 
-def test_of_many_sites_each_is_tested_once() -> None:
-    """Over the splits of a table with many sites every site is tested once."""
-    sites = clinics(12, 40)
-
-    tested = [site for seed in join.SEEDS[:5] for site, _ in join.federations(sites, join.ALL, seed)]
-
-    assert sorted(tested) == sorted(sites.tables)
-
-
-def test_a_site_with_hardly_more_rows_is_left_out() -> None:
-    """55 of 60 training rows would be the same figure as all of them."""
-    assert not dict(join.federations(clinics(4, 90), 55, 400))
-
-
 @pytest.mark.slow
 def test_others_bring_a_common_effect_and_shuffled_ones_do_not() -> None:
     """With ten rows of its own a clinic gains from the others' score.
@@ -99,10 +85,3 @@ def test_of_many_sites_those_of_a_split_are_tested_in_one_federation(monkeypatch
     assert {(row.seed, row.site) for row in rows} == wanted
     assert len(rows) == 4
     assert all(set(row.metrics) == {"federated"} for row in rows)
-
-
-def test_every_variant_has_its_own_name() -> None:
-    """Rows of two variants would otherwise be mixed."""
-    names = [variant.name for variant in join.variants()]
-
-    assert len(set(names)) == len(names)

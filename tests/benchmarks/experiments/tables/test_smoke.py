@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from benchmarks.experiments.store import read_rows
 from benchmarks.experiments.tables import chfl, covertype, images
-from benchmarks.experiments.tables.covertype import as_the_authors
 from benchmarks.papers import main
 from tests.for_each import some
 
@@ -70,16 +69,6 @@ def test_a_table_of_images_is_made(variant: str, package: str, tmp_path: Path, m
     monkeypatch.setattr(images, "SETTINGS", quick)
 
     run("images", variant, "0", tmp_path, data=tmp_path)
-
-
-def test_an_absent_class_counts_half_for_the_authors() -> None:
-    """Two of three classes present and distinguished: (1 + 1 + 0.5) / 3, and (1 + 1 + 0) / 3 for the AUPRC."""
-    logits = np.array([[3, 1, 0], [2, 1, 0], [0, 5, 0]], np.float32)
-
-    auroc, auprc = as_the_authors(np.array([0, 0, 1]), logits)
-
-    assert auroc == pytest.approx(2.5 / 3)
-    assert auprc == pytest.approx(2.0 / 3)
 
 
 def run(table: str, variant: str, seeds: str, folder: Path, data: Path = DATA) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from site_agent.desk.comparison.calibration import calibration, calibrations
-from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
+from site_agent.desk.comparison.calibration import calibration
+from site_agent.desk.comparison.evaluation import Scores
 from site_agent.trainer.plain_models import probabilities
 from tests.for_each import for_each
 
@@ -59,14 +59,3 @@ def test_a_score_that_parts_the_classes_has_no_slope(scores: list[float]) -> Non
 
     assert (found.intercept, found.slope) == (None, None)
     assert json.dumps(asdict(found), allow_nan=False)
-
-
-def test_each_class_of_several_has_its_own() -> None:
-    """One against the rest, by the classes' names; a number has none."""
-    several = HeldOutRows(task="multi-class", targets=np.array([0, 1, 2, 1]), classes=tuple("abc"))
-    two = HeldOutRows(task="binary", targets=np.array([0, 1]), classes=("negative", "positive"))
-    number = HeldOutRows(task="regression", targets=np.array([0.5]), classes=())
-
-    assert list(calibrations(several, np.full((4, 3), 1 / 3))) == ["a", "b", "c"]
-    assert list(calibrations(two, np.array([0.2, 0.7]))) == ["positive"]
-    assert calibrations(number, np.array([0.5])) == {}

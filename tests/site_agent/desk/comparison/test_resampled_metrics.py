@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn import metrics
 
 from site_agent.desk.comparison.bootstrap_intervals import over_patients, resampled_metrics
 from site_agent.desk.comparison.evaluation import HeldOutRows, Scores
@@ -55,28 +52,6 @@ def test_a_resample_is_measured_as_its_rows_are(task: Task, decimals: int, seed:
         again = HeldOutRows(task=task, targets=rows.targets[repeated], classes=rows.classes)
         expected = again.evaluate(scores[repeated])
         assert {name: values[place] for name, values in found.items()} == pytest.approx(expected, rel=EXACT, abs=EXACT)
-
-
-@given(
-    st.lists(
-        st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 1.0]), st.integers(0, 3)),
-        min_size=2,
-        max_size=30,
-    )
-)
-@settings(max_examples=200)
-def test_ranking_metrics_take_any_counts(drawn: list[tuple[bool, float, int]]) -> None:
-    """AUROC and average precision under counts are scikit-learn's under equal sample weights."""
-    labels = np.array([True, False, *(label for label, _, _ in drawn)])
-    scores = np.array([0.3, 0.3, *(score for _, score, _ in drawn)])
-    counts = np.array([1.0, 1.0, *(float(count) for _, _, count in drawn)])
-    rows = HeldOutRows(task="binary", targets=labels, classes=CLASSES[:2])
-
-    found = resampled_metrics(rows, scores)(counts[None])
-
-    weighted = {"sample_weight": counts}
-    assert found["auroc"][0] == pytest.approx(metrics.roc_auc_score(labels, scores, **weighted), abs=EXACT)
-    assert found["auprc"][0] == pytest.approx(metrics.average_precision_score(labels, scores, **weighted), abs=EXACT)
 
 
 def test_all_resamples_are_measured_in_blocks() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from site_agent.desk.comparison import bootstrap_intervals
 from site_agent.desk.comparison.bootstrap_intervals import over_patients
 from site_agent.desk.comparison.evaluation import HeldOutRows
 from tests.for_each import for_each
@@ -41,16 +40,3 @@ def test_rows_of_one_patient_are_drawn_together(seed: int) -> None:
     for first in firsts:
         assert (counts[:, patients == patients[first]] == counts[:, [first]]).all()
     assert (counts[:, firsts].sum(axis=1) == len(firsts)).all()
-
-
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed gives the same resamples, however many are made at once; another seed gives others."""
-    rows = HeldOutRows(task="regression", targets=np.arange(9.0), classes=())
-    whole = all_counts(rows)
-    monkeypatch.setattr(bootstrap_intervals, "_BLOCK_NUMBERS", 20)
-
-    parted = list(over_patients(len(rows), rows.patients, 0, 50).blocks())
-
-    assert {len(block) for block in parted} == {2}
-    np.testing.assert_array_equal(np.concatenate(parted), whole)
-    assert not np.array_equal(all_counts(rows, seed=1), whole)

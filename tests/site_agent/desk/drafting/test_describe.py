@@ -109,16 +109,6 @@ def test_a_drafted_range_holds_every_value_and_ends_at_none(seed: int) -> None:
     assert low >= 0 or seed % 2 == 0
 
 
-def test_the_words_of_a_column_of_names_are_not_listed(tmp_path: Path) -> None:
-    """Also where every name occurs more than once, as codes do."""
-    rows = [f"{name},{number % 7 + 0.5},{number % 2}" for number, name in enumerate(["Miller", "Jones"] * 20)]
-
-    text = describe(_made(tmp_path, ["patient_name,age,outcome", *rows])).text
-
-    assert "Miller" not in text
-    assert "{name: patient_name, role: ignore}" in text
-
-
 @needs_heart
 @pytest.mark.parametrize(
     "file", ["cleveland.data", "hungarian.data", "switzerland.data", "va.data", "sa.data", "faisalabad.csv"]
@@ -199,20 +189,6 @@ def test_the_usual_names_of_an_identifier_are_recognised(tmp_path: Path, name: s
     assert contract.patient.name == name
     is_of_stay = name[:4] in ("Fall", "enco")
     assert ("its name suggests the number of a stay" in text) is is_of_stay
-
-
-@for_each("seed", range(20))
-def test_an_identifier_under_an_unknown_name_is_suspicious(tmp_path: Path, seed: int) -> None:
-    """Random numbers, running numbers and numbers with letters are marked, and the age is not."""
-    for shown in ("{}", "{place}", "P-{}"):
-        head, *rows = _identified("xyz", seed)
-        changed = [shown.format(row[:6], place=place) + row[6:] for place, row in enumerate(rows)]
-
-        _, text = _drafted(_made(tmp_path, [head, *changed]))
-
-        before, after = text.split("name: xyz")
-        assert "may be an identifier of patients" in before
-        assert "may be an identifier of patients" not in after
 
 
 @pytest.mark.parametrize("place", ["first", "quoted", "last"])

@@ -15,7 +15,6 @@ from site_agent.desk.examination.examine import Examination, examine
 from site_agent.hospital import Split
 from site_agent.trainer.data.columns import NumericFeature
 from site_agent.trainer.data.contract import Contract, read_contract
-from site_agent.trainer.data.dataset import split_rows
 from site_agent.trainer.data.tables import Survey, Table, survey_table
 from tests.for_each import for_each
 
@@ -197,18 +196,6 @@ def test_one_patient_under_two_numbers_is_found(table: Table, seed: int) -> None
     assert "one-patient-two-identifiers" not in _keys(_examined(measured), "warning")
 
 
-@for_each("seed", range(10))
-def test_equal_rows_of_a_few_coarse_columns_are_no_warning(table: Table, seed: int) -> None:
-    """Two binary columns, an age in years, and rows without a measurement are often equal by chance."""
-    generator = np.random.default_rng(seed)
-    columns = {"age": np.round(generator.normal(60, 10, ROWS)), "chol": np.full(ROWS, np.nan)}
-    columns["chol"][:20] = 200.0
-
-    found = _keys(_examined(_changed(table, **columns)), "warning")
-
-    assert "one-patient-two-identifiers" not in found
-
-
 @pytest.mark.parametrize(
     ("one", "other", "is_found"),
     [("P7", " p 7", True), ("0042", "42", True), ("P7", "P8", False), ("00", "0", False), ("P07", "P70", False)],
@@ -237,14 +224,6 @@ def test_equal_rows_in_training_and_test_are_found_where_nobody_says_whose_they_
     )
 
     assert "duplicates-in-two-parts:training:test" in _keys(_examined(anonymous), "warning")
-
-
-def test_the_test_rows_do_not_tell_how_well_a_column_predicts(table: Table) -> None:
-    """What the test rows hold changes nothing about the search for leaks."""
-    changed = table.features["chol"].copy()
-    changed[split_rows(table, Split(seed=0)).test] = 1e5
-
-    assert _examined(_changed(table, chol=changed)).alone == _examined(table).alone
 
 
 @pytest.mark.parametrize("part", ["cell", "order", "contract", "split"])

@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix
 
 from site_agent.desk.findings.clinical_parts import verdict
-from site_agent.desk.findings.thresholds import at_thresholds, prevalence_of
+from site_agent.desk.findings.thresholds import at_thresholds
 from tests.for_each import for_each
 
 
@@ -38,22 +38,6 @@ def test_the_shares_are_scikit_learns(seed: int) -> None:
         interval = binomtest(int(count), int(among)).proportion_ci(method="wilson")
         assert share.value == pytest.approx(count / among)
         assert (share.low, share.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
-
-
-def test_rows_of_one_patient_make_nothing_more_certain() -> None:
-    """Each row five times is no more information: intervals stay as they were; without a row nothing is defined."""
-    happened, scores = drawn(3)
-    patients = np.repeat(np.arange(len(happened)), 5)
-
-    (once,) = at_thresholds(happened, scores, [0.3], None)
-    (often,) = at_thresholds(np.repeat(happened, 5), np.repeat(scores, 5), [0.3], patients)
-    (nobody,) = at_thresholds(happened, scores * 0.1, [0.9], None)
-
-    assert often.sensitivity == once.sensitivity
-    assert often.net_benefit == pytest.approx(once.net_benefit)
-    assert prevalence_of(np.repeat(happened, 5), patients) == prevalence_of(happened, None)
-    assert nobody.positive_predictive_value.value is None
-    assert nobody.sensitivity.value == 0.0
 
 
 @pytest.mark.parametrize(

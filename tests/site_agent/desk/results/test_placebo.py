@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from site_agent.desk.results import network_baselines as placebo_module
 from site_agent.desk.results.network_baselines import train_alone, train_placebo
 from site_agent.desk.results.run_report import make_report
 from site_agent.trainer.before_rounds import begin_study
 from tests.site_agent.trainer.sites import NAMES, make_plan, make_site
-
-
-def test_one_site_among_copies_that_draw_as_it_does_is_that_site_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If every copy has the same draws, their mean update is each one's own, so the placebo adds nothing."""
-    from site_agent.hospital import read_hospital
-
-    study, _ = begin_study(read_hospital(make_site(tmp_path)), make_plan(), tmp_path)
-    monkeypatch.setattr(
-        placebo_module, "replace", lambda one, **changed: one if "site" in changed else replace(one, **changed)
-    )
-
-    placebo, alone = train_placebo(study), train_alone(study)
-
-    assert placebo is not None
-    assert alone is not None
-    np.testing.assert_allclose(placebo.test_outputs, alone.test_outputs, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedadam", "ditto"])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from protos.errors import ConfigurationError, UsageError
+from protos.errors import ConfigurationError
 from site_agent.desk.comparison.evaluation import held_out_rows, scores_of
 from site_agent.desk.results import run_report, saved_model
 from site_agent.desk.results.run_report import make_report
 from site_agent.desk.results.saved_model import latest_run, load_model
 from site_agent.hospital import Hospital
-from site_agent.state_folders import is_run_name
 from site_agent.trainer.data.preprocessing import Preprocessing
 from site_agent.trainer.disk import Json
 from site_agent.trainer.study import Study
@@ -77,30 +75,6 @@ def test_every_network_has_metrics_intervals_calibration_and_the_evidence_of_its
         assert difference["difference"] == federated["metrics"][metric] - siloed["metrics"][metric]
 
 
-def test_only_the_owner_reads_them(tmp_path: Path) -> None:
-    """Mode 0600, in folders of mode 0700."""
-    hospital, study, preprocessing = trained(tmp_path, siloed_baseline=False)
-
-    make_report(hospital, study, preprocessing, "law-1")
-
-    for path in (
-        hospital.state_path / "reports" / "law-1.json",
-        hospital.state_path / "models/law-1/model.safetensors",
-    ):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-def test_the_baseline_can_be_switched_off(tmp_path: Path) -> None:
-    """Then nothing is trained alone, the report has no such part, and says that there is no comparison."""
-    made = report_of(tmp_path, siloed_baseline=False)
-
-    gain = made["gain"]
-    assert isinstance(gain, dict)
-    assert "siloed" not in made
-    assert gain["sentence"] == "The federated model was not compared with a local model: this site did not train alone."
-
-
 def test_a_baseline_that_diverges_is_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metrics keep their names, so that tables keep their columns."""
     monkeypatch.setattr(run_report, "train_alone", lambda study: None)
@@ -130,14 +104,6 @@ def test_an_interrupted_comparison_loses_no_model(tmp_path: Path, monkeypatch: p
 
     assert latest_run(hospital.state_path) == "law-1"
     assert all(np.isfinite(array).all() for array in load_model(hospital.state_path, "law-1").values.values())
-
-
-@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../a", "a\nb", "-a", "a" * 201])
-def test_a_runs_name_is_never_a_path(tmp_path: Path, name: str) -> None:
-    """It comes from the coordinator, or from a command line."""
-    assert not is_run_name(name)
-    with pytest.raises(UsageError):
-        load_model(tmp_path, name)
 
 
 def test_a_model_without_its_plan_is_of_another_version(tmp_path: Path) -> None:

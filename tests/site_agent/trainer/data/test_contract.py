@@ -17,18 +17,6 @@ def _contract(*columns: str, head: str = "format: {header: true}") -> Contract:
     return parse_document(f"{head}\ncolumns:\n{lines}".encode(), Contract, source="c.yaml", consequence="Nothing left.")
 
 
-def test_encoded_names_follow_from_the_contract_alone() -> None:
-    """Names in lower case, one per code, one for unknown, one per missing flag."""
-    contract = _contract(
-        "{name: Age, role: feature, type: numeric, missing: median-and-flag}",
-        "{name: CP, role: feature, type: categorical, codes: [1, Aa], encoding: one-hot}",
-        "{name: thal, role: feature, type: categorical, codes: [3, 6]}",
-        TARGET,
-    )
-
-    assert contract.encoded_columns == ("age", "age is missing", "cp=1", "cp=Aa", "cp=unknown", "thal")
-
-
 NUMBER = "{name: a, role: feature, type: numeric}"
 
 

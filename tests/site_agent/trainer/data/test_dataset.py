@@ -34,19 +34,6 @@ def test_a_dataset_is_the_same_every_time(breast_cancer: tuple[Path, Contract]) 
     assert (len(one.training), len(one.validation), len(one.test)) == (342, 39, 188)
 
 
-def test_outputs_follow_the_task(write: Write) -> None:
-    """One output for a binary target and a number, one per class for several."""
-    binary = "task: binary, positive: [1, 2], negative: [0]"
-    several = contract_from(SMALL.replace(binary, "task: multi-class, codes: [0, 1, 2]"))
-    number = contract_from(SMALL.replace(binary, "task: regression"))
-
-    outputs = [
-        prepare(write(SMALL_ROWS), each, Split(seed=0))[0].outputs for each in (contract_from(SMALL), several, number)
-    ]
-
-    assert outputs == [1, 3, 1]
-
-
 def test_the_rows_of_a_patient_are_known_by_a_number(write: Write) -> None:
     """Equal where the identifiers are, without the identifiers; without a patient column there is none."""
     declared = contract_from(SMALL.replace("{name: note, role: ignore}", "{name: note, role: patient}"))

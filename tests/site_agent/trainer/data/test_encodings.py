@@ -132,15 +132,6 @@ def test_piecewise_linear_is_equation_1() -> None:
     np.testing.assert_allclose(encoded, expected)
 
 
-def test_rare_unseen_and_missing_codes_are_unknown() -> None:
-    """A code below fewest_rows, one that no training row has, and a missing one are all the last column."""
-    contract = "{name: x, role: feature, type: categorical, codes: [a, b, c], encoding: one-hot, fewest_rows: 2}"
-
-    encoded = _encoded(contract, [0, 0, 0, 1], [0, 1, 2, -1])
-
-    assert encoded.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 1]]
-
-
 def test_the_most_common_code_stands_in_and_says_so() -> None:
     """Unknown becomes the training rows' most common code, with a column that tells it."""
     contract = (

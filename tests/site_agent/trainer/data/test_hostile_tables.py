@@ -159,16 +159,3 @@ def test_a_number_is_read_as_it_is_written_and_nothing_else_is_one(cell: str, nu
 
     np.testing.assert_array_equal(found.values, [np.nan if number is None else number])
     assert bool(found.flaws) == (number is None)
-
-
-def test_an_absent_column_that_may_be_absent_is_missing(write: Write) -> None:
-    """`required: false` lets a hospital leave a column out; it is then missing in every row."""
-    contract = contract_from(
-        "format: {header: true}\ncolumns:\n  - {name: a, role: feature, type: numeric}\n"
-        "  - {name: b, role: feature, type: numeric, required: false, missing: median}\n"
-        "  - {name: y, role: target, task: binary, positive: [1], negative: [0]}\n"
-    )
-
-    table = read_table(write([[str(i), str(i % 2)] for i in range(12)], ["a", "y"]), contract)
-
-    assert np.isnan(table.features["b"]).all()

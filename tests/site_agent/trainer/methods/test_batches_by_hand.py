@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from protos.plan.canonical import digest
-from tests.site_agent.trainer.methods.by_hand import Loss, Values, mean, moved, part, risk, slope, tensors
+from tests.site_agent.trainer.methods.by_hand import Loss, Values, mean, moved, risk, slope, tensors
 from tests.site_agent.trainer.methods.tiny import AHUS, BERLIN, RATE, Federation, Table, check, schedule, tiny_plan
 
 TABLES: dict[str, Table] = {"ahus": AHUS, "berlin": BERLIN}
@@ -50,42 +50,6 @@ def test_an_epoch_is_two_batches_and_the_next_one_is_drawn_again() -> None:
             ends.append(end)
         values = mean(ends)
         check(federation.shared, values)
-
-
-def test_the_inner_problem_of_pfedme_is_that_of_one_batch() -> None:
-    """All its steps on the same rows, then w follows, then the next batch."""
-    federation, own, batches = _begin({"name": "pfedme", "strength": 1.5, "inner_steps": 3, "rate": 0.2})
-    shared = own["ahus"]
-
-    for number in range(3):
-        federation.round(number)
-        ends = []
-        for losses in batches.values():
-            w = t = shared
-            for _ in range(2):
-                loss = next(losses)
-                for _ in range(3):
-                    along = slope(loss, t)
-                    t = moved(t, {n: along[n] + 1.5 * (t[n] - w[n]) for n in t})
-                w = {n: w[n] - 0.2 * 1.5 * (w[n] - t[n]) for n in w}
-            ends.append(w)
-        shared = mean(ends)
-        check(federation.shared, shared)
-
-
-def test_the_epochs_of_fedrep_are_whole() -> None:
-    """Two epochs of the head, then one of the body, each batch of each once."""
-    federation, own, batches = _begin({"name": "fedrep", "head_epochs": 2}, outputs=None)
-
-    for number in range(3):
-        federation.round(number)
-        for site, losses in batches.items():
-            for name, steps in (("head", 4), ("input", 2)):
-                for _ in range(steps):
-                    own[site] = moved(own[site], slope(next(losses), own[site], part(own[site], name)))
-            check(federation.own(site), own[site])
-        shared = part(mean(own.values()), "input")
-        own = {site: values | shared for site, values in own.items()}
 
 
 def test_fine_tuning_goes_on_with_the_next_epoch_and_a_fresh_optimiser() -> None:

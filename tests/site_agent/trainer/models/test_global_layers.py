@@ -55,19 +55,6 @@ def test_logits_and_gradients_equal_the_plain_network(
         torch.testing.assert_close(translated[name], values.grad, rtol=1e-8, atol=1e-12, msg=name)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 36, 200])
-def test_prediction_does_not_depend_on_the_batch(batch: int) -> None:
-    """A row's logit is the same alone, in a small batch and in a large one, up to rounding."""
-    network = started(HEART, 13, 1).eval()
-    rows = torch.randn(200, 13, generator=torch.Generator().manual_seed(2))
-
-    with torch.inference_mode():
-        together = network(rows)
-        parts = torch.cat([network(rows[i : i + batch]) for i in range(0, 200, batch)])
-
-    torch.testing.assert_close(parts, together, rtol=1e-4, atol=1e-5)
-
-
 def test_listed_tensors_have_no_network() -> None:
     """An architecture that only lists tensors is refused as a network in plain words."""
     listed = NamedTensors(name="named-tensors", tensors=(NamedTensor(name="a", shape=(2,), bound=1.0),))

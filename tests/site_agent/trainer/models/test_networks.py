@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protos.plan.architecture import ColumnsNetwork, DenseNetwork, FeatureTokensNetwork, network_tensors
+from protos.plan.architecture import ColumnsNetwork, FeatureTokensNetwork, network_tensors
 from site_agent.trainer.models.dense_models import Columns
 from site_agent.trainer.models.layers import Represents
 from site_agent.trainer.models.network_catalogue import build_network
@@ -125,22 +125,6 @@ def test_a_stack_is_as_many_networks(kind: str, seed: int) -> None:
             assert difference <= 1e-10 * size + 1e-12, (name, difference, size)
 
 
-@for_each("seed", range(5))
-def test_a_dense_network_is_its_formula(seed: int) -> None:
-    """Linear maps with the activation between them; without hidden widths one linear map."""
-    generator = torch.Generator().manual_seed(seed)
-    for hidden in ((), (4,), (4, 3, 5)):
-        network = Drawn(DenseNetwork(name="dense", hidden=hidden, activation="tanh"), 6, 2, 6)
-        module, rows = started(network, seed), torch.randn(8, 6, generator=generator)
-        tensors = list(module.parameters())
-
-        expected = rows
-        for number in range(0, len(tensors), 2):
-            expected = (torch.tanh(expected) if number else expected) @ tensors[number].T + tensors[number + 1]
-
-        torch.testing.assert_close(module(rows), expected)
-
-
 @pytest.mark.parametrize("kind", ["parallel", "columns"])
 @for_each("seed", range(5))
 def test_the_common_part_sees_the_common_columns_alone(kind: str, seed: int) -> None:
@@ -253,30 +237,6 @@ def test_words_are_attended_to_in_their_order_and_empty_places_are_not(seed: int
     assert not torch.isclose(found, changed).any()
     assert found.isfinite().all()
     assert module(torch.zeros(1, 15)).isfinite().all()
-
-
-@for_each("seed", range(10))
-def test_columns_beside_a_note_without_words_are_those_of_a_network_without_a_note(seed: int) -> None:
-    """One attention reads both: with empty places it is the network of columns alone, and each word changes it."""
-    fields = {"name": "feature-tokens", "width": 8, "heads": 2, "blocks": 2, "hidden": 6}
-    note = {"buckets": 9, "longest": 6}
-    both = started(Drawn(FeatureTokensNetwork.model_validate(fields | {"note": note}), 19, 3, 19), seed).eval()
-    alone = built(Drawn(FeatureTokensNetwork.model_validate(fields), 4, 3, 4)).eval()
-    given = dict(both.named_parameters())
-    with torch.no_grad():
-        for name, values in alone.named_parameters():
-            kind = name.removeprefix("input.tokenizer.")
-            is_of_columns = kind in ("weight", "bias")
-            values.copy_(given[f"input.tokenizer.column_{kind}" if is_of_columns else name])
-    rows = torch.zeros(5, 19)
-    rows[:, :4] = draw(seed, 5, 4, dtype=torch.float32)
-
-    found = both(rows)
-    rows[:, 13] = 4 / 9
-    with_word = both(rows)
-
-    torch.testing.assert_close(found, alone(rows[:, :4]))
-    assert not torch.isclose(found, with_word).any()
 
 
 def normalised(values: Tensor, given: dict[str, nn.Parameter], owner: str) -> Tensor:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from site_agent.trainer.training.flat_network import FlatNetwork
-from tests.for_each import for_each
 
 FEDERATED = ("1.bias", "1.weight")
 
@@ -55,35 +54,6 @@ def test_a_state_and_loaded_values_bring_everything_back() -> None:
 
     assert torch.equal(flat.network(rows), expected)
     assert torch.equal(other.network.eval()(rows), expected)
-
-
-def test_adopting_makes_an_equal_and_separate_network() -> None:
-    """All numbers of the other, and none of them shared with it."""
-    one, other = FlatNetwork(_network(0), FEDERATED), FlatNetwork(_network(1), FEDERATED)
-
-    other.adopt(one)
-    one.federated.data.zero_()
-    one.private.data.zero_()
-
-    assert all(np.array_equal(array, _network(0).get_parameter(n).detach()) for n, array in other.values().items())
-
-
-@for_each("seed", range(5))
-def test_copies_lie_side_by_side(seed: int) -> None:
-    """A stack begins with equal copies; each has a row of both stretches, and its values are read alone."""
-    network = _network(seed)
-
-    flat = FlatNetwork(network, FEDERATED, copies=3)
-    begun = [flat.values(copy) for copy in range(3)]
-    flat.federated.data[1].add_(1.0)
-
-    assert (flat.federated.shape, flat.private.shape) == ((3, 25), (3, 28))
-    assert flat.tensors == (("1.bias", (5,)), ("1.weight", (5, 4)))
-    for copy in range(3):
-        for name, array in flat.values(copy).items():
-            single = _network(seed).get_parameter(name).detach().numpy()
-            np.testing.assert_array_equal(begun[copy][name], single)
-            np.testing.assert_array_equal(array, single + 1.0 if copy == 1 and name in FEDERATED else single)
 
 
 @pytest.mark.parametrize("wrong", ["missing", "shape", "type", "stranger"])

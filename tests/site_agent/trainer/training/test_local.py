@@ -20,7 +20,7 @@ from site_agent.trainer.data.contract import Task
 from site_agent.trainer.models.network_catalogue import build_network
 from site_agent.trainer.training.batches import Batches, Rows
 from site_agent.trainer.training.flat_network import FlatNetwork, State
-from site_agent.trainer.training.local import LocalTraining, Pace, predict, validation_loss
+from site_agent.trainer.training.local import LocalTraining, Pace
 from site_agent.trainer.training.procedures import Phase, Procedure, build_procedure
 from site_agent.trainer.training.torch_losses import build_loss
 from site_agent.trainer.training.training_model import Recipe
@@ -92,35 +92,6 @@ def test_dropout_depends_on_its_seed_and_leaves_no_trace(seed: int) -> None:
 
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(_numbers(first), _numbers(second))
-
-
-@pytest.mark.parametrize("task", ["binary", "multi-class", "regression"])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_training_lowers_the_loss(task: Task, name: str) -> None:
-    """For every task, with either optimiser."""
-    steps: Optimiser = AdamW(name="adamw", learning_rate=0.01)
-    if name == "sgd":
-        steps = StochasticGradientDescent(name="sgd", learning_rate=0.02, momentum=0.5)
-    training, flat, recipe = _training(1, task=task, optimiser=steps)
-    rows = _rows(1, task, 43)
-
-    before = float(validation_loss(flat, rows, recipe.loss))
-    _train(training, flat, 60)
-    after = float(validation_loss(flat, rows, recipe.loss))
-
-    assert after < before
-
-
-def test_predicting_draws_no_dropout_and_is_the_same_in_blocks() -> None:
-    """Many rows are processed in several blocks and keep their order."""
-    _, flat, _ = _training(0, dropout=0.5)
-    rows = _rows(5, "binary", 5000).features
-
-    whole = predict(flat, rows)
-
-    assert whole.shape == (5000, 1)
-    np.testing.assert_array_equal(whole, predict(flat, rows))
-    np.testing.assert_allclose(whole[4990:], predict(flat, rows[4990:]), rtol=1e-4, atol=1e-6)
 
 
 class _Recorder:

@@ -49,22 +49,6 @@ def _gradient(loss: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
     return gradient
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@for_each("seed", range(5))
-def test_the_default_is_torchs_own(seed: int, kind: str) -> None:
-    """Without weights the three losses are torch's three means, to the last bits."""
-    outputs, targets = _batch(seed, kind, 23)
-    expected = {
-        "binary": lambda: functional.binary_cross_entropy_with_logits(outputs.squeeze(1), targets),
-        "numbers": lambda: functional.mse_loss(outputs.squeeze(1), targets),
-    }.get(kind, lambda: functional.cross_entropy(outputs, targets))()
-
-    found = build_loss(TaskDefault(name="task-default"), _task(kind), outputs.shape[1], targets)(outputs, targets)
-
-    assert found.shape == ()
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-
-
 @for_each("seed", range(5))
 def test_explicit_weights_are_torchs(seed: int) -> None:
     """Several classes: cross_entropy(weight=); binary: the two terms of the logistic loss, by the sum of weights."""

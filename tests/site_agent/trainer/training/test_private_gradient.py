@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from protos.plan.patient_privacy import SMALLEST_CLIP
 from protos.privacy.accounting import PRIVATE_SCALE
-from site_agent.trainer.training import private_gradient
 from site_agent.trainer.training.private_gradient import (
     Layer,
     PrivateRows,
@@ -154,20 +153,6 @@ def test_no_patient_is_divided_where_many_rows_are_summed_in_parts(rows: int, la
     np.testing.assert_array_equal(together, np.array(others) + np.array(alone))
 
 
-@pytest.mark.parametrize(("at_once", "of_single"), [(1, 1), (500, 7), (1 << 20, 1000)])
-def test_no_size_of_a_block_changes_a_sum(monkeypatch: pytest.MonkeyPatch, at_once: int, of_single: int) -> None:
-    """Neither for patients with a single row nor for patients with 2 to 24 rows."""
-    generator = np.random.default_rng(at_once)
-    layers, patients = layers_of((7, 5, 1), generator), np.repeat(np.arange(48), np.arange(48) // 2 + 1)
-    features, outcomes = table_of(len(patients), 7, generator)
-    usual = clipped(layers, 0.5, features, outcomes, patients)
-
-    monkeypatch.setattr(private_gradient, "_NUMBERS_AT_ONCE", at_once)
-    monkeypatch.setattr(private_gradient, "_SINGLE_ROWS_AT_ONCE", of_single)
-
-    assert clipped(layers, 0.5, features, outcomes, patients) == usual
-
-
 @pytest.mark.parametrize("rows", [2, 3, 16])
 @pytest.mark.parametrize("clip", [SMALLEST_CLIP, 1e-3, 1.0])
 @pytest.mark.parametrize("apart", [0.0, 1e-4, 1.0])
@@ -255,15 +240,3 @@ def test_each_patient_takes_part_with_the_rate_and_with_all_rows(rate: float) ->
     # Independent patients: how many take part has the variance of a binomial, and not that of batches of a fixed size.
     counts = taken.sum(axis=1)
     assert counts.var() == pytest.approx(50 * rate * (1 - rate), rel=0.2)
-
-
-def test_an_empty_sample_sums_to_nothing() -> None:
-    """A round in which nobody takes part sends zeros, to which the gate adds its noise."""
-    layers = layers_of((4, 3, 1), np.random.default_rng(0))
-    nobody = drawn_rows(20, None, 0.5, lambda count: b"\xff" * count)
-
-    found = clipped(layers, 1.0, np.zeros((20, 4), np.float32)[nobody], np.zeros(20)[nobody], None)
-
-    assert not nobody.any()
-    assert set(found) == {0}
-    assert len(found) == sum(layer.number_count for layer in layers)
