@@ -22,7 +22,7 @@ _END: Final = """## Paths of secrets, from the environment
 
 A variable replaces the path in the configuration file: `GLOBAL_LAYERS_INVITATION` replaces `invitation` in
 hospital.yaml, `GLOBAL_LAYERS_AUTHORITY` replaces `authority` in coordinator.yaml, and `GLOBAL_LAYERS_PASSPHRASE_FILE`
-replaces `--passphrase-file` of `pki`. gRPC reads `https_proxy` and `no_proxy`, also in capital letters.
+replaces `--passphrase-file` of `pki`. No variable names a proxy: `proxy` in hospital.yaml does.
 
 The examples in [deploy/examples](../deploy/examples) explain each key of a plan and of a data contract."""
 

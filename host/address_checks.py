@@ -6,15 +6,16 @@ so this module reads the certificate itself.
 
 from __future__ import annotations
 
+import base64
 import errno
+import re
 import socket
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -71,10 +72,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Proxy:
-    """An HTTP proxy that receives a CONNECT request."""
+    """An HTTP proxy that receives a CONNECT request, and its login USER:PASSWORD (Basic) if it has one."""
 
     host: str
     port: int
+    login: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Return the proxy as gRPC wants it, with the login. It is a secret."""
+        return f"http://{quote(self.login, safe=':') + '@' if self.login else ''}{self}"
 
 
 class _Unreachable(Exception):  # has a finding, is never shown
@@ -83,30 +93,10 @@ class _Unreachable(Exception):  # has a finding, is never shown
         self.finding = finding
 
 
-def proxy_for(host: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that gRPC would use for a host, or None. Raises ValueError if the variable names no proxy."""
-    names = ("grpc_proxy", "https_proxy", "HTTPS_PROXY", "http_proxy")
-    found = next((environment[name] for name in names if environment.get(name)), None)
-    exempt = environment.get("no_grpc_proxy") or environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    if found is None or any(host.endswith(word.strip()) for word in exempt.split(",") if word.strip()):
-        return None
-    parts = urlsplit(found if "://" in found else f"http://{found}")
-    if parts.scheme != "http" or not parts.hostname:
-        raise ValueError("it has to be http://HOST:PORT")
-    return Proxy(parts.hostname, parts.port or 80)
-
-
-def findings(target: Target, environment: Mapping[str, str], patience_seconds: float = 5.0) -> list[Finding]:
+def findings(target: Target, proxy: Proxy | None, patience_seconds: float = 5.0) -> list[Finding]:
     """Check name, proxy, port and TLS of an address. The first failure ends the checks."""
     found: list[Finding] = []
     try:
-        try:
-            proxy = proxy_for(target.host, environment)
-        except ValueError as wrong:
-            remedy = "Set https_proxy to http://HOST:PORT, without a path, or unset it."
-            raise _Unreachable(
-                failure("D408", (f"The proxy setting in the environment variables cannot be used: {wrong}."), remedy)
-            ) from wrong
         if proxy is None:
             found.append(_name(target))
         found.append(_port(target, proxy, patience_seconds))
@@ -130,7 +120,7 @@ def _name(target: Target) -> Finding:
 def _port(target: Target, proxy: Proxy | None, patience: float) -> Finding:
     if proxy is not None:
         _connected(target, proxy, patience).close()
-        return fine("D408", f"The proxy {proxy.host}:{proxy.port} connects to {target}.")
+        return fine("D408", f"The proxy {proxy} connects to {target}.")
     silent = []
     for kind, _, _, _, address in socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM):
         try:
@@ -180,9 +170,9 @@ def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.s
     except OSError as cause:
         if proxy is None:
             raise _Unreachable(_closed(target, [(target.host, _reason(cause))])) from cause
-        says = f"The proxy {proxy.host}:{proxy.port} does not answer: {_reason(cause)}."
+        says = f"The proxy {proxy} does not answer: {_reason(cause)}."
         raise _Unreachable(
-            failure("D408", says, "Correct https_proxy, or ask the administrator of the proxy.")
+            failure("D408", says, "Correct `proxy` in hospital.yaml, or ask the administrator of the proxy.")
         ) from cause
     if proxy is not None:
         try:
@@ -196,7 +186,9 @@ def _connected(target: Target, proxy: Proxy | None, patience: float) -> socket.s
 def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> None:
     answer = b""
     try:
-        connection.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode("ascii"))
+        login = base64.b64encode(proxy.login.encode()).decode()
+        basic = f"Proxy-Authorization: Basic {login}\r\n" if proxy.login else ""
+        connection.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{basic}\r\n".encode("ascii"))
         while b"\r\n\r\n" not in answer and len(answer) < _LONGEST_ANSWER_BYTES:
             answer += (more := connection.recv(1))
             if not more:
@@ -206,9 +198,27 @@ def _ask_for_tunnel(connection: socket.socket, target: Target, proxy: Proxy) -> 
     words = answer.split(b"\r\n", 1)[0].split(b" ")
     if len(words) < 2 or not words[1].startswith(b"2"):
         status = words[1].decode("ascii", "replace")[:3] if len(words) > 1 else "no answer"
-        says = f"The proxy {proxy.host}:{proxy.port} does not connect to {target}: {status}."
-        remedy = f"Ask the administrator of the proxy to allow CONNECT to {target}, or add {target.host} to no_proxy."
+        says = f"The proxy {proxy} does not connect to {target}: {status}."
+        remedy = f"Ask the administrator of the proxy to allow CONNECT to {target}."
+        if status == "407":
+            remedy = _login_wanted(answer, proxy)
         raise _Unreachable(failure("D408", says, remedy))
+
+
+def _login_wanted(answer: bytes, proxy: Proxy) -> str:
+    """Return the remedy for a proxy that wants a login, from the head of its answer."""
+    kinds = {kind.lower() for kind in re.findall(rb"(?im)^proxy-authenticate:[ \t]*([a-z]+)", answer)}
+    if kinds and b"basic" not in kinds:
+        return (
+            "The proxy wants a login of a kind that this program does not have, such as Negotiate, NTLM or Digest. Ask "
+            "its administrator to let this computer connect without a login, or with user and password (Basic)."
+        )
+    if proxy.login:
+        return "The proxy rejects user and password. Correct the file proxy-login in the agent's folder."
+    return (
+        "The proxy wants a login. Write USER:PASSWORD into the file proxy-login in the agent's folder (state/agent), "
+        "with mode 0600 and the agent's account as its owner."
+    )
 
 
 def _who_answers(target: Target, proxy: Proxy | None, patience: float) -> Finding:

@@ -23,12 +23,12 @@ CREDITS_AT_ONCE: Final = 4  # less than WINDOW, so that a sender never waits for
 LARGEST_PEM_BYTES: Final = 64 << 10
 LARGEST_REQUEST_BYTES: Final = 8192
 # The ways in which a request or stream can end: gRPC's own status names, "ended" for a stream that the coordinator
-# closed as planned, and three names for a coordinator's certificate that this computer rejects.
+# closed as planned, three names for a coordinator's certificate that this computer rejects, and a proxy's refusal.
 STATUSES: Final = (
     "ended", "ok", "cancelled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
     "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range", "unimplemented",
     "internal", "unavailable", "data_loss", "unauthenticated",
-    "certificate_expired", "certificate_not_yet_valid", "certificate_unproven",
+    "certificate_expired", "certificate_not_yet_valid", "certificate_unproven", "proxy_refuses",
 )  # fmt: skip
 REFUSALS: Final = ("permission_denied", "unauthenticated")
 EXIT_STATUSES: Final = (1, 77, 78)
@@ -100,6 +100,14 @@ class Settle:
     """The gate reports if a renewed certificate works. The agent deletes or restores the old one, and replies Shown."""
 
     works: bool
+    payload: bytes | memoryview = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """The gate names the HTTP proxy (HOST:PORT) of all connections from now on. Without this order they are direct."""
+
+    proxy: str
     payload: bytes | memoryview = field(default=b"", repr=False)
 
 
@@ -241,13 +249,13 @@ class Ended:
         require(self.status in STATUSES, "an end of no known kind")
 
 
-Order: TypeAlias = Look | Make | Call | Install | Settle | Open | Up | Taken | Part | Shut
+Order: TypeAlias = Look | Make | Call | Install | Settle | Through | Open | Up | Taken | Part | Shut
 Answer: TypeAlias = Shown | Requested | Called | Unable
 OfStream: TypeAlias = Opened | Down | Sent | Ended
 Report: TypeAlias = Answer | OfStream
 Message: TypeAlias = Order | Report
 _KINDS: Final[tuple[type[Message], ...]] = (
-    Look, Make, Call, Install, Settle, Open, Up, Taken, Part, Shut,
+    Look, Make, Call, Install, Settle, Through, Open, Up, Taken, Part, Shut,
     Shown, Requested, Called, Unable, Opened, Down, Sent, Ended,
 )  # fmt: skip
 FRAMING: Final = Framing[Message](b"GLG1", _KINDS)

@@ -161,6 +161,8 @@ class Hospital(Document):
     Attributes:
         site: the name that the certificate proves.
         coordinator: host:port; by default from the invitation.
+        proxy: host:port of the HTTP proxy through which the agent reaches the coordinator; by default none. The
+            environment's variables are not read.
         invitation: the file with which a site without a certificate enrols.
         state: keys, approvals, audit log, models and reports; created with mode 0700.
         gate_socket: the gate's socket for an agent that runs as a service; without it `site-agent join` starts the
@@ -173,6 +175,7 @@ class Hospital(Document):
 
     site: Name
     coordinator: Address | None = None
+    proxy: Address | None = None
     invitation: PathText | None = None
     state: PathText
     policy: Policy

@@ -7,8 +7,6 @@ and send nothing but handshakes. Each has a limit in seconds.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -54,10 +52,10 @@ def doctor(path: Path, as_json: bool) -> None:
 
     Example: coordinator doctor --config coordinator.yaml
     """
-    report_findings(_examine(path, os.environ), as_json=as_json)
+    report_findings(_examine(path), as_json=as_json)
 
 
-def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
+def _examine(path: Path) -> list[Finding]:
     """Return the findings of all checks, in the order in which the coordinator needs the checked parts at its start."""
     try:
         configuration = read_configuration(path)
@@ -75,7 +73,7 @@ def _examine(path: Path, environment: Mapping[str, str]) -> list[Finding]:
         judge_address_rules(computer_checks.enforces_address_rules()),
     ]
     if (program := _program(state)).severity is Severity.FINE:
-        return [*found, program, *_seen_from_outside(authority, environment)]
+        return [*found, program, *_seen_from_outside(authority)]
     return [*found, program]
 
 
@@ -105,7 +103,7 @@ def _audit(state: Path) -> Finding:
     return fine("D422", "No record of the audit log was changed or damaged.")
 
 
-def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[Finding]:
+def _seen_from_outside(directory: Path) -> list[Finding]:
     """Check the address in invitations by connecting as a site does. A load balancer must pass TLS through."""
     try:
         authority = Authority.load(directory)
@@ -118,4 +116,4 @@ def _seen_from_outside(directory: Path, environment: Mapping[str, str]) -> list[
         )
     except OperatorError:
         return []  # judge_authority has already reported it
-    return address_checks.findings(target, environment, _PATIENCE_SECONDS)
+    return address_checks.findings(target, None, _PATIENCE_SECONDS)

@@ -16,6 +16,7 @@ from typing import Final
 from cryptography import x509
 
 from host import address_checks, computer_checks, secret_files
+from host.address_checks import Proxy
 from host.clock_words import at, spelled
 from host.diagnosis import (
     Finding,
@@ -33,12 +34,13 @@ from pki.names import Address
 from pki.site_keys import SiteKeys
 from protos.errors import OperatorError
 from site_agent.agent.connection import CallEnded, Connection, Credentials
-from site_agent.agent.kept_certificates import ADDRESSES
+from site_agent.agent.kept_certificates import ADDRESSES, proxy_with_login
 from site_agent.gate_socket import REFUSALS
 from site_agent.hospital import Hospital
 from site_agent.state_folders import agent_folder
 
 _PATIENCE_SECONDS: Final = 5.0
+_PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 _RENEWAL: Final = (
     "Start the agent. It renews the certificate, also after its expiry. If that is refused, ask the federation office "
     "for a new invitation."
@@ -46,20 +48,25 @@ _RENEWAL: Final = (
 
 
 async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Finding]:
-    """Check the agent of this site, and return all findings."""
+    """Check the agent of this site, and return all findings. `environment` has the variables of this process."""
     now = datetime.now(UTC)
     keys = SiteKeys(agent_folder(hospital.state_path))
     found = [judge_directory(keys.directory)]
     found += judge_secrets((keys.tls_key_path,))
     found.append(judge_address_rules(computer_checks.enforces_address_rules()))
     apart: float | None = None
+    named = [name for name in environment if name.lower() in _PROXY_VARIABLES and environment[name]]
+    if named and hospital.proxy is None:
+        says = f"The environment variable {named[0]} names a proxy, but this program does not read it."
+        found.append(warning("D408", says, "Set `proxy` in hospital.yaml if the coordinator is behind a proxy."))
     try:
+        proxy = proxy_with_login(keys.directory, hospital.proxy or "")
         if keys.is_enrolled():
             found.append(key_checks.judge_certificate(keys.certificate_path, "This site's certificate", _RENEWAL, now))
-            reached, apart = await _coordinator(hospital, keys, environment)
+            reached, apart = await _coordinator(hospital, keys, proxy)
             found += reached
         else:
-            found += _enrolment(hospital, environment, now)
+            found += _enrolment(hospital, proxy, now)
     except (OperatorError, OSError, ValueError) as cause:
         remedy = getattr(cause, "remedy", "Restore the state folder from its backup.")
         found.append(failure("D403", getattr(cause, "what", "The keys cannot be read."), remedy))
@@ -67,7 +74,7 @@ async def examine(hospital: Hospital, environment: Mapping[str, str]) -> list[Fi
     return found
 
 
-def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime) -> list[Finding]:
+def _enrolment(hospital: Hospital, proxy: Proxy | None, now: datetime) -> list[Finding]:
     """Check a site that has no certificate yet: its invitation, and the port to which the site sends its request."""
     if hospital.invitation is None:
         says = "This site has no certificate, and hospital.yaml names no invitation."
@@ -78,13 +85,11 @@ def _enrolment(hospital: Hospital, environment: Mapping[str, str], now: datetime
     if not found[0].severity:
         invitation = Invitation.load(place)
         target = _target(str(invitation.enrolment), invitation.root_pem)
-        found += address_checks.findings(target, environment, _PATIENCE_SECONDS)
+        found += address_checks.findings(target, proxy, _PATIENCE_SECONDS)
     return found
 
 
-async def _coordinator(
-    hospital: Hospital, keys: SiteKeys, environment: Mapping[str, str]
-) -> tuple[list[Finding], float | None]:
+async def _coordinator(hospital: Hospital, keys: SiteKeys, proxy: Proxy | None) -> tuple[list[Finding], float | None]:
     """Check the connection to the coordinator, and whether the coordinator accepts this site.
 
     Return also how far the clocks differ.
@@ -93,7 +98,7 @@ async def _coordinator(
     address = hospital.coordinator or str(json.loads(secret_files.read_public(record))["coordinator"])
     root = secret_files.read_public(keys.root_certificate_path)
     target = replace(_target(address, root), own=(keys.certificate_path, keys.tls_key_path))
-    found = address_checks.findings(target, environment, _PATIENCE_SECONDS)
+    found = address_checks.findings(target, proxy, _PATIENCE_SECONDS)
     if any(finding.severity == 2 for finding in found):
         return found, None
     credentials = Credentials(
@@ -101,7 +106,7 @@ async def _coordinator(
         chain=secret_files.read_public(keys.certificate_path),
         root=root,
     )
-    membership, apart = await _membership(address, credentials, keys.leaf())
+    membership, apart = await _membership(address, credentials, keys.leaf(), proxy)
     return [*found, membership], apart
 
 
@@ -132,7 +137,9 @@ def _target(address: str, root: bytes) -> address_checks.Target:
     return address_checks.Target(place.host.strip("[]"), place.port, root.decode("ascii"))
 
 
-async def _membership(address: str, credentials: Credentials, leaf: x509.Certificate) -> tuple[Finding, float | None]:
+async def _membership(
+    address: str, credentials: Credentials, leaf: x509.Certificate, proxy: Proxy | None
+) -> tuple[Finding, float | None]:
     """Check whether the coordinator accepts a stream.
 
     Nothing is sent on the stream. `leaf` is this site's certificate.
@@ -145,7 +152,7 @@ async def _membership(address: str, credentials: Credentials, leaf: x509.Certifi
         answered.set()
 
     remedy = "Ask the office whether `pki list` shows this site as active. D404 above is about its certificate."
-    async with Connection(address, credentials, accepted) as connection:
+    async with Connection(address, credentials, accepted, proxy) as connection:
         waiting, ended = asyncio.create_task(answered.wait()), asyncio.create_task(connection.receive())
         await asyncio.wait({waiting, ended}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         for task in (waiting, ended):

@@ -19,24 +19,23 @@ from typing import Final
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 # This program logs a refused handshake itself. gRPC would write plain text between the JSON lines of the log.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# gRPC reads https_proxy and no_proxy only in lower case, and would ignore a proxy in capitals.
-os.environ |= {
-    name: os.environ[name.upper()]
-    for name in ("https_proxy", "no_proxy")
-    if name not in os.environ and name.upper() in os.environ
-}
+# gRPC would send connections past the proxy of hospital.yaml if no_proxy exempts the coordinator. This variable comes
+# before no_proxy, and empty it exempts nothing.
+os.environ["no_grpc_proxy"] = ""  # noqa: SIM112  # as gRPC spells it
 
 import grpc
 import grpc.aio
 
+from host.address_checks import Proxy
 from protos.wire.messages import COORDINATOR_TIME, ENROL, LARGEST_MESSAGE_BYTES, PARTICIPATE, RENEW
 
 CONNECT_SECONDS: Final = 20.0
 PARTING_SECONDS: Final = 3.0
-_OF_CERTIFICATES: Final = {
+_OF_TEXTS: Final = {
     "certificate has expired": "certificate_expired",
     "certificate is not yet valid": "certificate_not_yet_valid",
     "CERTIFICATE_VERIFY_FAILED": "certificate_unproven",
+    "HTTP proxy returned response code": "proxy_refuses",
 }
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
@@ -47,6 +46,11 @@ _OPTIONS: Final = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
 ]
+
+
+def _options(proxy: Proxy | None) -> list[tuple[str, int | str]]:
+    """Return gRPC's options. Its own search for a proxy in environment variables is off."""
+    return [*_OPTIONS, ("grpc.http_proxy", proxy.url) if proxy else ("grpc.enable_http_proxy", 0)]
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,11 @@ class Connection:
     """One stream to the coordinator, as an asynchronous context manager."""
 
     def __init__(
-        self, address: str, credentials: Credentials, accepted: Callable[[float | None], None] | None = None
+        self,
+        address: str,
+        credentials: Credentials,
+        accepted: Callable[[float | None], None] | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
         """Prepare the stream. `accepted` is called once, after the coordinator has accepted the stream.
 
@@ -79,7 +87,7 @@ class Connection:
         self._accepted = accepted
         self._greeting: asyncio.Task[None] | None = None
         secrets = grpc.ssl_channel_credentials(credentials.root, credentials.key, credentials.chain)
-        self._channel = grpc.aio.secure_channel(address, secrets, options=_OPTIONS)
+        self._channel = grpc.aio.secure_channel(address, secrets, options=_options(proxy))
         self._writing = asyncio.Lock()  # gRPC accepts one write at a time
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] | None = None
 
@@ -147,22 +155,23 @@ class Connection:
         self._accepted(float(told) if re.fullmatch(r"[0-9]{1,12}\.[0-9]{1,6}", told) else None)
 
 
-async def call_renew(address: str, root: bytes, request: bytes) -> bytes:
+async def call_renew(address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
     """Request a new certificate on the enrolment port. The arguments and errors are the same as for call_enrol."""
-    return await _call(RENEW, address, root, request)
+    return await _call(RENEW, address, root, request, proxy)
 
 
-async def call_enrol(address: str, root: bytes, request: bytes) -> bytes:
+async def call_enrol(address: str, root: bytes, request: bytes, proxy: Proxy | None = None) -> bytes:
     """Request a certificate on the enrolment port. There, only the coordinator must show a certificate.
 
     Raises:
         CallEnded: the coordinator cannot be reached, or is not of this federation.
     """
-    return await _call(ENROL, address, root, request)
+    return await _call(ENROL, address, root, request, proxy)
 
 
-async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
-    async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(root), options=_OPTIONS) as channel:
+async def _call(name: str, address: str, root: bytes, request: bytes, proxy: Proxy | None) -> bytes:
+    secrets = grpc.ssl_channel_credentials(root)
+    async with grpc.aio.secure_channel(address, secrets, options=_options(proxy)) as channel:
         call: Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]] = channel.unary_unary(name)
         try:
             return await call(request, timeout=CONNECT_SECONDS)
@@ -173,7 +182,7 @@ async def _call(name: str, address: str, root: bytes, request: bytes) -> bytes:
 def _ended(cause: BaseException) -> CallEnded:
     if not isinstance(cause, grpc.aio.AioRpcError):
         return CallEnded("ended")
-    # The texts that BoringSSL uses for errors in the coordinator's certificate. gRPC has no code for them.
+    # The texts of BoringSSL about the coordinator's certificate, and of gRPC about a proxy. gRPC has no code for them.
     told = cause.details() or ""
-    found = [status for words, status in _OF_CERTIFICATES.items() if words in told]
+    found = [status for words, status in _OF_TEXTS.items() if words in told]
     return CallEnded(found[0] if found else cause.code().name.lower())

@@ -41,12 +41,13 @@ from site_agent.gate_socket import (
     Settle,
     Shut,
     Taken,
+    Through,
     Unable,
     Up,
     largest_payload,
 )
 
-_ORDERS: Final = (Look, Make, Call, Install, Settle, Open, Up, Taken, Part, Shut)
+_ORDERS: Final = (Look, Make, Call, Install, Settle, Through, Open, Up, Taken, Part, Shut)
 
 
 class Relay:
@@ -55,6 +56,7 @@ class Relay:
     def __init__(self, gate: FramedSocket[Message], kept: KeptCertificates) -> None:
         self._gate, self._kept = gate, kept
         self._stream: _Stream | None = None
+        self._proxy = ""
 
     @property
     def line(self) -> str:
@@ -85,7 +87,7 @@ class Relay:
             case Open(stream=number, address=address):
                 await self._shut()
                 self._stream = _Stream(number, self._gate.post)
-                self._stream.open(address or self._kept.address("coordinator"), self._kept)
+                self._stream.open(address or self._kept.address("coordinator"), self._kept, self._proxy)
             case Up() | Taken() | Part():
                 if self._stream is not None and self._stream.number == order.stream:
                     self._stream.take(order)
@@ -93,7 +95,9 @@ class Relay:
                 if self._stream is not None and self._stream.number == number:
                     await self._shut()
             case Look() | Make() | Call() | Install() | Settle():
-                self._gate.post(await answer_of(self._kept, order))
+                self._gate.post(await answer_of(self._kept, order, self._proxy))
+            case Through(proxy=proxy):
+                self._proxy = proxy
             case _:
                 assert_never(order)
 
@@ -112,9 +116,9 @@ class _Stream:
         self._room = asyncio.Semaphore(WINDOW)
         self._task: asyncio.Task[None] | None = None
 
-    def open(self, address: str, kept: KeptCertificates) -> None:
+    def open(self, address: str, kept: KeptCertificates, proxy: str) -> None:
         """Open the stream to the coordinator. Report to the gate process when and how this stream ends."""
-        self._task = asyncio.create_task(self._live(address, kept))
+        self._task = asyncio.create_task(self._live(address, kept, proxy))
 
     def take(self, order: Up | Taken | Part) -> None:
         """Carry out the next command of the gate process for this stream."""
@@ -134,9 +138,9 @@ class _Stream:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _live(self, address: str, kept: KeptCertificates) -> None:
+    async def _live(self, address: str, kept: KeptCertificates, proxy: str) -> None:
         try:
-            async with Connection(address, kept.credentials(), self._accepted) as connection:
+            async with Connection(address, kept.credentials(), self._accepted, kept.proxy(proxy)) as connection:
                 writer = asyncio.create_task(self._write(connection))
                 try:
                     while True:
@@ -172,7 +176,7 @@ class _Stream:
         self._report(Opened(self.number, -1 if seconds is None else round(seconds * 1000)))
 
 
-async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Settle) -> Answer:
+async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install | Settle, proxy: str = "") -> Answer:
     """Carry out a command of the gate process about a certificate or an enrolment request, and log a failure."""
     try:
         match order:
@@ -181,7 +185,7 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install 
             case Make(key=key):
                 return Requested(kept.make(key))
             case Call():
-                return await _call(kept, order)
+                return await _call(kept, order, proxy)
             case Install():
                 kept.install(order)
             case Settle(works=works):
@@ -194,11 +198,11 @@ async def answer_of(kept: KeptCertificates, order: Look | Make | Call | Install 
         return Unable(error.exit_status, "")
 
 
-async def _call(kept: KeptCertificates, order: Call) -> Called | Unable:
+async def _call(kept: KeptCertificates, order: Call, proxy: str) -> Called | Unable:
     root, request = unpacked(order.payload, 2)
     address, trusted = order.address or kept.address("enrolment"), root or kept.root()
     try:
         call = call_enrol if order.call == "enrol" else call_renew
-        return Called(await call(address, trusted, request))
+        return Called(await call(address, trusted, request, kept.proxy(proxy)))
     except CallEnded as ended:
         return Unable(UnavailableError.exit_status, ended.status)

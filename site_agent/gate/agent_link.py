@@ -51,6 +51,7 @@ from site_agent.gate_socket import (
     Shown,
     Shut,
     Taken,
+    Through,
     Unable,
     Up,
     largest_payload,
@@ -71,9 +72,9 @@ Accepted: TypeAlias = Callable[[float | None], Awaitable[None]]
 class AgentLink:
     """Connects the gate process to this site's agent, also after the agent process was replaced."""
 
-    def __init__(self, start: Callable[[], Awaitable[socket.socket]]) -> None:
-        """Prepare the connection. `start` returns the connected socket of an agent: a new process, or the service."""
-        self._start = start
+    def __init__(self, start: Callable[[], Awaitable[socket.socket]], proxy: str | None = None) -> None:
+        """Prepare the connection. `start` returns an agent's connected socket, `proxy` is HOST:PORT or None."""
+        self._start, self._proxy = start, proxy
         self._socket: FramedSocket[Message] | None = None
         self._failure: OperatorError | None = None
         self._answer: asyncio.Future[Answer] | None = None
@@ -152,6 +153,8 @@ class AgentLink:
                 self.close()
                 self._socket, self._failure = FramedSocket(await self._start(), FRAMING), None
                 self._answer_seconds = FIRST_ANSWER_SECONDS
+                if self._proxy:
+                    self._socket.post(Through(self._proxy))
                 self._socket.listen(largest_payload, self._took, self._broke)
             return self._socket
 

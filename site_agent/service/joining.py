@@ -98,7 +98,7 @@ async def join(hospital: Hospital, path: Path, watch: Callable[[Standing], None]
     standing.may_read_patients = not tell_separation(hospital)
     tell_guard(hospital)
     async with neighbours_of(hospital, path) as neighbours:
-        link = AgentLink(neighbours.agent)
+        link = AgentLink(neighbours.agent, hospital.proxy)
         certificates = SiteCertificates(link.ask, gate_folder(state))
         told = Told(hospital.site, audit, standing, certificates, version("global-layers"), now)
         watch(standing)
@@ -207,7 +207,7 @@ async def renew_now(hospital: Hospital, path: Path) -> ShownCertificates:
     alone = hospital.model_copy(update={"gate_socket": None})
     try:
         async with neighbours_of(alone, path) as neighbours:
-            link = AgentLink(neighbours.agent)
+            link = AgentLink(neighbours.agent, hospital.proxy)
             certificates = SiteCertificates(link.ask, gate_folder(state))
             try:
                 if not (await certificates.look()).is_enrolled:

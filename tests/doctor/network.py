@@ -72,9 +72,11 @@ def pass_on(one: socket.socket, other: socket.socket) -> None:
 
 @dataclass
 class ConnectProxy:
-    """An HTTP proxy that supports only CONNECT and stores the requested name."""
+    """An HTTP proxy that supports only CONNECT and stores the requested name. With `login` it wants this in Base64."""
 
     allows: bool = True
+    login: bytes = b""
+    kinds: bytes = b"Basic realm=hospital"
     asked: list[str] = field(default_factory=list)
 
     def __call__(self, connection: socket.socket) -> None:
@@ -88,6 +90,10 @@ class ConnectProxy:
         self.asked.append(target)
         if not self.allows:
             connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+            return
+        if self.login and b"Proxy-Authorization: Basic " + self.login not in request:
+            refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: " + self.kinds
+            connection.sendall(refusal + b"\r\nContent-Length: 0\r\n\r\n")
             return
         host, _, port = target.rpartition(":")
         with socket.create_connection((host.strip("[]"), int(port)), 5) as onwards:

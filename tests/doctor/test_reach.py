@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.quickstart.ports import free_port
-from host.address_checks import Proxy, Target, findings, proxy_for
+from host.address_checks import Proxy, Target, findings
 from host.diagnosis import Finding, Severity
 from tests.doctor.network import ConnectProxy, intercepting, intercepting_as, listening, passing_through
 from tests.rehearsal.federation import Office, serving
@@ -32,9 +32,9 @@ def target_of(office: Office, port: int, host: str = "localhost") -> Target:
     return Target(host, port, office.authority.root_pem().decode())
 
 
-def look(target: Target, **environment: str) -> list[Finding]:
+def look(target: Target, proxy: Proxy | None = None) -> list[Finding]:
     """The doctor's findings."""
-    return findings(target, environment, PATIENCE)
+    return findings(target, proxy, PATIENCE)
 
 
 def the_failure(found: list[Finding]) -> Finding:
@@ -62,18 +62,16 @@ async def looked_at_running(office: Office, state: Path, proxies: list[ConnectPr
 
         for proxy in proxies:
             with listening(proxy) as at:
-                through = await asyncio.to_thread(look, target_of(office, port), https_proxy=f"http://127.0.0.1:{at}")
+                through = await asyncio.to_thread(look, target_of(office, port), Proxy("127.0.0.1", at))
                 assert proxy.asked[0] == f"localhost:{port}"
                 assert is_well(through) is proxy.allows
-                exempt = {"https_proxy": f"http://127.0.0.1:{at}", "no_proxy": "localhost"}
-                assert is_well(await asyncio.to_thread(look, target_of(office, port), **exempt))
 
         with listening(passing_through(port)) as balancer:
             assert is_well(await asyncio.to_thread(look, target_of(office, balancer)))
 
 
 def test_a_coordinator_that_answers_is_found(office: Office, tmp_path: Path) -> None:
-    """Directly, through CONNECT, and behind passthrough. A proxy that refuses fails, and no_proxy corrects it."""
+    """Directly, through CONNECT, and behind passthrough. A proxy that refuses fails."""
     asyncio.run(looked_at_running(office, tmp_path / "state", [ConnectProxy(), ConnectProxy(allows=False)]))
 
 
@@ -115,7 +113,7 @@ def full_port() -> Iterator[int]:
 def test_a_firewall_that_says_nothing(office: Office) -> None:
     """After a call without an answer the operator must ask the network department."""
     with full_port() as port:
-        finding = the_failure(findings(target_of(office, port, "127.0.0.1"), {}, 0.2))
+        finding = the_failure(findings(target_of(office, port, "127.0.0.1"), None, 0.2))
 
     assert finding.identifier == "D409"
 
@@ -144,24 +142,26 @@ def test_a_coordinators_certificate_that_does_not_fit_this_clock(tmp_path: Path,
 def test_a_proxy_that_does_not_answer(office: Office) -> None:
     """A missing proxy is reported by its own address, not by the coordinator's."""
     port = free_port()
-    finding = the_failure(look(target_of(office, 8443), https_proxy=f"http://127.0.0.1:{port}"))
+    finding = the_failure(look(target_of(office, 8443), Proxy("127.0.0.1", port)))
 
     assert finding.identifier == "D408"
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"https_proxy": "http://proxy.example.org:3128"}, Proxy("proxy.example.org", 3128)),
-        ({"HTTPS_PROXY": "proxy.example.org:3128"}, Proxy("proxy.example.org", 3128)),
-        ({"https_proxy": "http://p:1", "no_proxy": ".example.org"}, None),
-        ({"https_proxy": "http://p:1", "no_proxy": "other.org, "}, Proxy("p", 1)),
-    ],
-)
-def test_the_proxy_is_the_one_that_grpc_takes(environment: dict[str, str], expected: Proxy | None) -> None:
-    """Lower case or capitals, with or without a scheme; no_proxy names ends of hosts."""
-    assert proxy_for("coordinator.example.org", environment) == expected
+def test_a_proxy_that_wants_a_login(office: Office) -> None:
+    """A missing, a wrong and an impossible login have remedies of their own, none of which shows the login."""
+    cases = [(b"Basic realm=x", ""), (b"Basic realm=x", "user:wrong")]
+    cases += [(kinds, "") for kinds in (b"Negotiate\r\nProxy-Authenticate: NTLM", b"Digest realm=x", b"")]
+    remedies = []
+    for kinds, login in cases:
+        with listening(ConnectProxy(login=b"secret", kinds=kinds)) as port:
+            finding = the_failure(look(target_of(office, 8443), Proxy("127.0.0.1", port, login)))
+        assert finding.identifier == "D408"
+        remedies.append(finding.remedy)
+
+    missing, wrong, negotiate, digest, unnamed = remedies
+    assert len({missing, wrong, negotiate}) == 3
+    assert (digest, unnamed) == (negotiate, missing)
+    assert "user:wrong" not in wrong
 
 
 def test_a_name_that_leads_to_ipv6_first(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 
 from host.diagnosis import Finding, Severity
 from site_agent.agent.agent_doctor import examine
+from site_agent.agent.kept_certificates import PROXY_LOGIN
 from site_agent.hospital import read_hospital
+from site_agent.state_folders import agent_folder
 from tests.coordinator.test_serve import started
 from tests.doctor.conftest import Scene, scene_in
 from tests.doctor.network import ConnectProxy, intercepting, listening, passing_through
@@ -39,17 +42,40 @@ def found(scene: Scene) -> dict[str, Finding]:
 
 
 def test_through_a_connect_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With https_proxy set, check and stream go through the proxy, which receives the coordinator's own name."""
-    proxy = ConnectProxy()
+    """With `proxy` set, check and stream take the proxy, whatever the environment says, with the login of its file."""
+    proxy, before = ConnectProxy(login=b64encode("jürgen:p@ss/w:rd%41".encode())), scene.hospital.read_text()
+    login = agent_folder(read_hospital(scene.hospital).state_path) / PROXY_LOGIN
     with listening(proxy) as port:
-        monkeypatch.delenv("no_proxy", raising=False)
-        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+        scene.change(proxy=f"127.0.0.1:{port}")
+        for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, "localhost,127.0.0.1,*")
+        monkeypatch.setenv("no_grpc_proxy", "")  # as the agent's own process has it
+        without = found(scene)
+        login.write_text("jürgen:p@ss/w:rd%41\n")
+        login.chmod(0o600)
         told = found(scene)
+    scene.hospital.write_text(before)
+    login.unlink()
 
+    assert without["D408"].severity is Severity.FAILURE
+    assert "D411" not in without
     assert told["D411"].severity is Severity.FINE
     assert told["D408"].severity is Severity.FINE
-    assert len(proxy.asked) >= 4  # three looks, and gRPC's own stream
+    assert len(proxy.asked) >= 5  # three looks, gRPC's own stream, and the one without a login
     assert set(proxy.asked) == {scene.place.address}
+
+
+def test_the_environment_names_no_proxy(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that gRPC or others read change nothing, and the doctor warns of them."""
+    proxy = ConnectProxy()
+    with listening(proxy) as port:
+        for name in ("grpc_proxy", "https_proxy", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+        told = found(scene)
+
+    assert not proxy.asked
+    assert told["D411"].severity is Severity.FINE
+    assert told["D408"].severity is Severity.WARNING
 
 
 def test_behind_a_load_balancer(scene: Scene) -> None:

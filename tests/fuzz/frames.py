@@ -19,6 +19,7 @@ GATE_MESSAGES: Final[tuple[gate_socket.Message, ...]] = (
     gate_socket.Call("enrol", "localhost:1", packed((b"root", b"request"))),
     gate_socket.Install("first", "a", "heart", "localhost:1", "localhost:2", packed((b"chain", b"root"))),
     gate_socket.Settle(True),
+    gate_socket.Through("localhost:2"),
     gate_socket.Open(1, "localhost:1"),
     gate_socket.Up(1, b"message"),
     gate_socket.Taken(1, 4),

@@ -84,7 +84,7 @@ CEILINGS: Final = {
     "protos.plan": 6_350, "protos.statistics": 2_600, "protos.wire": 1_000, "protos.masking": 650,
     "protos.privacy": 400, "protos.numbers": 400, "protos": 200, "host": 2_950, "pki": 2_350,
     "coordinator.rounds": 2_050, "coordinator.storage": 800, "coordinator.network": 1_250,
-    "coordinator.commands": 1_000, "coordinator": 50, "site_agent.agent": 800, "site_agent.gate": 3_850,
+    "coordinator.commands": 1_000, "coordinator": 50, "site_agent.agent": 810, "site_agent.gate": 3_850,
     "site_agent.service": 1_050, "site_agent.trainer": 12_000, "site_agent.desk": 9_450, "site_agent.commands": 1_350,
     "site_agent": 2_900, "global_layers": 400,
 }  # fmt: skip
