@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from coordinator.rounds.run import Run, new_run, terms_of
 from coordinator.storage.history import History
 from coordinator.storage.run_store import LARGE_BYTES, RunStore
 from coordinator.storage.snapshots import KEPT, Snapshot, SnapshotRow, begin_snapshot, read_snapshot
-from tests.chaos import large_run
 from tests.chaos.large_run import large_plan, rounds_in
 from tests.coordinator.in_memory import coordinator_log
 from tests.rehearsal.programs import own_environment
@@ -140,26 +138,6 @@ def test_a_round_that_closes_while_a_snapshot_is_read_changes_no_byte_of_it(
     assert (found.values == 1).all()
     assert (found.rule_state["control"] == 0).all()
     assert (run.values == 2).all()
-
-
-def test_every_round_closes_without_a_change_to_the_snapshot_that_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator's own rounds: each snapshot is read late, and has the values of its round."""
-    read: list[tuple[int, float, float]] = []
-
-    def slow(folder: Path, snapshot: Snapshot) -> SnapshotRow:
-        time.sleep(0.1)
-        values = snapshot.values
-        read.append((snapshot.round, float(values.min()), float(values.max())))
-        return begin_snapshot(folder, snapshot)
-
-    monkeypatch.setattr("coordinator.storage.run_store.begin_snapshot", slow)
-    with ThreadPoolExecutor(1) as aside:
-        asyncio.run(large_run.run(tmp_path, large_plan(JUST_LARGE, 12), aside))
-
-    assert len(read) > 2
-    assert read == [(number, number * MEAN, number * MEAN) for number, _, _ in read]
 
 
 def stored_run(folder: Path, parameters: int, aside: Executor | None = None) -> tuple[Run, RunStore]:

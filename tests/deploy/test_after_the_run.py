@@ -11,7 +11,6 @@ import csv
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,6 @@ SITES = [
 ]
 PROGRAM = "from site_agent.site_cli import main; main()"
 DIGEST = "0123456789abcdef"
-BROWSER = shutil.which("chromium")
 
 
 def typed(page: Path) -> list[list[str]]:
@@ -109,24 +107,3 @@ def test_from_a_raw_table_to_a_report_and_a_prediction(tmp_path: Path) -> None:
     first = next(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))
     assert first["patient"] == "New-Zebra0"
     assert "Zebra" not in "".join([*before.values(), *said.values(), (tmp_path / "report.html").read_text()])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(BROWSER is None, reason="there is no browser here to print with")
-def test_the_report_fits_on_paper(tmp_path: Path) -> None:
-    """A browser that may reach nothing prints the page to PDF, A4, with its plots."""
-    write_patients(tmp_path)
-    config = write_hospital(tmp_path, unaccepted_warnings="tell")
-    contract = next(iter(fenced(BEFORE, "yaml")))
-    (tmp_path / "contract.yaml").write_text(contract)
-    take_part(config)
-    run(tmp_path, "report", "--config", config.name, "--html", "report.html")
-
-    words = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", "--print-to-pdf=report.pdf"]
-    place = f"file://{tmp_path}/report.html"
-    subprocess.run([str(BROWSER), *words, place], cwd=tmp_path, capture_output=True, check=True, timeout=200)
-
-    printed = (tmp_path / "report.pdf").read_bytes()
-    assert printed.startswith(b"%PDF")
-    (size,) = set(re.findall(rb"/MediaBox \[0 0 ([0-9.]+) ([0-9.]+)\]", printed))
-    assert [round(float(side)) for side in size] == [595, 842]

@@ -136,19 +136,6 @@ def without_the_position() -> Iterator[None]:
 
 
 @contextmanager
-def without_fresh_attempts() -> Iterator[None]:
-    """The attempt is not bound into the masks."""
-    honest = protos.masking.mask_context.round_context
-
-    def context(transcript: bytes, position: bytes, attempt: int, *others: Any) -> bytes:
-        return honest(transcript, position, 0, *others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site_agent.gate.site_masking, "round_context", context)
-        yield
-
-
-@contextmanager
 def with_a_careless_exchange() -> Iterator[None]:
     """The exchange of a library that does not look at its result."""
     honest = protos.masking.key_session.pair_key

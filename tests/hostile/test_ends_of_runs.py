@@ -8,20 +8,32 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from protos.errors import ProtocolError
+from protos.errors import ProtocolError, RefusedError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan, plan_from_json
-from protos.wire.messages import Announcement, Bind, CoordinatorMessage, Done, Finish, Refusal, SiteReason, Stage
+from protos.wire.messages import (
+    Announcement,
+    Bind,
+    CoordinatorMessage,
+    CoordinatorReason,
+    Done,
+    Farewell,
+    Finish,
+    Refusal,
+    SiteReason,
+    Stage,
+)
 from protos.wire.positions import parameters_digest
 from site_agent.approving import approve
 from site_agent.gate.permission import PolicyForbids
-from site_agent.trainer_socket import Conclude, Failed, Message, Train
-from tests.federation import MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
+from site_agent.trainer_socket import Conclude, Failed, Message, Prepare, Train
+from tests.federation import Line, MadeUpTrainer, Site, Vector, identity_of, masked_plan, of_kind, settle
 from tests.hostile.masking_coordinator import agree, ask_for, collect, enter, restart
 from tests.protos.privacy.private_plans import private_network_plan
 from tests.rehearsal.made_up_time import play
@@ -281,3 +293,52 @@ def start_of(plan: Plan) -> Vector:
     manifest = manifest_of(plan)
     values, exchange = manifest.initial_parameters(plan.seed), Exchanges(plan, manifest).of(0, Stage.TRAINING, b"")
     return np.concatenate([values, np.zeros(exchange.down_numbers - values.size, np.float32)])
+
+
+class SlowToPrepare(MadeUpTrainer):
+    """A trainer that reads a long table."""
+
+    async def ask(self, message: Message, largest_payload: int = 0) -> Message:
+        """As a trainer, but later."""
+        if isinstance(message, Prepare):
+            await asyncio.sleep(60.0)
+        return await super().ask(message, largest_payload)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (CoordinatorReason.ALL_RUNS_OVER, "has ended without this site"),
+        (CoordinatorReason.RUN_STOPPED, "one site does not agree"),
+    ],
+)
+def test_a_site_at_work_hears_the_end_and_does_not_call_again(
+    tmp_path: Path, reason: CoordinatorReason, said: str
+) -> None:
+    """A farewell that arrived while the trainer prepared counts, although the stream had already ended.
+
+    The site has no result of the run, so it does not end as if all were well.
+    """
+    plan = masked_plan("abc")
+    opened: list[Line] = []
+
+    async def scene() -> None:
+        site = Site("a", plan, tmp_path, trainer=SlowToPrepare("a"), opened=lambda _, line: opened.append(line))
+        await settle()
+        await site.tell(Announcement(plan.run_name, _raw(plan)))
+        await site.tell(Farewell(reason, "one site does not agree"))
+        assert site.line is not None
+        site.line.cut()
+
+        await asyncio.sleep(300.0)
+
+        assert len(opened) == 1
+        assert isinstance(site.error, RefusedError)
+        assert said in site.error.what
+        await site.stop()
+
+    play(scene())
+
+
+def _raw(plan: Any) -> bytes:
+    return bytes(plan.canonical)

@@ -1,8 +1,4 @@
-"""Wrong chunks that reach the coordinator under masks, and sites that mask wrongly.
-
-The coordinator cannot read a masked vector. It takes each site's chunks once, in order and whole, and the sum of the
-check words tells it whether all masks cancelled in every chunk.
-"""
+"""Wrong chunks, sites that mask wrongly, and steps that come again after a restart."""
 
 from __future__ import annotations
 
@@ -10,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from protos.wire.messages import Chunk, SiteMessage
 from tests.federation import Federation, masked_plan
+from tests.hostile.masking_coordinator import agree, agreed, collect, found, restart, total
 from tests.hostile.wrong_chunks import (
     THREE_CHUNKS,
     Meddle,
@@ -23,6 +21,7 @@ from tests.hostile.wrong_chunks import (
     wrong_masks,
 )
 from tests.rehearsal.made_up_time import play
+from tests.rehearsal.study import offer
 
 MEDDLING: dict[str, tuple[Callable[[], Meddle], str]] = {
     "duplicated": (lambda: lambda chunk: [chunk, chunk], "a chunk out of order"),
@@ -130,5 +129,29 @@ def test_three_corrupted_attempts_end_the_run_with_a_reason(tmp_path: Path, loss
         ]
         assert sorted(seen) == list(range(losses, losses + 3))
         assert not network.vector().any()
+
+    play(scene())
+
+
+def test_a_step_that_is_repeated_after_a_restart_gives_no_new_sum(tmp_path: Path) -> None:
+    """It is the same vector under new masks. A step to which the run cannot return is refused."""
+    plan = masked_plan("abc")
+
+    async def scene() -> None:
+        sites = await agreed(plan, tmp_path)
+        await collect(sites, 0, 0, "abc")
+        first, _ = total(plan, await collect(sites, 1, 0, "abc"))
+        await restart(sites)
+        await agree(sites)
+
+        again, cancels = total(plan, await collect(sites, 1, 1, "abc"))
+        for site in sites:
+            announced, *chunks = offer(np.zeros(10, np.float32), 2, 0)
+            await site.tell(replace(announced, oldest=2), *chunks)
+        late = await collect(sites, 1, 2, "abc")
+
+        assert cancels
+        assert found(again, first)
+        assert late == [[], [], []]
 
     play(scene())

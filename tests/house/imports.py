@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,11 +65,6 @@ def _imports_by_importer() -> dict[str, list[Imported]]:
     return found
 
 
-def imports_of(importer: str, text: str) -> Iterator[Imported]:
-    """The imports of one module's text; those for the type checker alone count as well."""
-    return _imports_in(importer, ast.parse(text))
-
-
 def _imports_in(importer: str, tree: ast.Module) -> Iterator[Imported]:
     for node, function in _walk(tree, ""):
         match node:
@@ -102,13 +97,6 @@ def reachable(start: str, *, lazily: bool = False) -> frozenset[str]:
         waiting += [found.imported for found in _imports_by_importer().get(name, []) if _happens(found, lazily)]
         waiting += [name.rpartition(".")[0]] if "." in name else []
     return frozenset(seen)
-
-
-def outside_packages(names: Set[str], *, lazily: bool = False) -> set[str]:
-    """The packages outside the house that these modules import; `lazily` as above."""
-    imported = (found for name in names for found in _imports_by_importer().get(name, []))
-    inside = {found.package for found in imported if _happens(found, lazily)}
-    return inside - set(ROOMS)
 
 
 def is_command_line(module: str) -> bool:

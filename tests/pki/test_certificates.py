@@ -1,4 +1,4 @@
-"""Profiles: what each certificate may be used for, and for how long."""
+"""Certificates: what each may be used for and for how long, their chains, and how a person reads them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from cryptography.x509.oid import NameOID
 
 from pki import certificates
 from pki.authority import Authority
-from pki.certificate_chain import certificates_in
-from pki.names import SiteName
+from pki.certificate_chain import certificates_in, verified_leaf
+from pki.names import FederationName, SiteName
+from pki.pki_cli import describe
 from protos.errors import ConfigurationError, RefusedError
 
 
@@ -90,3 +91,55 @@ def test_a_request_proves_possession_of_its_key() -> None:
             certificates.requested_key(hostile)
     with pytest.raises(ConfigurationError):
         certificates.key_from_pem(pem)
+
+
+def test_only_the_whole_chain_is_accepted(authority: Authority, now: datetime) -> None:
+    """The chain passes; turned round, cut, doubled, torn or huge it is refused."""
+    root = authority.root_pem()
+    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
+    leaf, issuing = (certificates.certificate_pem(one) for one in certificates_in(chain))
+
+    assert certificates.certificate_pem(verified_leaf(chain, root, now)) == leaf
+    for hostile in (issuing + leaf, leaf, leaf + leaf, leaf + root, chain + root, chain[:-80], b"", chain * 40):
+        with pytest.raises(RefusedError):
+            verified_leaf(hostile, root, now)
+    with pytest.raises(RefusedError):
+        verified_leaf(chain, issuing, now)
+
+
+@pytest.mark.parametrize("days", [-1, 91])
+def test_a_chain_has_its_time(authority: Authority, now: datetime, days: int) -> None:
+    """Before its first and after its last day a chain is refused."""
+    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
+
+    with pytest.raises(RefusedError):
+        verified_leaf(chain, authority.root_pem(), now + timedelta(days=days))
+
+
+def test_a_foreign_root_of_the_same_name_is_refused(authority: Authority, now: datetime) -> None:
+    """A root with the same name and another key proves nothing."""
+    chain = authority.issue_site(certificates.new_tls_key().public_key(), SiteName("a"), now).chain_pem
+    forged = certificates.root_certificate(certificates.new_tls_key(), FederationName("heart"), now)
+
+    with pytest.raises(RefusedError):
+        verified_leaf(chain, certificates.certificate_pem(forged), now)
+
+
+def test_a_hostile_name_is_shown_with_escapes(now: datetime) -> None:
+    """Control characters of a stranger's certificate do not reach the terminal."""
+    key = certificates.new_tls_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a\x1b[2Jb")])
+    hostile = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+
+    lines = "\n".join(describe(certificates.certificate_pem(hostile), now))
+
+    assert "\x1b" not in lines

@@ -1,13 +1,19 @@
-"""What a plan may say about the optimiser."""
+"""What a plan may say about the optimiser, the loss and the learning rate."""
 
 from __future__ import annotations
 
 import json
+import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from protos.plan.learning_rates import ConstantRate, CosineRate, ExponentialRate, RateSchedule, StepRate, rate_factor
+from protos.plan.losses import Focal, Loss, TaskDefault
 from protos.plan.optimisers import Optimiser
 
 OPTIMISERS: TypeAdapter[Optimiser] = TypeAdapter(Optimiser)
@@ -50,3 +56,110 @@ def test_settings_out_of_range_are_refused(name: str, keys: dict[str, Any]) -> N
     """A setting that no optimiser can use, or that this one does not have, never becomes a record."""
     with pytest.raises(ValidationError):
         _read(**{"name": name, "learning_rate": 0.1} | keys)
+
+
+LOSSES: TypeAdapter[Loss] = TypeAdapter(Loss)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        TaskDefault(name="task-default"),
+        TaskDefault(name="task-default", class_weights="balanced"),
+        Focal(name="focal"),
+        Focal(name="focal", gamma=3.0, class_weights=(1.0, 2.5, 0.5)),
+    ],
+    ids=str,
+)
+def test_a_loss_survives_the_wire(loss: Loss) -> None:
+    """An announcement is read back as the same record."""
+    assert LOSSES.validate_json(LOSSES.dump_json(loss)) == loss
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"name": "hinge"},
+        {"name": "task-default", "gamma": 2.0},
+        *({"name": "focal", "gamma": gamma} for gamma in (-0.1, 20.5, "2", True)),
+        *(
+            {"name": "focal", "class_weights": weights}
+            for weights in ("Balanced", [1.0], [1, 0], [1, -1], [], 2.0, None)
+        ),
+        {"name": "focal", "class_weights": [1, 1e7]},
+    ],
+    ids=str,
+)
+def test_losses_that_nobody_can_compute_are_refused(keys: dict[str, Any]) -> None:
+    """An unknown loss, a setting out of range or a class without a positive weight never becomes a record."""
+    with pytest.raises(ValidationError):
+        LOSSES.validate_json(json.dumps(keys))
+
+
+SCHEDULES: TypeAdapter[RateSchedule] = TypeAdapter(RateSchedule)
+FACTORS = st.floats(1e-300, 1.0)
+WARM_UPS = st.integers(0, 6)
+ANY = st.one_of(
+    st.builds(ConstantRate, name=st.just("constant"), warm_up_epochs=WARM_UPS),
+    st.builds(StepRate, name=st.just("step"), every_epochs=st.integers(1, 4), factor=FACTORS, warm_up_epochs=WARM_UPS),
+    st.builds(ExponentialRate, name=st.just("exponential"), factor=FACTORS, warm_up_epochs=WARM_UPS),
+    st.builds(CosineRate, name=st.just("cosine"), floor=st.floats(0.0, 1.0), warm_up_epochs=WARM_UPS),
+)
+
+
+@settings(max_examples=200)
+@given(schedule=ANY, epochs=st.integers(1, 9), batches=st.integers(1, 5))
+def test_the_rate_rises_in_the_warm_up_and_never_again(schedule: RateSchedule, epochs: int, batches: int) -> None:
+    """Equal rises up to 1 at the warm-up's last step, 1 after it, then no rise and nothing outside 0 to 1."""
+    steps, warm_up = epochs * batches, schedule.warm_up_epochs * batches
+
+    factors = [rate_factor(schedule, step, steps, batches) for step in range(steps)]
+
+    rising, after = factors[:warm_up], factors[warm_up:]
+    assert rising == [(step + 1) / warm_up for step in range(len(rising))]
+    assert after[:1] in ([], [1.0])
+    assert all(later <= earlier for earlier, later in pairwise(after))
+    assert all(0 <= factor <= 1 for factor in factors)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (ConstantRate(name="constant"), [1.0] * 8),
+        (ConstantRate(name="constant", warm_up_epochs=2), [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+        (StepRate(name="step", every_epochs=2, factor=0.5), [1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5]),
+        (StepRate(name="step", every_epochs=1, factor=0.1, warm_up_epochs=1), [0.5, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]),
+        (ExponentialRate(name="exponential", factor=0.25), [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128]),
+        (
+            CosineRate(name="cosine", floor=0.2),
+            [1, *(0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(1, 8))],
+        ),
+    ],
+    ids=str,
+)
+def test_the_factors_are_those_of_the_formula(schedule: RateSchedule, expected: list[float]) -> None:
+    """By hand, for four epochs of two batches."""
+    found = [rate_factor(schedule, step, 8, 2) for step in range(8)]
+
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"name": "linear"},
+        {"name": "constant", "factor": 0.5},
+        {"name": "constant", "warm_up_epochs": -1},
+        {"name": "constant", "warm_up_epochs": 1.5},
+        {"name": "step", "factor": 0.5},
+        {"name": "step", "every_epochs": 0, "factor": 0.5},
+        {"name": "step", "every_epochs": 1, "factor": 0},
+        {"name": "exponential", "factor": 1.1},
+        {"name": "cosine", "floor": -0.1},
+    ],
+    ids=str,
+)
+def test_schedules_that_raise_the_rate_or_lack_a_number_are_refused(keys: dict[str, Any]) -> None:
+    """What decides has to be written, a factor lies above 0 and at most at 1, an epoch is whole."""
+    with pytest.raises(ValidationError):
+        SCHEDULES.validate_json(json.dumps(keys))

@@ -7,12 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos.wire import codec
 from protos.wire.chunk_frame import decode_chunk, encode_chunk
+from protos.wire.codec import (
+    decode_coordinator_message,
+    encode_coordinator_message,
+)
 from protos.wire.generated import federation_pb2 as generated
 from protos.wire.messages import (
     LARGEST_MESSAGE_BYTES,
@@ -23,6 +28,7 @@ from protos.wire.messages import (
     SiteMessage,
 )
 from protos.wire.upkeep_messages import EnrolmentReply, EnrolmentRequest, LogHeads, RenewalAnswered, RenewalAsked
+from tests.for_each import for_each
 from tests.protos.examples import COORDINATOR_MESSAGES, ENROLMENT_REPLIES, ENROLMENT_REQUEST, SITE_MESSAGES, UPKEEP
 
 Encode = Callable[[Any], bytes]
@@ -231,3 +237,33 @@ def test_too_few_or_too_many_messages_together_are_refused(outer: generated.Coor
     """What no coordinator sends is refused before any of it is read."""
     with pytest.raises(MalformedMessage):
         codec.taken_apart(outer.SerializeToString())
+
+
+def drawn_chunk(seed: int) -> Chunk:
+    """A chunk with numbers of every width of a varint."""
+    generator = np.random.default_rng(seed)
+    width = int(generator.integers(0, 32))
+    round_number = int(generator.integers(0, 1 << width, endpoint=True))
+    attempt, index = (int(number) for number in generator.integers(0, 1 << 20, 2))
+    return Chunk(min(round_number, 1 << 31), attempt, index, generator.bytes(int(generator.integers(0, 5000))))
+
+
+@for_each("seed", range(300))
+def test_a_changed_frame_is_the_parsers_chunk_or_refused(seed: int) -> None:
+    """Whatever happens to a frame's bytes, it is read as protobuf reads it, or refused, and nothing else."""
+    generator = np.random.default_rng(seed)
+    raw = bytearray(encode_coordinator_message(drawn_chunk(seed)))
+    for place in generator.integers(0, min(len(raw), 30), 2):
+        raw[place] = int(generator.integers(0, 256))
+    if seed % 3 == 0:
+        del raw[int(generator.integers(0, len(raw))) :]
+
+    try:
+        message = decode_coordinator_message(bytes(raw))
+    except MalformedMessage:
+        return
+
+    if isinstance(message, Chunk):
+        outer = generated.CoordinatorMessage()
+        outer.ParseFromString(bytes(raw))
+        assert (outer.chunk.index, outer.chunk.body) == (message.index, bytes(message.body))

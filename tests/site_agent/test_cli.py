@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import random
 import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -151,51 +149,6 @@ def test_a_wrong_key_is_told_with_its_place(
     assert_three_sentences(site_agent.err)
     assert "nothing was sent. A running program keeps its settings" in site_agent.err
     assert not (folder / "state").exists()
-
-
-def mutations() -> list[tuple[str, Callable[[dict[str, Any], random.Random], None]]]:
-    """Ways to break a document: each picks its place by the generator."""
-
-    def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        return [path, *(found for key, value in inner for found in places(value, (*path, key)))]
-
-    def change(value: Callable[[random.Random], Any]) -> Callable[[dict[str, Any], random.Random], None]:
-        def apply(document: dict[str, Any], generator: random.Random) -> None:
-            *path, last = generator.choice(places(document)[1:])
-            node: Any = document
-            for step in path:
-                node = node[step]
-            node[last] = value(generator)
-
-        return apply
-
-    def delete(document: dict[str, Any], generator: random.Random) -> None:
-        *path, last = generator.choice(places(document)[1:])
-        node: Any = document
-        for step in path:
-            node = node[step]
-        del node[last]
-
-    strange = [None, [], {}, "", "x" * 5000, -1, 0, 1 << 70, 1e308, True, "\x00", "../..", "é\u2028", [[[]]], {"a": {}}]
-    return [("delete", delete), ("change", change(lambda generator: copy.deepcopy(generator.choice(strange))))]
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_a_mutilated_configuration_never_shows_a_traceback(site_agent: Terminal, folder: Path, seed: int) -> None:
-    """Keys deleted or replaced at random end with 0 or 78, or with 1 for another table that is not there."""
-    generator = random.Random(seed)
-    for name, document in (("hospital.yaml", HOSPITAL), ("contract.yaml", CONTRACT)):
-        broken = copy.deepcopy(document)
-        if name == "hospital.yaml" or seed % 2:
-            generator.choice(mutations())[1](broken, generator)
-        (folder / name).write_text(yaml.safe_dump(broken, sort_keys=False, allow_unicode=True))
-
-    status = site_agent("check", "--config", folder / "hospital.yaml")
-
-    assert status in {0, 1, 78}
-    if status:
-        assert_three_sentences(site_agent.err)
 
 
 @pytest.mark.parametrize("command", ["check", "join", "identity", "review", "audit verify"])

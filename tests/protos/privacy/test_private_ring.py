@@ -21,6 +21,7 @@ from protos.plan.manifest import manifest_of
 from protos.plan.noisy_results import mean_change
 from protos.plan.patient_privacy import noise_multiplier
 from protos.plan.plan import Plan
+from protos.plan.prior_plan import PriorPlan
 from protos.plan.private_training import PrivateTraining
 from protos.privacy.accounting import PRIVATE_SCALE, delta_of
 from protos.privacy.private_ring import LARGEST_NARROW, Ring
@@ -29,7 +30,7 @@ from site_agent.gate.door import Builder
 from site_agent.gate.privacy_ledger import with_noise
 from site_agent.trainer.training.private_gradient import Layer, PrivateRows, private_sums
 from tests.for_each import for_each
-from tests.protos.privacy.private_plans import local_plan, private_network_plan
+from tests.protos.privacy.private_plans import local_plan, private_network_plan, private_plan
 
 NARROW: dict[str, Any] = {"bits": 32}
 
@@ -316,3 +317,33 @@ def test_a_plan_without_room_is_refused_with_both_figures() -> None:
         ValidationError, match=r"4 sites, one site can have at most 130636 patients, but patients .* 131000. Remove"
     ):
         private_network_plan(NARROW | {"patients": 131_000})
+
+
+@pytest.mark.parametrize("plan", [private_network_plan(hidden=(3,)), private_plan()], ids=["network", "prior"])
+@pytest.mark.parametrize("seed", range(5))
+def test_masks_take_no_bit_from_the_noisy_sum(seed: int, plan: Plan) -> None:
+    """Each gate's own encoding and masks over four sites: the sum has exactly the terms and the drawn noise."""
+    sites, stage = plan.site_names, Stage.STATISTICS if isinstance(plan, PriorPlan) else Stage.TRAINING
+    exchange = Exchanges(plan, manifest_of(plan)).of(0, stage, b"")
+    layout, generator = exchange.layout, np.random.default_rng(seed)
+    terms = {site: generator.integers(0, 1 << 38, len(exchange.scalars)) for site in sites}
+
+    def noisy(site: str) -> list[int]:
+        stream = np.random.default_rng([seed, sites.index(site)])
+        return with_noise(plan, terms[site].tolist(), stream.bytes)
+
+    total = np.zeros(layout.total_bytes // 8, np.uint64)
+    for site in sites:
+        builder = Builder(plan, trains=True, smallest_rows=1)
+        payload = memoryview(terms[site].astype("<i8").tobytes())
+        built = builder.build(bytes(32), exchange, payload, rows=0, noise=lambda _, site=site: noisy(site))
+        keys = {peer: hashlib.sha256(f"{min(site, peer)}|{max(site, peer)}".encode()).digest() for peer in sites}
+        del keys[site]
+        masker = Masker(own=site, contributors=sites, pair_keys=keys, context=bytes(32), layout=layout)
+        masked = b"".join(masker.masked(layout.body(built.buffer, index), index) for index in range(layout.chunks))
+        assert masked != bytes(built.buffer)
+        total += np.frombuffer(masked, "<u8")
+
+    body = layout.body(bytearray(total.tobytes()), 0)
+    expected = np.sum([noisy(site) for site in sites], axis=0)
+    np.testing.assert_array_equal(np.array(layout.words(body, 0))[1:].astype(np.int64), expected)

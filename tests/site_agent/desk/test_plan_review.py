@@ -13,7 +13,8 @@ from protos.plan.manifest import Occasion, manifest_of, most_bytes
 from protos.plan.plan import Plan, plan_from_json
 from site_agent.desk.plan_in_words import in_words
 from site_agent.desk.plan_review import Section, Table, as_lines, review_page, review_sections
-from site_agent.desk.sets_of_plans import plan_differences
+from site_agent.desk.sets_of_plans import compared_with_others, plan_differences
+from tests.federation import masked_plan
 from tests.plan_changes import changed
 from tests.protos.examples import METHODS, plan_of_method, plan_with
 from tests.protos.privacy.test_private_statistics import private_statistics_plan
@@ -299,3 +300,26 @@ def test_receivers_are_named_and_not_counted() -> None:
     assert "westbrook" in told
     assert "These hospitals only receive results: westbrook." in words
     assert "Task: 4 hospitals (cleveland, hungarian, switzerland, va)" in words
+
+
+FOUR = masked_plan("abcd")
+
+
+@pytest.mark.parametrize("sites", ["abc", "abcde", "abce"])
+def test_a_plan_with_other_sites_is_named_with_the_difference(sites: str) -> None:
+    """One site fewer, one more or another one, under whatever study's name and seed."""
+    section = compared_with_others(masked_plan(sites, study="another"), [FOUR], ())
+
+    assert section is not None
+    (sentence,) = section.sentences
+    assert FOUR.run_name in sentence
+    assert f"Only one of the two plans has these sites: {', '.join(sorted(set('abcd') ^ set(sites)))}." in sentence
+
+
+def test_the_same_sites_and_runs_that_do_not_count_are_not_named() -> None:
+    """Also no plan without masks, of which no sum hides anything."""
+    unmasked = masked_plan("abc", masking={"required": False})
+
+    assert compared_with_others(masked_plan("abcd", study="another"), [FOUR], ()) is None
+    assert compared_with_others(masked_plan("abc"), [FOUR], [FOUR.run_name]) is None
+    assert compared_with_others(FOUR, [unmasked], ()) is None

@@ -1,16 +1,20 @@
-"""Rounds at a site: what its trainer receives with the result, and the rules of private rounds."""
+"""Rounds at a site: the trainer's part of the result, the rules of private rounds, and one identity key."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from host.audit_log import AuditLog
+from pki.identity_key import identity_fingerprint, make_identity_key
+from protos.errors import ConfigurationError
 from protos.plan.exchange import Exchanges
 from protos.plan.manifest import manifest_of
 from protos.plan.plan import Plan
@@ -18,6 +22,7 @@ from protos.wire.messages import Bind, Finish, MalformedMessage, Offer, Stage
 from site_agent.gate.consent import Consent
 from site_agent.gate.privacy_ledger import PrivacyLedger
 from site_agent.gate.site_rounds import Rounds, Surroundings
+from site_agent.service import enrolling
 from site_agent.trainer_socket import Agreed, Conclude
 from tests.protos.privacy.private_plans import private_network_plan, private_plan
 from tests.rehearsal.gates import NOON, nothing, policy_with, spawned
@@ -95,3 +100,27 @@ def test_a_private_round_has_all_sites_whatever_the_policy_allows(plan: Plan, tm
 
 def nothing_to_check(*_: object) -> None:
     """Masks without rules."""
+
+
+def test_whoever_asks_at_the_same_moment_gets_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both find no key, both make one, one of them wins: both have its fingerprint."""
+    for number in range(20):
+        folder, start = tmp_path / str(number), Barrier(2, timeout=10)
+
+        def made(where: Path, start: Barrier = start) -> object:
+            start.wait()
+            return make_identity_key(where)
+
+        monkeypatch.setattr(enrolling, "make_identity_key", made)
+        with ThreadPoolExecutor(2) as threads:
+            keys = list(threads.map(enrolling.site_identity_key, [folder, folder]))
+
+        assert len({identity_fingerprint(key) for key in keys}) == 1
+
+
+def test_a_key_that_cannot_be_made_is_still_an_error(tmp_path: Path) -> None:
+    """A file where the folder should be is named."""
+    (tmp_path / "gate").write_text("")
+
+    with pytest.raises(ConfigurationError):
+        enrolling.site_identity_key(tmp_path / "gate")

@@ -243,15 +243,3 @@ def test_a_private_layer_never_starts_from_the_file(method: str, layers: list[st
     else:
         with pytest.raises(ConfigurationError, match=words):
             manifest_of(plan)
-
-
-def test_a_buffer_of_integers_cannot_be_frozen(tmp_path: Path) -> None:
-    """It would silently become float32."""
-    text = SOURCE.replace(
-        "self.trunk =", 'self.register_buffer("steps", torch.zeros(2, dtype=torch.int64))\n        self.trunk ='
-    )
-    frozen = {"name": "steps", "shape": [2], "bound": 0.0, "frozen": True}
-    architecture = LAYERS | {"tensors": [*LAYERS["tensors"], frozen]}
-
-    with pytest.raises(ConfigurationError, match=r"freezes steps of the module in .* which has the type torch\.int64"):
-        federation_of(plan_for({"name": "fedavg"}, architecture), written(tmp_path, text))

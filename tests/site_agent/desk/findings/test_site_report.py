@@ -15,14 +15,18 @@ from protos.errors import ConfigurationError
 from site_agent.desk.comparison.scored_rows import scored_rows
 from site_agent.desk.findings.facts import TestPart as Part
 from site_agent.desk.findings.facts import _test_part, site_facts
-from site_agent.desk.findings.report_page import report_page
+from site_agent.desk.findings.report_page import report_lines, report_page
+from site_agent.desk.model_card import card_facts, card_markdown
+from site_agent.desk.results.prior_report import make_prior_report
 from site_agent.desk.results.saved_model import load_model
+from site_agent.desk.use.model_in_use import model_in_use
 from site_agent.hospital import Hospital
 from site_agent.trainer.data.contract import read_contract
 from site_agent.trainer.data.dataset import prepare_rows, steady_split
 from site_agent.trainer.data.tables import read_table
 from tests.protos.privacy.private_plans import private_plan
 from tests.site_agent.trainer.after_a_run import RUN, site_after_run
+from tests.site_agent.trainer.prior.prior_federation import federate, members_of, prior_plan
 
 # Everything that makes a browser send a request; anchors inside the page and the policy itself do not.
 REQUEST = re.compile(
@@ -108,3 +112,31 @@ def test_a_private_run_is_reported_on_the_rows_that_it_tested(hospital: Hospital
 
     assert isinstance(found, Part)
     assert isinstance(_test_part(hospital, model, replace(kept, dataset=dataset.digest)), str)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Hospital, str, int]:
+    """A hospital after a run, the run's name, and the number of rounds that the coordinator closed."""
+    plan = prior_plan("breast-cancer")
+    members = members_of(tmp_path_factory.mktemp("sites"), plan, "breast-cancer")
+    made = federate(plan, members).run.rounds_made
+    member = members["ahus"]
+    make_prior_report(member.hospital, member.study, member.preprocessing, plan.run_name)
+    return member.hospital, plan.run_name, made
+
+
+def test_report_and_card_name_the_rounds_that_the_coordinator_made(ended: tuple[Hospital, str, int]) -> None:
+    """The plan allows 17. Neither page claims that a round's model was kept, or shows empty learning curves."""
+    hospital, run, made = ended
+
+    facts: Any = site_facts(hospital, run)
+    page, lines = report_page(facts), " ".join(report_lines(facts))
+    card = card_markdown(card_facts(hospital, model_in_use(hospital.state_path, run)))
+
+    assert made < 17
+    assert f"The run had {made} rounds: 1 for the means of the columns, {made - 2} for the common regression" in lines
+    assert f"* rounds: {made}, and the plan allowed at most 17" in card
+    for text in (page, lines, card):
+        assert "checkpoint: latest" not in text
+        assert "model after round" not in text
+    assert "Learning curves" not in page

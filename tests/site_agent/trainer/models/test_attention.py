@@ -1,4 +1,4 @@
-"""Attention written out, compared with the library's, also at extreme scores."""
+"""The layers of the networks: attention and its blocks by hand, the affine normalisation, and AlphaDropout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from site_agent.trainer.models import transformer
-from site_agent.trainer.models.transformer import attend, attend_backward
+from site_agent.trainer.models.layers import Normalisation, dropout_terms
+from site_agent.trainer.models.transformer import BlockTensors, attend, attend_backward, transform
+from tests.for_each import for_each
 
 
 def library(projections: Tensor, heads: int) -> Tensor:
@@ -93,3 +95,73 @@ def test_enormous_scores_stay_finite() -> None:
 
     assert result.isfinite().all()
     assert attend_backward(torch.ones_like(result), kept, 8).isfinite().all()
+
+
+TOKENS, WIDTH, BATCH = 3, 4, 2
+
+
+def block(generator: torch.Generator, *, gate: bool) -> BlockTensors:
+    """Random tensors of one block that want gradients."""
+
+    def draw(*shape: int) -> Tensor:
+        # Not larger: finite differences of two steep blocks in a row would be wrong themselves.
+        return (0.5 * torch.randn(*shape, dtype=torch.float64, generator=generator)).requires_grad_()
+
+    hidden = WIDTH // 2
+    return BlockTensors(
+        draw(TOKENS), draw(TOKENS), draw(3 * WIDTH, WIDTH), draw(WIDTH, WIDTH), draw(TOKENS), draw(TOKENS),
+        draw(hidden, WIDTH), draw(hidden, WIDTH) if gate else None, draw(WIDTH, hidden),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("gate", "dropout"), [(False, 0.4), (True, 0.0)])
+@for_each("seed", range(2))
+def test_the_gradient_is_that_of_finite_differences(gate: bool, dropout: float, seed: int) -> None:
+    """Two blocks in a row have the gradient of finite differences in the tokens and in every tensor."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = [block(generator, gate=gate) for _ in range(2)]
+    tokens = torch.randn(WIDTH, TOKENS, BATCH, dtype=torch.float64, generator=generator, requires_grad=True)
+    inputs = [tokens, *(tensor for each in blocks for tensor in each if tensor is not None)]
+
+    def run(values: Tensor, *_: Tensor) -> Tensor:
+        torch.manual_seed(seed)  # the same values are dropped in every evaluation
+        return transform(values, blocks, 2, dropout)
+
+    assert torch.autograd.gradcheck(run, inputs)
+
+
+def test_without_blocks_tokens_pass_unchanged() -> None:
+    """A network may have no transformer block at all."""
+    tokens = torch.ones(WIDTH, TOKENS, BATCH)
+
+    assert transform(tokens, [], 2, 0.0) is tokens
+
+
+@for_each("seed", range(10))
+def test_the_normalisation_is_batch_normalisation_that_never_trained(seed: int) -> None:
+    """It equals γ·x/√(1 + 1e-5) + β over the second axis."""
+    generator = torch.Generator().manual_seed(seed)
+    normalisation = Normalisation(6).double()
+    with torch.no_grad():
+        normalisation.weight.copy_(torch.randn(6, generator=generator))
+        normalisation.bias.copy_(torch.randn(6, generator=generator))
+    values = torch.randn(9, 6, dtype=torch.float64, generator=generator)
+
+    expected = normalisation.weight * values / (1 + 1e-5) ** 0.5 + normalisation.bias
+
+    torch.testing.assert_close(normalisation(values), expected)
+    torch.testing.assert_close(normalisation(values.unsqueeze(2)), expected.unsqueeze(2))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
+def test_dropout_is_alpha_dropout(rate: float) -> None:
+    """For the same draws the factor and shift give what the library's AlphaDropout gives."""
+    values = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
+
+    torch.manual_seed(4)
+    factor, shift = dropout_terms(values, rate)
+    torch.manual_seed(4)
+    expected = functional.alpha_dropout(values, rate, training=True)
+
+    torch.testing.assert_close(factor * values + shift, expected, rtol=1e-5, atol=1e-5)
+    assert (factor == 0).float().mean().item() == pytest.approx(rate, abs=0.02)
