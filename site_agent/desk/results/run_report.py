@@ -177,6 +177,7 @@ def facts_of(hospital: Hospital, study: Study | PriorStudy, run: str) -> dict[st
         "sites": list(study.plan.site_names),
         "columns": list(dataset.columns),
         "versions": dict[str, Json](versions()),
+        "threads": hospital.training.threads,
     }
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from protos.errors import ConfigurationError, OperatorError, ProtocolError
 from protos.plan.network_plan import NetworkPlan
@@ -212,9 +213,10 @@ def _file(name: str) -> str:
     return FEDERATED_FILE if name == FEDERATED else name
 
 
-PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "numpy", "safetensors")
+PACKAGES: Final = ("global-layers", "torch", "scikit-learn", "scipy", "pandas", "numpy", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of Python and the packages that a model depends on, by name."""
-    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+    """Return by name the versions of Python and of packages, and the kind of processor, on which a model depends."""
+    kind = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {name: version(name) for name in PACKAGES} | {"python": platform.python_version(), "processor": kind}
